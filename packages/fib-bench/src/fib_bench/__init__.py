@@ -1,0 +1,45 @@
+"""Benchmarks kernels: isolated workers, outputs compared by a judge, latencies, reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Benchmark",
+    "BenchmarkConfig",
+    "EvalConfig",
+    "InputError",
+    "ReferenceFailed",
+    "ResolvedEvalConfig",
+    "UnsupportedDevice",
+    "__version__",
+    "make_inputs",
+]
+
+if TYPE_CHECKING:
+    from .benchmark import Benchmark
+    from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
+    from .errors import InputError, ReferenceFailed, UnsupportedDevice
+    from .inputs import make_inputs
+
+_HOMES = {
+    "Benchmark": "benchmark",
+    "BenchmarkConfig": "config",
+    "EvalConfig": "config",
+    "InputError": "errors",
+    "ReferenceFailed": "errors",
+    "ResolvedEvalConfig": "config",
+    "UnsupportedDevice": "errors",
+    "make_inputs": "inputs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: most of it needs torch, which takes seconds."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,44 @@
+"""What a run reports while it runs; progress displays and programs listen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+from fib_schema import Trace
+
+from .plan import Plan, Skip
+
+
+@attrs.frozen
+class Planned:
+    """The run knows what it has to do."""
+
+    plan: Plan
+
+
+@attrs.frozen
+class Working:
+    """The run turns to something that may take a while."""
+
+    what: str
+
+
+@attrs.frozen
+class Evaluated:
+    """An evaluation is made, and recorded if traces are dumped."""
+
+    trace: Trace
+
+
+@attrs.frozen
+class Skipped:
+    """Something that was planned cannot run; `count` evaluations fall away with it."""
+
+    skip: Skip
+    count: int
+
+
+Event: TypeAlias = Planned | Working | Evaluated | Skipped
+Observer: TypeAlias = Callable[[Event], None]

@@ -1,0 +1,149 @@
+"""Makes the inputs of a workload: seeded, reproducible, valid for their op.
+
+What a workload states literally is taken; tensors in blobs are read; random inputs, and missing
+blobs if asked to, are made by the rules in `synthesis`. The definition's constraints are checked
+against the result: inputs that contradict them are refused and never handed to a kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from fib_compile.device import torch_dtype
+from fib_schema import (
+    ConstraintError,
+    Definition,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    TensorSpec,
+    Workload,
+    evaluate_constraint,
+)
+from fib_schema.blobs import BlobError, load_tensor
+
+from .errors import InputError
+from .synthesis import CannotSynthesise, Sketch, synthesise
+
+Value = torch.Tensor | int | float | bool | None
+
+
+def make_inputs(
+    definition: Definition,
+    workload: Workload,
+    *,
+    seed: int,
+    root: Path | None = None,
+    synthesize_missing: bool = False,
+) -> dict[str, Value]:
+    """Make one set of inputs on the CPU, by name, in the definition's order.
+
+    Args:
+        definition: What the inputs are for.
+        workload: Axis values and where each input comes from.
+        seed: Equal seeds give equal inputs.
+        root: The data set's folder, for blobs.
+        synthesize_missing: Make valid values where a blob is missing.
+
+    Raises:
+        InputError: An input cannot be made, or contradicts the definition.
+    """
+    axes = _axis_sizes(definition, workload)
+    sketch = Sketch(definition, axes, _derived_seed(definition, workload, seed))
+    pending: list[str] = []
+    for name, spec in definition.inputs.items():
+        source = workload.inputs.get(name)
+        try:
+            match source:
+                case ScalarInput(value=value):
+                    sketch.values[name] = _scalar(spec, value)
+                case SafetensorsInput():
+                    sketch.values[name] = _blob(spec, source, sketch, name, root)
+                case None if spec.optional:
+                    sketch.values[name] = None
+                case None:
+                    raise CannotSynthesise("the workload does not say where it comes from")
+                case RandomInput():
+                    pending.append(name)
+        except BlobError as error:
+            if not synthesize_missing:
+                hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
+                raise InputError(definition.name, workload.uuid, name, f"{error}{hint}") from error
+            pending.append(name)
+        except CannotSynthesise as error:
+            raise InputError(definition.name, workload.uuid, name, str(error)) from error
+    _fill_in(sketch, pending, workload)
+    _check_constraints(sketch, workload)
+    return {name: sketch.values[name] for name in definition.inputs}
+
+
+def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
+    """The sizes of all axes.
+
+    Raises:
+        InputError: The workload lacks one.
+    """
+    try:
+        variable = {axis: workload.axes[axis] for axis in definition.var_axes}
+    except KeyError as error:
+        problem = f"the workload gives no value for axis {error.args[0]!r}"
+        raise InputError(definition.name, workload.uuid, "", problem) from error
+    return definition.const_axes | variable
+
+
+def _fill_in(sketch: Sketch, pending: list[str], workload: Workload) -> None:
+    """Make the pending inputs: integers first, for other inputs depend on their values."""
+    specs = sketch.definition.inputs
+    for name in sorted(pending, key=lambda n: not specs[n].is_integer):
+        if name in sketch.values:
+            continue  # made together with another input
+        try:
+            synthesise(sketch, name)
+        except CannotSynthesise as error:
+            raise InputError(sketch.definition.name, workload.uuid, name, str(error)) from error
+
+
+def _check_constraints(sketch: Sketch, workload: Workload) -> None:
+    names = {**sketch.axes, **sketch.values}
+    for constraint in sketch.definition.constraints:
+        try:
+            holds = evaluate_constraint(constraint, names)
+        except ConstraintError as error:
+            raise InputError(sketch.definition.name, workload.uuid, "", str(error)) from error
+        if not holds:
+            sizes = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
+            problem = f"constraint {constraint!r} does not hold (axes {sizes})"
+            raise InputError(sketch.definition.name, workload.uuid, "", problem)
+
+
+def _scalar(spec: TensorSpec, value: float | bool) -> Value:
+    if spec.shape is not None:
+        raise CannotSynthesise(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
+    if spec.is_integer and type(value) is not int:
+        raise CannotSynthesise(f"the workload gives {value!r} for an integer")
+    return value
+
+
+def _blob(
+    spec: TensorSpec, source: SafetensorsInput, sketch: Sketch, name: str, root: Path | None
+) -> Value:
+    tensor = load_tensor(root, source.path, source.tensor_key)
+    wanted = sketch.shape(name)
+    if tuple(tensor.shape) != wanted:
+        found = tuple(tensor.shape)
+        raise CannotSynthesise(f"the blob {source.path} has shape {found}, the axes say {wanted}")
+    if tensor.dtype != torch_dtype(spec.dtype):
+        raise CannotSynthesise(f"the blob {source.path} has dtype {tensor.dtype}, expected {spec.dtype}")
+    if spec.shape is None:
+        item: int | float | bool = tensor.item()
+        return item
+    return tensor
+
+
+def _derived_seed(definition: Definition, workload: Workload, seed: int) -> int:
+    text = f"{definition.name}\0{workload.uuid}\0{seed}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+

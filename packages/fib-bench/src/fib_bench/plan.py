@@ -1,0 +1,185 @@
+"""Turns (definitions x solutions x workloads) into work, and says what is left out and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import attrs
+from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
+
+from .config import BenchmarkConfig
+
+
+@attrs.frozen
+class Skip:
+    """Something that a run leaves out, with the reason."""
+
+    definition: str
+    solution: str | None
+    workload: str | None
+    reason: str
+    is_failure: bool = False
+    """Whether it should have run and could not, for instance because a blob is missing."""
+
+    def __str__(self) -> str:
+        parts = [self.definition, self.solution, self.workload]
+        return " / ".join(part for part in parts if part) + f": {self.reason}"
+
+
+@attrs.frozen
+class DefinitionPlan:
+    """The work on one definition: which solutions have yet to run on which workloads."""
+
+    definition: Definition
+    workloads: tuple[Workload, ...]
+    pending: Mapping[str, tuple[Solution, ...]]
+    """By workload uuid: the solutions to run on it."""
+
+    @property
+    def count(self) -> int:
+        """How many evaluations this is."""
+        return sum(map(len, self.pending.values()))
+
+
+@attrs.frozen
+class Plan:
+    """The work of a run."""
+
+    definitions: tuple[DefinitionPlan, ...]
+    skipped: tuple[Skip, ...]
+
+    @property
+    def count(self) -> int:
+        """How many evaluations this is."""
+        return sum(plan.count for plan in self.definitions)
+
+
+def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, resume: bool = False) -> Plan:
+    """Decide what to run.
+
+    Args:
+        trace_set: The data set.
+        config: Names and limits.
+        hardware: The device's name, as traces state it.
+        resume: Leave out pairs that the data set has a trace of, from this hardware and from the
+            same version of the solution.
+
+    Raises:
+        UnknownName: A name in the configuration matches nothing.
+    """
+    _check_names(trace_set, config)
+    skipped: list[Skip] = []
+    plans = [
+        plan
+        for definition in _chosen_definitions(trace_set, config, skipped)
+        if (plan := _plan_definition(definition, trace_set, config, hardware, resume, skipped))
+    ]
+    return Plan(tuple(plans), tuple(skipped))
+
+
+def _check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
+    for name in config.definitions or ():
+        trace_set.get_definition(name)
+    for name in config.solutions or ():
+        if trace_set.get_solution(name) is None:
+            raise UnknownName("solution", name, trace_set.solution_names())
+
+
+def _chosen_definitions(
+    trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]
+) -> Iterable[Definition]:
+    names = config.definitions if config.definitions is not None else tuple(trace_set.definitions)
+    chosen, op_types = [], set()
+    for name in names:
+        try:
+            definition = trace_set.definitions[name]
+        except InvalidRecord as error:
+            skipped.append(Skip(name, None, None, str(error), is_failure=True))
+            continue
+        op_types.add(definition.op_type)
+        if config.op_types is None or definition.op_type in config.op_types:
+            chosen.append(definition)
+    for op_type in config.op_types or ():
+        if op_type not in op_types:
+            raise UnknownName("op_type", op_type, tuple(sorted(op_types)))
+    return chosen
+
+
+def _plan_definition(
+    definition: Definition,
+    trace_set: TraceSet,
+    config: BenchmarkConfig,
+    hardware: str,
+    resume: bool,
+    skipped: list[Skip],
+) -> DefinitionPlan | None:
+    solutions = list(_chosen_solutions(definition, trace_set, config, hardware, skipped))
+    if not solutions:
+        return None
+    workloads = [trace.workload for trace in trace_set.workloads.get(definition.name, [])]
+    if not workloads:
+        skipped.append(Skip(definition.name, None, None, "it has no workloads"))
+        return None
+    workloads = workloads[: config.max_workloads]
+    done = _done(trace_set.traces.get(definition.name, []), hardware) if resume else frozenset()
+    pending: dict[str, tuple[Solution, ...]] = {}
+    for workload in workloads:
+        left = [s for s in solutions if (workload.uuid, s.name, s.hash()) not in done]
+        for solution in solutions:
+            if solution not in left:
+                reason = "a trace of it exists (resume)"
+                skipped.append(Skip(definition.name, solution.name, workload.uuid, reason))
+        if left:
+            pending[workload.uuid] = tuple(left)
+    return DefinitionPlan(definition, tuple(w for w in workloads if w.uuid in pending), pending)
+
+
+def _chosen_solutions(
+    definition: Definition,
+    trace_set: TraceSet,
+    config: BenchmarkConfig,
+    hardware: str,
+    skipped: list[Skip],
+) -> Iterable[Solution]:
+    for name in trace_set.solution_names(definition.name):
+        if config.solutions is not None and name not in config.solutions:
+            continue
+        try:
+            solution = trace_set.get_solution(name)
+        except InvalidRecord as error:
+            skipped.append(Skip(definition.name, name, None, str(error), is_failure=True))
+            continue
+        if solution is None:
+            continue
+        if not runs_on(solution.spec.target_hardware, hardware):
+            targets = ", ".join(solution.spec.target_hardware)
+            reason = f"made for {targets}; this device is {hardware!r}"
+            skipped.append(Skip(definition.name, name, None, reason))
+            continue
+        yield solution
+
+
+def runs_on(targets: Iterable[str], hardware: str) -> bool:
+    """Whether a solution for these targets runs on a device.
+
+    Names are compared without case, vendor and punctuation; ``cuda`` and ``gpu`` mean any GPU.
+    """
+    device = _plain(hardware)
+    for target in map(_plain, targets):
+        if target == device or (hardware != "cpu" and (target in {"cuda", "gpu"} or target in device.split())):
+            return True
+    return False
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name.casefold()).replace("nvidia", "").strip()
+
+
+def _done(traces: Iterable[Trace], hardware: str) -> frozenset[tuple[str, str, str]]:
+    """What has a trace: workload, solution and the hash of the solution as it was."""
+    return frozenset(
+        (trace.workload.uuid, trace.solution, str((trace.evaluation.extra or {}).get("solution_hash")))
+        for trace in traces
+        if trace.solution and trace.evaluation and trace.evaluation.environment.hardware == hardware
+    )

@@ -1,0 +1,199 @@
+"""Shows reports and progress to people: tables on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from fib_schema import EvaluationStatus, Trace
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from .events import Evaluated, Event, Observer, Planned, Skipped, Working
+from .plan import Skip
+from .report import Best, Standing, Summary, complaint
+
+_SHOWN_SKIPS = 10
+_FULL_FAILURES = 3
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Print totals and the leaderboard."""
+    statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items()) or "none yet"
+    console.print(
+        f"{summary.definitions} definitions, {summary.solutions} solutions, "
+        f"{summary.workloads} workloads, {summary.traces} traces ({statuses})"
+    )
+    print_leaderboard(console, summary.standings)
+
+
+def print_leaderboard(console: Console, standings: Iterable[Standing]) -> None:
+    """Print the solutions of each definition, the best first; below, why others failed."""
+    complaints = []
+    for definition, rows in _grouped(standings):
+        table = Table(title=definition, title_justify="left", title_style="bold")
+        table.add_column("solution", overflow="fold")
+        for column in ("language", "passed", "speedup", "latency"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for row in rows:
+            table.add_row(
+                escape(row.solution),
+                row.language,
+                f"{row.passed}/{row.total}",
+                f"{row.speedup:.2f}x" if row.speedup is not None else "-",
+                _latency_range(row.latency_ms),
+                style="red" if row.complaint else "",
+            )
+            if row.complaint:
+                complaints.append(f"{row.solution}: {row.complaint}")
+        console.print(table)
+    for text in complaints:
+        console.print(Text(text, style="red"))
+
+
+def print_best(console: Console, rows: Iterable[Best]) -> None:
+    """Print the fastest solution of each workload."""
+    table = Table()
+    for column in ("definition", "axes", "solution"):
+        table.add_column(column, overflow="fold")
+    for column in ("speedup", "latency", "reference"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        axes = ", ".join(f"{axis}={size}" for axis, size in row.axes.items())
+        times = (format_latency(row.latency_ms), format_latency(row.reference_latency_ms))
+        table.add_row(escape(row.definition), axes, escape(row.solution), f"{row.speedup:.2f}x", *times)
+    console.print(table)
+
+
+def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
+    """Print what a run left out, failures first and in full."""
+    skips = list(skipped)
+    failures = [skip for skip in skips if skip.is_failure]
+    for index, skip in enumerate(failures):
+        text = str(skip) if index < _FULL_FAILURES else _first_line(str(skip))
+        console.print(Text(f"could not run: {text}", style="red"), soft_wrap=True)
+    harmless = [skip for skip in skips if not skip.is_failure]
+    for skip in harmless[:_SHOWN_SKIPS]:
+        console.print(Text(f"skipped: {skip}", style="yellow"))
+    if (more := len(harmless) - _SHOWN_SKIPS) > 0:
+        console.print(Text(f"skipped: {more} more (--json lists all)", style="yellow"))
+
+
+def format_latency(milliseconds: float) -> str:
+    """A latency with three digits and a fitting unit."""
+    if milliseconds >= 1000:
+        return f"{milliseconds / 1000:.3g} s"
+    if milliseconds >= 1:
+        return f"{milliseconds:.3g} ms"
+    return f"{milliseconds * 1000:.3g} us"
+
+
+def format_trace(trace: Trace) -> str:
+    """One evaluation in one line."""
+    evaluation = trace.evaluation
+    if evaluation is None:
+        return f"{trace.definition} {trace.workload.uuid}"
+    axes = ",".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
+    head = f"{trace.definition} [{axes}] {trace.solution}: {evaluation.status}"
+    if evaluation.performance is not None:
+        performance = evaluation.performance
+        return f"{head} {format_latency(performance.latency_ms)}, {performance.speedup_factor:.2f}x"
+    return f"{head} {complaint(evaluation)}"
+
+
+@contextmanager
+def progress_on(console: Console) -> Iterator[Observer]:
+    """An observer that shows a run's progress: a bar on a terminal, plain lines in a log."""
+    if not console.is_terminal:
+        yield _plain_lines(lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+        return
+    columns: tuple[ProgressColumn, ...] = (
+        SpinnerColumn(),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}", table_column=None),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+
+        def observe(event: Event) -> None:
+            match event:
+                case Planned(plan=plan):
+                    progress.update(task, total=plan.count)
+                case Working(what=what):
+                    progress.update(task, description=escape(what))
+                case Evaluated(trace=trace):
+                    progress.advance(task)
+                    if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
+                        progress.console.print(Text(format_trace(trace), style="red"))
+                case Skipped(skip=skip, count=count):
+                    progress.advance(task, count)
+                    progress.console.print(Text(f"could not run: {_first_line(str(skip))}", style="red"))
+
+        yield observe
+
+
+class _RateColumn(ProgressColumn):
+    """Evaluations per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f}/s" if task.speed else "-/s")
+
+
+def _plain_lines(write: Callable[[str], None]) -> Observer:
+    start = time.monotonic()
+    done, total = 0, 0
+
+    def observe(event: Event) -> None:
+        nonlocal done, total
+        match event:
+            case Planned(plan=plan):
+                total = plan.count
+                write(f"{total} evaluations to make")
+            case Evaluated(trace=trace):
+                done += 1
+                write(f"{_position(done, total, start)} {format_trace(trace)}")
+            case Skipped(skip=skip, count=count):
+                done += count
+                write(f"{_position(done, total, start)} could not run: {_first_line(str(skip))}")
+
+    return observe
+
+
+def _position(done: int, total: int, start: float) -> str:
+    elapsed = time.monotonic() - start
+    left = elapsed / done * (total - done) if done else 0.0
+    return f"[{done}/{total} {done / max(elapsed, 1e-9):.1f}/s {left:.0f}s left]"
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def _latency_range(latencies: tuple[float, float] | None) -> str:
+    if latencies is None:
+        return "-"
+    low, high = map(format_latency, latencies)
+    return low if low == high else f"{low} .. {high}"
+
+
+def _grouped(standings: Iterable[Standing]) -> Iterator[tuple[str, list[Standing]]]:
+    groups: dict[str, list[Standing]] = {}
+    for standing in standings:
+        groups.setdefault(standing.definition, []).append(standing)
+    yield from groups.items()

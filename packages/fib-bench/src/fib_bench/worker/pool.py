@@ -1,0 +1,365 @@
+"""The judge's side: the worker server as a context manager, and a handle on each worker.
+
+Every wait is bounded and watches three things at once: the worker's channel, what it prints, and
+the server's word that it has ended. A worker that ends or overstays is a `WorkerLost`, with the
+reason in words; that is a result about its solution, not an error of the benchmark.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from ..errors import WorkerPoolFailed
+from ..wire import (
+    MAX_REPLY_BYTES,
+    ChannelClosed,
+    Exited,
+    Kill,
+    ProtocolError,
+    Receiver,
+    ServerReady,
+    ServerReply,
+    Spawn,
+    Spawned,
+    WorkerReply,
+    send,
+)
+
+_START_SECONDS = 120.0
+_SPAWN_SECONDS = 30.0
+_EXIT_SECONDS = 10.0
+_STACK_SECONDS = 0.5
+_KEPT_BYTES = 8_000
+_INHERITED = frozenset({
+    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "FIB_CACHE_PATH", "OMP_NUM_THREADS",
+    "TRITON_INTERPRET",
+})  # fmt: skip
+
+
+class WorkerLost(Exception):
+    """The worker is gone; `is_timeout` tells whether it had overstayed."""
+
+    def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
+        super().__init__(reason)
+        self.is_timeout = is_timeout
+
+
+class KeptOutput:
+    """The head and the tail of what a worker prints, however much that is."""
+
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._kept = kept_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
+
+    def add(self, data: bytes) -> None:
+        """Take what was read."""
+        room = self._kept - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(room, 0) :]
+        if (excess := len(self._tail) - self._kept) > 0:
+            del self._tail[:excess]
+            self._dropped += excess
+
+    def text(self) -> str:
+        """What was kept, with a note where something was dropped."""
+        gap = f"\n... {self._dropped} bytes dropped ...\n" if self._dropped else ""
+        head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))
+        return head + gap + tail
+
+
+class WorkerServer:
+    """Starts the server process and asks it for workers.
+
+    Args:
+        device: ``cpu``: Triton runs in its interpreter there.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket
+        self._receiver: Receiver
+        self._spawned: list[int] = []
+        self._exits: dict[int, Exited] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the server process if it is not running; `spawn` does so too.
+
+        Raises:
+            WorkerPoolFailed: It did not come up.
+        """
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        self._channel, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=self._environment(),
+                start_new_session=True,
+            )
+        self._receiver = Receiver(self._channel, ServerReply, MAX_REPLY_BYTES)
+        self._channel.settimeout(_START_SECONDS)
+        try:
+            ready = self._receiver.receive()
+        except (ChannelClosed, ProtocolError, TimeoutError) as error:
+            raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
+        if not isinstance(ready, ServerReady):
+            raise WorkerPoolFailed(f"it answered {ready!r} first")
+        self._channel.settimeout(None)
+
+    def spawn(self) -> Worker:
+        """A fresh worker.
+
+        Raises:
+            WorkerPoolFailed: The server is gone and does not come up again.
+        """
+        self.start()
+        folder = tempfile.mkdtemp(prefix="fib-worker-")
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(write_end, True)
+        with theirs:
+            send(self._channel, Spawn(folder), (theirs.fileno(), write_end))
+        os.close(write_end)
+        try:
+            while not self._spawned:
+                if not select.select([self._channel], [], [], _SPAWN_SECONDS)[0]:
+                    raise WorkerPoolFailed(f"no worker came within {_SPAWN_SECONDS:g} s")
+                self.read_reports()
+        except (ChannelClosed, ProtocolError) as error:
+            raise WorkerPoolFailed(f"no worker came: {error}") from error
+        return Worker(self, self._spawned.pop(), ours, read_end, Path(folder))
+
+    def close(self) -> None:
+        """Stop the server and with it every worker."""
+        if self._process is None:
+            return
+        self._channel.close()
+        try:
+            self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self._exits.clear()
+
+    @property
+    def channel(self) -> socket.socket:
+        """The socket on which the server reports ends."""
+        return self._channel
+
+    def kill(self, pid: int) -> None:
+        """Have a worker killed; its end is reported like any other."""
+        send(self._channel, Kill(pid))
+
+    def read_reports(self) -> None:
+        """Read what the server has said so far.
+
+        Raises:
+            ChannelClosed: The server is gone.
+        """
+        self._receiver.fill(wait=False)
+        while (message := self._receiver.take()) is not None:
+            self._take(message)
+
+    def exit_of(self, pid: int) -> Exited | None:
+        """How a worker ended, or None while it runs."""
+        return self._exits.get(pid)
+
+    def forget(self, pid: int) -> None:
+        """Drop the record of a worker's end."""
+        self._exits.pop(pid, None)
+
+    def _take(self, message: object) -> None:
+        match message:
+            case Spawned(pid=pid):
+                self._spawned.append(pid)
+            case Exited(pid=pid):
+                self._exits[pid] = message
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}
+        fixed = {
+            "OPENBLAS_NUM_THREADS": "1",  # a thread started by an import would not survive a fork
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONSAFEPATH": "1",
+        }
+        if self._device == "cpu":
+            fixed["TRITON_INTERPRET"] = "1"
+        return inherited | fixed
+
+
+class Worker:
+    """One worker process, as the judge sees it."""
+
+    def __init__(
+        self, server: WorkerServer, pid: int, channel: socket.socket, output: int, folder: Path
+    ) -> None:
+        self._server = server
+        self.pid = pid
+        self._channel = channel
+        self._receiver = Receiver(channel, WorkerReply, MAX_REPLY_BYTES)
+        self._output = output
+        self._folder = folder
+        self._kept = KeptOutput()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+        self._selector.register(output, selectors.EVENT_READ)
+        self._selector.register(server.channel, selectors.EVENT_READ)
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def request(
+        self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float
+    ) -> object:
+        """Send a request and wait for its answer.
+
+        Args:
+            message: The request.
+            descriptors: File descriptors to send along.
+            seconds: How long to wait.
+
+        Raises:
+            WorkerLost: The worker ended, broke the protocol, or took too long; it is gone.
+        """
+        deadline = time.monotonic() + seconds
+        try:
+            send(self._channel, message, descriptors)
+            while (reply := self._receiver.take()) is None:
+                if self._has_ended():
+                    raise WorkerLost(self._end_in_words())
+                if (left := deadline - time.monotonic()) <= 0:
+                    self._ask_for_stack()
+                    self.close()
+                    reason = f"no answer within {seconds:g} s; the worker was killed"
+                    raise WorkerLost(reason, is_timeout=True)
+                self._wait(left)
+        except ProtocolError as error:
+            self.close()
+            raise WorkerLost(f"the worker broke the protocol and was killed: {error}") from error
+        except ChannelClosed as error:
+            self._kill()
+            raise WorkerLost(self._end_in_words()) from error
+        return reply
+
+    def printed(self) -> str:
+        """What the worker has printed: head and tail."""
+        if not self._is_closed:
+            self._drain()
+        return self._kept.text()
+
+    def close(self) -> None:
+        """Kill the worker and everything that it started; remove its folder."""
+        if self._is_closed:
+            return
+        self._kill()
+        self._drain()
+        self._is_closed = True
+        self._selector.close()
+        self._channel.close()
+        os.close(self._output)
+        self._server.forget(self.pid)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _has_ended(self) -> bool:
+        return self._server.exit_of(self.pid) is not None
+
+    def _wait(self, seconds: float) -> None:
+        """Take in whatever arrives first."""
+        for key, _ in self._selector.select(seconds):
+            if key.fileobj is self._channel:
+                try:
+                    self._receiver.fill(wait=False)
+                except ChannelClosed:
+                    self._selector.unregister(self._channel)
+                    self._kill()  # nothing can come from it any more
+            elif key.fileobj == self._output:
+                self._drain()
+            else:
+                self._read_reports()
+
+    def _read_reports(self) -> None:
+        try:
+            self._server.read_reports()
+        except (ChannelClosed, ProtocolError) as error:
+            self._server.close()
+            raise WorkerLost(f"the worker server died under this worker: {error}") from error
+
+    def _drain(self) -> None:
+        for _ in range(64):  # a flood must not keep the judge here
+            try:
+                data = os.read(self._output, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                if self._output in self._selector.get_map():
+                    self._selector.unregister(self._output)
+                return
+            self._kept.add(data)
+
+    def _ask_for_stack(self) -> None:
+        """Have the worker print where it hangs, if it still can."""
+        os.kill(self.pid, signal.SIGUSR1)
+        end = time.monotonic() + _STACK_SECONDS
+        while (left := end - time.monotonic()) > 0 and not self._has_ended():
+            self._wait(left)
+
+    def _kill(self) -> None:
+        """Kill the worker and wait for the server's word that nothing is left of it."""
+        if self._has_ended() or self._is_closed:
+            return
+        try:
+            self._server.kill(self.pid)
+            end = time.monotonic() + _EXIT_SECONDS
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._server.channel, selectors.EVENT_READ)
+                while not self._has_ended() and (left := end - time.monotonic()) > 0:
+                    if selector.select(left):
+                        self._server.read_reports()
+        except (ChannelClosed, ProtocolError, OSError):
+            self._server.close()  # takes every worker with it
+
+    def _end_in_words(self) -> str:
+        ended = self._server.exit_of(self.pid)
+        if ended is None:
+            return "the worker is gone"
+        if os.WIFSIGNALED(ended.wait_status):
+            number = os.WTERMSIG(ended.wait_status)
+            return f"the worker was ended by {signal.Signals(number).name} ({signal.strsignal(number)})"
+        status = os.WEXITSTATUS(ended.wait_status)
+        return f"the worker exited with status {status} before it answered"

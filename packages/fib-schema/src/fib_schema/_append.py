@@ -1,0 +1,69 @@
+"""Durable appends to JSON Lines files, safe against other writers and against being killed.
+
+A writer holds an exclusive lock on the data file itself (released by the system when the process
+dies), ends a line that somebody else left torn, writes its lines with one call, and syncs the data
+before it returns. If anything fails, every file of the batch is cut back to its former size.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+
+def append_lines(batch: Mapping[Path, Sequence[bytes]]) -> None:
+    """Append lines (without their newlines) to files: all of them or, after an error, none.
+
+    A process that is killed in between may leave lines of a batch that it never acknowledged.
+
+    Raises:
+        OSError: Nothing was appended.
+    """
+    with ExitStack() as stack:
+        targets = [(_locked(path, stack), lines) for path, lines in sorted(batch.items()) if lines]
+        sizes = [os.fstat(descriptor).st_size for descriptor, _ in targets]
+        try:
+            for (descriptor, lines), size in zip(targets, sizes, strict=True):
+                _write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+            for descriptor, _ in targets:
+                os.fdatasync(descriptor)
+        except BaseException:
+            for (descriptor, _), size in zip(targets, sizes, strict=True):
+                os.ftruncate(descriptor, size)
+            raise
+
+
+def _locked(path: Path, stack: ExitStack) -> int:
+    """Open a file for appending, made durable if it is new, under an exclusive lock."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, flags | os.O_CREAT, 0o666)
+        _sync_folder(path.parent)
+    stack.callback(os.close, descriptor)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _separator(descriptor: int, size: int) -> bytes:
+    """A newline if the file ends in a torn line, so that ours does not glue itself to it."""
+    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

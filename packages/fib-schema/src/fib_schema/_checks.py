@@ -1,0 +1,184 @@
+"""Field checks that the model classes share; each raises `InvalidField` and says what would do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import attrs
+
+from ._record import FrozenDict
+from .errors import InvalidField
+
+E = TypeVar("E", bound=StrEnum)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_DRIVE = re.compile(r"^[A-Za-z]:")
+_MAX_NAME_BYTES = 200  # leaves room for ".jsonl" and a hash below the usual 255
+
+Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+
+
+def fail(record: object, field: str, problem: str) -> InvalidField:
+    """The error for one field of a record under construction."""
+    name = getattr(record, "name", None)
+    owner = type(record).__name__ + (f" {name!r}" if isinstance(name, str) else "")
+    return InvalidField(f"{owner}.{field}" if field else owner, problem)
+
+
+def component_problem(name: str) -> str | None:
+    """Say why `name` cannot be one component of a path, or None if it can."""
+    if not name:
+        return "is empty"
+    if name in {".", ".."}:
+        return f"{name!r} would leave its folder"
+    if "/" in name or "\\" in name:
+        return f"{name!r} contains a path separator"
+    if _CONTROL.search(name):
+        return f"{name!r} contains a control character"
+    if _DRIVE.match(name):
+        return f"{name!r} looks like a drive letter"
+    if len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
+        return f"is longer than {_MAX_NAME_BYTES} bytes"
+    return None
+
+
+def relative_path_problem(path: str) -> str | None:
+    """Say why `path` is no normal relative POSIX path below its folder, or None if it is."""
+    if not path:
+        return "is empty"
+    if path.startswith("/"):
+        return f"{path!r} is absolute; use a relative path"
+    for part in path.split("/"):
+        if not part:
+            return f"{path!r} has an empty component; write it without '//' and a trailing '/'"
+        if part == ".":
+            return f"{path!r} is not normalised; write it without '.'"
+        if problem := component_problem(part):
+            return problem
+    return None
+
+
+def name(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a name that becomes part of a path."""
+    text(record, attribute, value)
+    if problem := component_problem(value):
+        raise fail(record, attribute.name, f"{problem}; names are single path components")
+
+
+def text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a string."""
+    if type(value) is not str:
+        raise fail(record, attribute.name, f"expected a string, got {describe(value)}")
+
+
+def optional_text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a string or None."""
+    if value is not None:
+        text(record, attribute, value)
+
+
+def boolean(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a bool."""
+    if type(value) is not bool:
+        raise fail(record, attribute.name, f"expected true or false, got {describe(value)}")
+
+
+def integer_at_least(minimum: int) -> Validator:
+    """Validate an int (no bool, no float) of at least `minimum`."""
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if type(value) is not int:
+            raise fail(record, attribute.name, f"expected an integer, got {describe(value)}")
+        if value < minimum:
+            raise fail(record, attribute.name, f"must be at least {minimum}, got {value}")
+
+    return check
+
+
+def non_negative_float(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a float of at least 0; NaN and infinity are values too."""
+    if type(value) is not float:
+        raise fail(record, attribute.name, f"expected a number, got {describe(value)}")
+    if value < 0:
+        raise fail(record, attribute.name, f"must not be negative, got {value}")
+
+
+def instance_of(*types: type) -> Validator:
+    """Validate that a value is one of `types`."""
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if not isinstance(value, types):
+            wanted = " or ".join(t.__name__ for t in types)
+            raise fail(record, attribute.name, f"expected {wanted}, got {describe(value)}")
+
+    return check
+
+
+def mapping_of(*types: type, keys: Callable[[str], str | None] | None = None) -> Validator:
+    """Validate a mapping from strings to instances of `types`; `keys` may object to a key."""
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        for key, item in value.items():
+            field = f"{attribute.name}[{key!r}]"
+            if type(key) is not str:
+                raise fail(record, field, f"keys are strings, got {describe(key)}")
+            if not isinstance(item, types):
+                wanted = " or ".join(t.__name__ for t in types)
+                raise fail(record, field, f"expected {wanted}, got {describe(item)}")
+            if keys is not None and (problem := keys(key)):
+                raise fail(record, field, problem)
+
+    return check
+
+
+def tuple_of_text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate a tuple of strings."""
+    for index, item in enumerate(value):
+        if type(item) is not str:
+            raise fail(record, f"{attribute.name}[{index}]", f"expected a string, got {describe(item)}")
+
+
+def to_float(value: Any) -> Any:
+    """Turn an int into a float and leave the rest to the validator."""
+    return float(value) if type(value) is int else value
+
+
+def to_mapping(value: Any) -> FrozenDict[str, Any]:
+    """Freeze a mapping; an already frozen one passes through."""
+    if type(value) is FrozenDict:
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidField("mapping", f"expected an object, got {describe(value)}")
+    return FrozenDict(value)
+
+
+def to_tuple(value: Any) -> Any:
+    """Turn a list into a tuple; refuse a bare string, which would become its letters."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InvalidField("sequence", f"expected a list, got {describe(value)}")
+    return value if type(value) is tuple else tuple(value)
+
+
+def to_enum(kind: type[E], what: str) -> Callable[[Any], E]:
+    """Convert a string to a member of `kind`, naming the members if there is none."""
+    members: dict[Any, E] = {str(member): member for member in kind}
+
+    def convert(value: Any) -> E:
+        try:
+            return members[value]
+        except (KeyError, TypeError):
+            known = ", ".join(members)
+            raise InvalidField(what, f"{value!r} is unknown (known: {known})") from None
+
+    return convert
+
+
+def describe(value: object) -> str:
+    """Name a value and its kind in JSON's words, shortened."""
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    kind = kinds.get(type(value), type(value).__name__)
+    shown = repr(value)
+    return kind if value is None else f"{kind} {shown if len(shown) <= 40 else shown[:37] + '...'}"

@@ -1,0 +1,173 @@
+"""The mappings behind a TraceSet: they parse on first use and never change under their readers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Container, Iterable, Iterator, KeysView, Mapping
+from typing import Generic, TypeVar
+
+from ._layout import DataFile
+from ._gc import paused_gc
+from ._record import Record
+from .codec import parse_json, parse_lines
+from .errors import DataWarning, Problem
+from .solution import Solution
+from .trace import Trace
+
+R = TypeVar("R", bound=Record)
+
+
+class LazyRecords(Mapping[str, R], Generic[R]):
+    """One record per file, by name, parsed when it is asked for.
+
+    Raises (on access):
+        InvalidRecord: The file holds no valid record; says where and why.
+    """
+
+    def __init__(self, cls: type[R], files: Mapping[str, DataFile], records: Mapping[str, R]) -> None:
+        self._cls = cls
+        self._files = files
+        self._records = dict(records)
+        self._names = dict.fromkeys([*files, *records])
+
+    def __getitem__(self, name: str) -> R:
+        if (record := self._records.get(name)) is None:
+            file = self._files[name]
+            record = parse_json(file.read(), self._cls, source=file.path)
+            self._records[name] = record
+        return record
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} {self._cls.__name__} records: {_shortened(self)}>"
+
+    def source(self, name: str) -> str:
+        """The file that a record comes from."""
+        file = self._files.get(name)
+        return file.path if file else "<memory>"
+
+    def with_records(self, records: Mapping[str, R]) -> LazyRecords[R]:
+        """A copy with more records in memory."""
+        return LazyRecords(self._cls, self._files, {**self._records, **records})
+
+
+class SolutionsByDefinition(Mapping[str, list[Solution]]):
+    """The solutions of each definition, by the definition's name."""
+
+    def __init__(self, solutions: Mapping[str, Solution], names: Mapping[str, tuple[str, ...]]) -> None:
+        self._solutions = solutions
+        self._solution_names = names
+
+    def __getitem__(self, definition: str) -> list[Solution]:
+        return [self._solutions[name] for name in self._solution_names[definition]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._solution_names)
+
+    def __len__(self) -> int:
+        return len(self._solution_names)
+
+    def __contains__(self, definition: object) -> bool:
+        return definition in self._solution_names
+
+    def __repr__(self) -> str:
+        return f"<solutions of {len(self)} definitions: {_shortened(self)}>"
+
+
+class TraceFiles:
+    """The traces of a data set's JSON Lines files, read file by file when a definition is asked for.
+
+    A file belongs to the definition that its stem names. A file whose stem names none is read
+    before any answer. A record that contradicts its file is kept under its own definition.
+    """
+
+    def __init__(self, files: Iterable[DataFile], definitions: Container[str]) -> None:
+        self.problems: list[Problem] = []
+        self._of_definition: dict[str, list[DataFile]] = {}
+        self._anonymous: list[DataFile] = []
+        self._traces: dict[str, list[Trace]] = {}
+        for file in files:
+            if file.stem in definitions:
+                self._of_definition.setdefault(file.stem, []).append(file)
+                self._traces[file.stem] = []
+            else:
+                self._anonymous.append(file)
+
+    def names(self) -> KeysView[str]:
+        """The definitions that have a file, or a record among those read so far."""
+        self._read_anonymous()
+        return self._traces.keys()
+
+    def of(self, definition: str) -> list[Trace]:
+        """The traces of a definition that have been read so far, its own files among them."""
+        self._read_anonymous()
+        for file in self._of_definition.pop(definition, ()):
+            self._read(file)
+        return self._traces.get(definition, [])
+
+    def _read_anonymous(self) -> None:
+        while self._anonymous:
+            self._read(self._anonymous.pop(0))
+
+    def _read(self, file: DataFile) -> None:
+        problems: list[Problem] = []
+        with paused_gc():
+            for trace in parse_lines(file.read(), Trace, file.path, problems):
+                self._traces.setdefault(trace.definition, []).append(trace)
+        if problems:
+            self.problems += problems
+            shown = f"{len(problems)} problems in {file.path}; what is bad was skipped: {problems[0]}"
+            warnings.warn(shown, DataWarning, stacklevel=6)
+
+
+class TracesByDefinition(Mapping[str, list[Trace]]):
+    """A snapshot of the traces of each definition, by the definition's name."""
+
+    def __init__(self, files: TraceFiles, added: Mapping[str, list[Trace]]) -> None:
+        self.files = files
+        self._added = added
+
+    def __getitem__(self, definition: str) -> list[Trace]:
+        if definition not in self:
+            raise KeyError(definition)
+        return self.files.of(definition) + self._added.get(definition, [])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(dict.fromkeys([*self.files.names(), *self._added])))
+
+    def __len__(self) -> int:
+        return len(self.files.names() | self._added.keys())
+
+    def __contains__(self, definition: object) -> bool:
+        return definition in self._added or definition in self.files.names()
+
+    def __repr__(self) -> str:
+        return f"<traces of {len(self)} definitions: {_shortened(self)}>"
+
+    def with_traces(self, traces: Iterable[Trace]) -> TracesByDefinition:
+        """A later snapshot, with more traces in memory."""
+        added = dict(self._added)
+        for definition, group in grouped(traces).items():
+            added[definition] = added.get(definition, []) + group
+        return TracesByDefinition(self.files, added)
+
+
+def grouped(traces: Iterable[Trace]) -> dict[str, list[Trace]]:
+    """Traces by the name of their definition."""
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.definition, []).append(trace)
+    return groups
+
+
+def _shortened(names: Iterable[str]) -> str:
+    shown = list(names)
+    return ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "")

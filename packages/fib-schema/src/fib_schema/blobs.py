@@ -1,0 +1,81 @@
+"""Tensors of workloads in safetensors files. Needs the extra ``blobs``; imports torch when called."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._checks import relative_path_problem
+from ._layout import is_below
+from .errors import FibError
+
+if TYPE_CHECKING:
+    import torch
+
+
+@attrs.frozen
+class BlobError(FibError, ValueError):
+    """A blob that is missing, unreadable or outside of the data set."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"blob {self.path!r}: {self.problem}"
+
+
+def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
+    """Read one tensor of a blob to the CPU.
+
+    Args:
+        root: The data set's folder.
+        path: The blob's path relative to it.
+        tensor_key: The tensor's name in the file.
+
+    Raises:
+        BlobError: There is no such file or tensor, or the path leaves the data set.
+    """
+    tensors = load_tensors(root, path)
+    if tensor_key not in tensors:
+        raise BlobError(path, f"has no tensor {tensor_key!r} (it has {', '.join(sorted(tensors))})")
+    return tensors[tensor_key]
+
+
+def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
+    """Read all tensors of a blob to the CPU.
+
+    Raises:
+        BlobError: There is no such file, it is no safetensors file, or its path leaves the set.
+    """
+    file = _file(root, path)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except FileNotFoundError as error:
+        raise BlobError(path, "the file does not exist") from error
+    except SafetensorError as error:
+        raise BlobError(path, _bad_content(file, error)) from error
+
+
+def _file(root: Path | None, path: str) -> Path:
+    if root is None:
+        raise BlobError(path, "the data set is in memory only and has no blobs")
+    relative = path.removeprefix("./")
+    if problem := relative_path_problem(relative):
+        raise BlobError(path, f"{problem}; blobs stay below the data set's root")
+    file = root / relative
+    if not is_below(os.path.realpath(file), os.path.realpath(root)):
+        raise BlobError(path, "leads out of the data set through a link")
+    return file
+
+
+def _bad_content(file: Path, error: Exception) -> str:
+    with file.open("rb") as content:
+        if content.read(64).startswith(b"version https://git-lfs"):
+            return "is a Git LFS pointer; run 'git lfs pull' in the data set"
+    return f"is no valid safetensors file: {error}"

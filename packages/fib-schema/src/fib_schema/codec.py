@@ -1,0 +1,245 @@
+"""JSON for the model classes: strict when read, lossless when written.
+
+Decoding goes bytes -> plain objects (msgspec, which is fast and refuses nothing that it should
+not) -> records (cattrs with strict hooks: 4.7 is no integer, 3 is no string, ``true`` is no
+number). Both libraries are imported on first use, so that importing fib_schema stays cheap.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import attrs
+
+from ._append import append_lines
+from ._record import Record
+from .definition import AxisConst, AxisVar
+from .errors import InvalidRecord, Problem
+from .workload import RandomInput, SafetensorsInput, ScalarInput
+
+R = TypeVar("R", bound=Record)
+
+_TAGS: Mapping[type, str] = MappingProxyType({
+    AxisConst: "const",
+    AxisVar: "var",
+    RandomInput: "random",
+    ScalarInput: "scalar",
+    SafetensorsInput: "safetensors",
+})  # fmt: skip
+_ALWAYS_WRITTEN = frozenset({"solution", "evaluation", "shape", "log"})
+_BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
+
+
+def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> R:
+    """Parse one JSON text into a record.
+
+    Raises:
+        InvalidRecord: The text is no JSON or no such record; holds every problem with its path.
+    """
+    return structure(decode(text, cls.__name__, source=source), cls, source=source)
+
+
+def format_json(record: Record, *, indent: int | None = None) -> str:
+    """Format a record as JSON; fields keep the order and presence that their source had."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(to_plain(record), indent=indent, separators=separators, ensure_ascii=False)
+
+
+def save_json_file(obj: Record, path: str | os.PathLike[str]) -> None:
+    """Write a record to a file, whole or not at all."""
+    replace_file(Path(path), format_json(obj, indent=2) + "\n")
+
+
+def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
+    """Read a record from a file.
+
+    Raises:
+        InvalidRecord: The file holds no such record.
+        OSError: The file cannot be read.
+    """
+    return parse_json(Path(path).read_bytes(), cls, source=os.fspath(path))
+
+
+def save_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:
+    """Write records to a JSON Lines file, whole or not at all."""
+    replace_file(Path(path), "".join(format_json(obj) + "\n" for obj in objs))
+
+
+def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
+    """Read every record of a JSON Lines file.
+
+    Raises:
+        InvalidRecord: A line is no such record; holds the problems of all lines.
+        OSError: The file cannot be read.
+    """
+    problems: list[Problem] = []
+    records = list(parse_lines(Path(path).read_bytes(), cls, os.fspath(path), problems))
+    if problems:
+        raise InvalidRecord(f"list of {cls.__name__} records", tuple(problems))
+    return records
+
+
+def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:
+    """Append records to a JSON Lines file; when this returns they are on the disk, whole.
+
+    Raises:
+        OSError: Nothing was appended.
+    """
+    append_lines({Path(path): [format_json(obj).encode() for obj in objs]})
+
+
+def parse_lines(data: bytes, cls: type[R], source: str, problems: list[Problem]) -> Iterator[R]:
+    """Yield the good records of JSON Lines and collect what is wrong with the other lines."""
+    is_torn = bool(data) and not data.endswith(b"\n")
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line or line.isspace():
+            continue
+        place = f"{source}:{number}"
+        try:
+            yield parse_json(line, cls, source=place)
+        except InvalidRecord as error:
+            is_last = is_torn and number == len(lines)
+            problems.extend([Problem(place, "$", _TORN)] if is_last else error.problems)
+
+
+_TORN = "the last line is torn (incomplete JSON, no newline), for its writer was stopped; it is skipped"
+
+
+def decode(text: bytes | str, kind: str, *, source: str) -> Any:
+    """Decode JSON to plain objects; both spellings of NaN and infinity are read.
+
+    Raises:
+        InvalidRecord: The text is no JSON, is not UTF-8, or nests too deeply.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _decode_slowly(text, kind, source)
+
+
+def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
+    """Turn plain objects into a record.
+
+    Raises:
+        InvalidRecord: Holds every problem with its path.
+    """
+    from ._structure import problems_in, structure_record
+
+    try:
+        return structure_record(plain, cls)
+    except (ValueError, TypeError, KeyError) as error:
+        problems = problems_in(plain, cls, source)
+        raise InvalidRecord(cls.__name__, tuple(problems)) from error
+
+
+def to_plain(value: Any) -> Any:
+    """Turn a record into plain objects for JSON; infinities and NaN of its fields become strings."""
+    if isinstance(value, Record):
+        return {key: _plain_field(item) for key, item in _written_fields(value)}
+    return _plain_field(value)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that readers see the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@cache
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _decode_slowly(text: bytes | str, kind: str, source: str) -> Any:
+    """Decode with the standard library: it reads bare NaN and says where a text breaks off."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8: byte {error.start} is {text[error.start]!r}; save the file as UTF-8"
+    except json.JSONDecodeError as error:
+        message = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
+    except RecursionError:
+        message = "nests too deeply to be read"
+    except ValueError as error:  # an integer of more digits than Python converts
+        message = f"cannot be read: {error}"
+    raise InvalidRecord(kind, (Problem(source, "$", message),))
+
+
+@cache
+def _fields(cls: type[Record]) -> Mapping[str, Any]:
+    return {f.name: f.default for f in attrs.fields(cls) if f.name not in _BOOKKEEPING}
+
+
+def _written_fields(record: Record) -> Iterator[tuple[str, Any]]:
+    cls = type(record)
+    fields = _fields(cls)
+    written = record.source_keys or (("type",) if cls in _TAGS else ())
+    for key in written:
+        if key in fields:
+            yield key, getattr(record, key)
+        elif key in record.unknown_fields:
+            yield key, _Untouched(record.unknown_fields[key])
+        elif key == "type" and cls in _TAGS:
+            yield key, _TAGS[cls]
+    for key, default in fields.items():
+        if key not in written:
+            value = getattr(record, key)
+            if value != default or (key in _ALWAYS_WRITTEN and record.source_keys is None):
+                yield key, value
+    for key, value in record.unknown_fields.items():
+        if key not in written:
+            yield key, _Untouched(value)
+
+
+@attrs.frozen
+class _Untouched:
+    """A value that no field describes: written as it was read."""
+
+    value: Any
+
+
+def _plain_field(value: Any) -> Any:
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else _NON_FINITE[str(value)]
+    if kind is _Untouched:
+        return value.value
+    if isinstance(value, Record):
+        return to_plain(value)
+    if isinstance(value, Mapping):
+        return {key: _plain_field(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return str(value)
+    return [_plain_field(item) for item in value]
+
+
+_NON_FINITE: Mapping[str, str] = MappingProxyType(
+    {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
+)

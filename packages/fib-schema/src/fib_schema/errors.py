@@ -1,0 +1,144 @@
+"""Everything that fib-schema raises or warns about; `FibError` is the root for all FIB packages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import attrs
+
+
+class FibError(Exception):
+    """Root of every exception that a FIB package raises on purpose."""
+
+
+@attrs.frozen
+class InvalidField(FibError, ValueError):
+    """A value that the data model does not allow."""
+
+    where: str
+    """What was looked at, such as ``Definition 'gemm'.axes``."""
+    problem: str
+    """What was found and what would do."""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+@attrs.frozen
+class Problem:
+    """One thing that is wrong in a data set, with its place and its remedy."""
+
+    source: str
+    """File (and ``:line`` for JSON Lines) or ``<memory>``."""
+    path: str
+    """JSON path inside the record, ``$`` being the record itself."""
+    message: str
+    """What was found and what would do."""
+
+    def __str__(self) -> str:
+        place = self.source if self.path == "$" else f"{self.source} at {self.path}"
+        return f"{place}: {self.message}"
+
+
+@attrs.frozen
+class InvalidRecord(FibError, ValueError):
+    """A JSON text that is no valid record; holds all of its problems, not only the first."""
+
+    kind: str
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        lines = "\n  ".join(map(str, self.problems))
+        return f"not a valid {self.kind}:\n  {lines}"
+
+
+@attrs.frozen
+class DuplicateName(FibError, ValueError):
+    """Two records of one kind bear the same name."""
+
+    kind: str
+    name: str
+    first: str
+    second: str
+
+    def __str__(self) -> str:
+        return (
+            f"two {self.kind}s are named {self.name!r}: {self.first} and {self.second}; "
+            f"rename or remove one"
+        )
+
+
+@attrs.frozen
+class UnknownName(FibError, KeyError):
+    """A name that matches nothing; says what comes close."""
+
+    kind: str
+    name: str
+    known: tuple[str, ...]
+
+    @property
+    def near_misses(self) -> list[str]:
+        """Up to three known names that resemble the one asked for."""
+        return difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
+
+    def __str__(self) -> str:
+        if near := self.near_misses:
+            return f"no {self.kind} is named {self.name!r}; did you mean {_listed(near)}?"
+        if not self.known:
+            return f"no {self.kind} is named {self.name!r}: there are none at all"
+        return f"no {self.kind} is named {self.name!r}; known are {_listed(sorted(self.known)[:8])}"
+
+
+@attrs.frozen
+class DataSetNotFound(FibError, FileNotFoundError):
+    """The root of a data set does not exist or is no directory."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return (
+            f"no data set at {self.path!r}: the directory does not exist; "
+            f"pass another path or set FIB_DATASET_PATH"
+        )
+
+
+@attrs.frozen
+class NoRoot(FibError, ValueError):
+    """A disk operation on a TraceSet that lives in memory only."""
+
+    operation: str
+
+    def __str__(self) -> str:
+        return f"{self.operation} needs a TraceSet with a root; this one is in memory only"
+
+
+@attrs.frozen
+class AxisError(FibError, ValueError):
+    """Axis values that a definition's inputs or a workload do not determine, or contradict."""
+
+    definition: str
+    axis: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"definition {self.definition!r}, axis {self.axis!r}: {self.problem}"
+
+
+@attrs.frozen
+class ConstraintError(FibError, ValueError):
+    """A constraint that cannot be evaluated."""
+
+    constraint: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"constraint {self.constraint!r}: {self.problem}"
+
+
+class DataWarning(UserWarning):
+    """Data that was skipped; the entries in ``TraceSet.problems`` say what and why."""
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)

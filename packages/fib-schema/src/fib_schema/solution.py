@@ -1,0 +1,168 @@
+"""Solution: one implementation of a definition, with its sources and how to build them.
+
+Source: the schema of the public flashinfer-trace data set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from . import _checks
+from ._framing import framed
+from ._record import NO_FIELDS, FrozenDict, Record
+
+
+class SupportedLanguages(StrEnum):
+    """What a solution is written in."""
+
+    PYTHON = "python"
+    TRITON = "triton"
+    CPP = "cpp"
+    CUDA = "cuda"
+    TILELANG = "tilelang"
+
+
+class SupportedBindings(StrEnum):
+    """How a native solution is bound to Python."""
+
+    TVM_FFI = "tvm-ffi"
+    TORCH = "torch"
+
+
+def _relative_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _checks.text(record, attribute, value)
+    if problem := _checks.relative_path_problem(value):
+        raise _checks.fail(record, attribute.name, f"{problem}; sources stay below their folder")
+
+
+def _entry_point(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _checks.text(record, attribute, value)
+    path, separator, symbol = value.partition("::")
+    if not (path and separator and symbol) or "::" in symbol:
+        problem = f"{value!r} is not of the form 'file::symbol', such as 'kernel.py::run'"
+        raise _checks.fail(record, attribute.name, problem)
+
+
+@attrs.frozen
+class SourceFile(Record):
+    """One source file: a relative path and its text."""
+
+    path: str = attrs.field(validator=_relative_path)
+    content: str = attrs.field(validator=_checks.text, repr=False)
+
+
+@attrs.frozen
+class BuildSpec(Record):
+    """How to build a solution and how to call it."""
+
+    language: SupportedLanguages = attrs.field(
+        converter=_checks.to_enum(SupportedLanguages, "language")
+    )
+    target_hardware: tuple[str, ...] = attrs.field(
+        converter=_checks.to_tuple, validator=_checks.tuple_of_text
+    )
+    """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
+    entry_point: str = attrs.field(validator=_entry_point)
+    dependencies: tuple[str, ...] = attrs.field(
+        default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text
+    )
+    destination_passing_style: bool = attrs.field(default=True, validator=_checks.boolean)
+    """Whether outputs are arguments (DPS) or return values."""
+    binding: SupportedBindings | None = attrs.field(
+        default=None,
+        converter=attrs.converters.optional(_checks.to_enum(SupportedBindings, "binding")),
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if not self.target_hardware:
+            raise _checks.fail(self, "target_hardware", "is empty; name at least one device")
+
+
+@attrs.frozen
+class Solution(Record):
+    """One implementation of a definition.
+
+    Raises:
+        InvalidField: A field is of the wrong kind, there are no sources, two have the same path
+            or one is the folder of another, or the entry file is not among them.
+    """
+
+    name: str = attrs.field(validator=_checks.name)
+    definition: str = attrs.field(validator=_checks.name)
+    author: str = attrs.field(validator=_checks.name)
+    spec: BuildSpec = attrs.field(validator=_checks.instance_of(BuildSpec))
+    sources: tuple[SourceFile, ...] = attrs.field(converter=_checks.to_tuple, repr=False)
+    description: str | None = attrs.field(
+        default=None, validator=_checks.optional_text, repr=False
+    )
+    extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.sources:
+            raise _checks.fail(self, "sources", "is empty; a solution has at least one source file")
+        seen: set[str] = set()
+        for index, source in enumerate(self.sources):
+            if not isinstance(source, SourceFile):
+                problem = f"expected SourceFile, got {_checks.describe(source)}"
+                raise _checks.fail(self, f"sources[{index}]", problem)
+            if source.path.casefold() in seen:
+                raise _checks.fail(self, f"sources[{index}].path", f"{source.path!r} occurs twice")
+            seen.add(source.path.casefold())
+        self._check_folders(seen)
+        if self.get_entry_path() not in {source.path for source in self.sources}:
+            have = ", ".join(source.path for source in self.sources)
+            problem = f"{self.get_entry_path()!r} is not among the sources ({have})"
+            raise _checks.fail(self, "spec.entry_point", problem)
+
+    def _check_folders(self, paths: set[str]) -> None:
+        for path in paths:
+            parts = path.split("/")
+            for depth in range(1, len(parts)):
+                if (folder := "/".join(parts[:depth])) in paths:
+                    raise _checks.fail(self, "sources", f"{folder!r} is a file and the folder of {path!r}")
+
+    def get_entry_path(self) -> str:
+        """The path of the entry file, from ``spec.entry_point``."""
+        return self.spec.entry_point.partition("::")[0]
+
+    def get_entry_symbol(self) -> str:
+        """The name of the entry function, from ``spec.entry_point``."""
+        return self.spec.entry_point.partition("::")[2]
+
+    def get_entry_source(self) -> SourceFile:
+        """The entry file."""
+        path = self.get_entry_path()
+        return next(source for source in self.sources if source.path == path)
+
+    def hash(self) -> str:
+        """A hash (64 hexadecimal digits) of everything that changes what the solution does.
+
+        The definition, language, entry point, binding, passing style, target hardware,
+        dependencies, and every path and content; not the name, the author and the description.
+        Fields that this version does not know count too, for they may change behaviour.
+        """
+        spec = self.spec
+        parts = [
+            self.definition,
+            spec.language,
+            spec.entry_point,
+            spec.binding or "",
+            "dps" if spec.destination_passing_style else "value",
+            framed(sorted(spec.target_hardware)),
+            framed(sorted(spec.dependencies)),
+            repr(sorted(spec.unknown_fields.items())),
+            framed(part for s in sorted(self.sources, key=_path) for part in (s.path, s.content)),
+        ]
+        return hashlib.sha256(framed(parts)).hexdigest()
+
+    def with_unique_name(self) -> Solution:
+        """A copy whose name ends in ``_`` and the first 8 digits of the hash."""
+        return attrs.evolve(self, name=f"{self.name}_{self.hash()[:8]}")
+
+
+def _path(source: SourceFile) -> str:
+    return source.path

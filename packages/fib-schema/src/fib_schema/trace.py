@@ -1,0 +1,128 @@
+"""Trace: one evaluation of one solution on one workload, or a workload alone.
+
+Source: the schema of the public flashinfer-trace data set. What FIB adds to it goes into the
+`extra` mappings, whose keys `fib_bench` documents.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from . import _checks
+from ._record import NO_FIELDS, FrozenDict, Record
+from .workload import Workload
+
+
+class EvaluationStatus(StrEnum):
+    """How an evaluation ended."""
+
+    PASSED = "PASSED"
+    INCORRECT_SHAPE = "INCORRECT_SHAPE"
+    INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"
+    INCORRECT_DTYPE = "INCORRECT_DTYPE"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    COMPILE_ERROR = "COMPILE_ERROR"
+    TIMEOUT = "TIMEOUT"
+
+
+_number = {"converter": _checks.to_float, "validator": _checks.non_negative_float}
+_NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
+
+
+@attrs.frozen
+class Correctness(Record):
+    """How far the outputs are from the reference's; NaN and infinity are possible."""
+
+    max_relative_error: float = attrs.field(default=0.0, **_number)
+    max_absolute_error: float = attrs.field(default=0.0, **_number)
+    extra: FrozenDict[str, Any] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(_checks.to_mapping)
+    )
+
+
+@attrs.frozen
+class Performance(Record):
+    """Median latencies in milliseconds and their ratio."""
+
+    latency_ms: float = attrs.field(default=0.0, **_number)
+    reference_latency_ms: float = attrs.field(default=0.0, **_number)
+    speedup_factor: float = attrs.field(default=0.0, **_number)
+    """``reference_latency_ms / latency_ms``."""
+    extra: FrozenDict[str, Any] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(_checks.to_mapping)
+    )
+
+
+@attrs.frozen
+class Environment(Record):
+    """Where an evaluation ran."""
+
+    hardware: str = attrs.field(validator=_checks.text)
+    """As `torch.cuda.get_device_name` says it, or ``cpu``."""
+    libs: FrozenDict[str, str] = attrs.field(
+        default=NO_FIELDS, converter=_checks.to_mapping, validator=_checks.mapping_of(str)
+    )
+
+
+@attrs.frozen
+class Evaluation(Record):
+    """The result of running a solution on a workload.
+
+    Raises:
+        InvalidField: PASSED lacks correctness or performance, INCORRECT_NUMERICAL lacks
+            correctness or has performance, or another status has either.
+    """
+
+    status: EvaluationStatus = attrs.field(converter=_checks.to_enum(EvaluationStatus, "status"))
+    environment: Environment = attrs.field(validator=_checks.instance_of(Environment))
+    timestamp: str = attrs.field(validator=_checks.text)
+    """When it ended, in ISO 8601."""
+    log: str = attrs.field(default="", validator=_checks.text, repr=False)
+    correctness: Correctness | None = attrs.field(
+        default=None, validator=_checks.instance_of(Correctness, type(None))
+    )
+    performance: Performance | None = attrs.field(
+        default=None, validator=_checks.instance_of(Performance, type(None))
+    )
+    extra: FrozenDict[str, Any] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(_checks.to_mapping)
+    )
+
+    def __attrs_post_init__(self) -> None:
+        self._check_presence("correctness", self.status in _NEEDS_CORRECTNESS)
+        self._check_presence("performance", self.status is EvaluationStatus.PASSED)
+
+    def _check_presence(self, field: str, is_wanted: bool) -> None:
+        if (getattr(self, field) is not None) != is_wanted:
+            problem = "must be given" if is_wanted else "must be absent"
+            raise _checks.fail(self, field, f"{problem} when status is {self.status}")
+
+
+@attrs.frozen
+class Trace(Record):
+    """One evaluation of one solution on one workload; without both, a workload trace."""
+
+    definition: str = attrs.field(validator=_checks.name)
+    workload: Workload = attrs.field(validator=_checks.instance_of(Workload))
+    solution: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_checks.name)
+    )
+    evaluation: Evaluation | None = attrs.field(
+        default=None, validator=_checks.instance_of(Evaluation, type(None))
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if (self.solution is None) != (self.evaluation is None):
+            problem = "solution and evaluation are given together (a trace) or not at all (a workload)"
+            raise _checks.fail(self, "evaluation", problem)
+
+    def is_workload_trace(self) -> bool:
+        """Whether this is a workload alone."""
+        return self.evaluation is None
+
+    def is_successful(self) -> bool:
+        """Whether the evaluation passed."""
+        return self.evaluation is not None and self.evaluation.status is EvaluationStatus.PASSED

@@ -1,0 +1,303 @@
+"""TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import _layout
+from ._append import append_lines
+from ._best import BestTraces
+from ._headers import definition_names, solution_names
+from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
+from .codec import format_json, save_json_file, to_plain
+from .definition import Definition
+from .environment import get_fib_dataset_path
+from .errors import DataSetNotFound, DuplicateName, NoRoot, Problem, UnknownName
+from .solution import Solution
+from .trace import Trace
+
+
+class TraceSet:
+    """A data set of definitions, solutions, workloads and traces.
+
+    With a root it is a view of a directory: opening lists files and reads names, everything else
+    is parsed when it is asked for. Without one it lives in memory. What `definitions`, `solutions`,
+    `workloads` and `traces` return are snapshots; after an `add_...` ask again.
+
+    Args:
+        root: The directory, or None for memory only.
+        definitions: Definitions by name.
+        solutions: Solutions by the name of their definition.
+        workloads: Workload traces by the name of their definition.
+        traces: Traces by the name of their definition.
+
+    Raises:
+        DuplicateName: Two solutions share a name.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        definitions: Mapping[str, Definition] | None = None,
+        solutions: Mapping[str, Iterable[Solution]] | None = None,
+        workloads: Mapping[str, Iterable[Trace]] | None = None,
+        traces: Mapping[str, Iterable[Trace]] | None = None,
+    ) -> None:
+        self.root = None if root is None else Path(root)
+        self._found_problems: list[Problem] = []
+        self._definitions = LazyRecords(Definition, {}, definitions or {})
+        self._solutions: LazyRecords[Solution] = LazyRecords(Solution, {}, {})
+        self._solution_names: dict[str, tuple[str, ...]] = {}
+        for group in (solutions or {}).values():
+            self._remember_solutions(group)
+        self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads))
+        self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
+        self._best = BestTraces()
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str] | None = None) -> TraceSet:
+        """Open a data set.
+
+        Args:
+            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
+
+        Raises:
+            DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
+            DuplicateName: Two definitions or two solutions share a name (a ValueError).
+        """
+        root = get_fib_dataset_path() if path is None else Path(path)
+        if not root.is_dir():
+            raise DataSetNotFound(str(root))
+        self = cls(root)
+        problems = self._found_problems
+        files = definition_names(_layout.list_files(root, _layout.DEFINITIONS, ".json", problems))
+        self._definitions = LazyRecords(Definition, files, {})
+        files, self._solution_names = solution_names(
+            _layout.list_files(root, _layout.SOLUTIONS, ".json", problems)
+        )
+        self._solutions = LazyRecords(Solution, files, {})
+        self._workloads = self._open_lines(_layout.WORKLOADS)
+        self._traces = self._open_lines(_layout.TRACES)
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"TraceSet(root={str(self.root)!r}, {len(self._definitions)} definitions, "
+            f"{len(self._solutions)} solutions)"
+        )
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions by name."""
+        return self._definitions
+
+    @property
+    def solutions(self) -> Mapping[str, list[Solution]]:
+        """The solutions by the name of their definition."""
+        return SolutionsByDefinition(self._solutions, self._solution_names)
+
+    @property
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
+        return self._workloads
+
+    @property
+    def traces(self) -> Mapping[str, list[Trace]]:
+        """The traces by the name of their definition."""
+        return self._traces
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What was found wrong, and skipped, in the files read so far."""
+        lines = self._workloads.files.problems + self._traces.files.problems
+        return tuple(self._found_problems + lines)
+
+    @property
+    def definitions_path(self) -> Path:
+        """The folder of the definitions."""
+        return self._rooted("definitions_path") / _layout.DEFINITIONS
+
+    @property
+    def solutions_path(self) -> Path:
+        """The folder of the solutions."""
+        return self._rooted("solutions_path") / _layout.SOLUTIONS
+
+    @property
+    def workloads_path(self) -> Path:
+        """The folder of the workloads."""
+        return self._rooted("workloads_path") / _layout.WORKLOADS
+
+    @property
+    def traces_path(self) -> Path:
+        """The folder of the traces."""
+        return self._rooted("traces_path") / _layout.TRACES
+
+    @property
+    def blob_path(self) -> Path:
+        """The folder of tensors."""
+        return self._rooted("blob_path") / "blob"
+
+    @property
+    def blob_workloads_path(self) -> Path:
+        """The folder of the workloads' tensors."""
+        return self._rooted("blob_workloads_path") / _layout.BLOB_WORKLOADS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
+        return {
+            "definitions": {name: to_plain(item) for name, item in self.definitions.items()},
+            "solutions": _plain_lists(self.solutions),
+            "workload": _plain_lists(self.workloads),
+            "traces": _plain_lists(self.traces),
+        }
+
+    def get_definition(self, name: str) -> Definition:
+        """The definition of that name.
+
+        Raises:
+            UnknownName: There is none; says what comes close (a KeyError).
+            InvalidRecord: Its file is bad.
+        """
+        if name not in self._definitions:
+            raise UnknownName("definition", name, tuple(self._definitions))
+        return self._definitions[name]
+
+    def get_solution(self, name: str) -> Solution | None:
+        """The solution of that name, or None."""
+        return self._solutions[name] if name in self._solutions else None
+
+    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
+        """The names of all solutions, or of one definition's; no solution is parsed for that."""
+        if def_name is None:
+            return tuple(self._solutions)
+        return self._solution_names.get(def_name, ())
+
+    def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
+        """The passing traces of a definition within error bounds, in the order they were made.
+
+        Args:
+            def_name: The definition's name.
+            atol: Largest `max_absolute_error` to accept.
+            rtol: Largest `max_relative_error` to accept.
+        """
+        return self._best.within(self._traces, def_name, atol, rtol)
+
+    def get_best_trace(
+        self,
+        def_name: str,
+        axes: Mapping[str, int] | None = None,
+        max_abs_error: float = 1e-2,
+        max_rel_error: float = 1e-2,
+    ) -> Trace | None:
+        """The passing trace with the largest speedup, or None if no trace qualifies.
+
+        Args:
+            def_name: The definition's name.
+            axes: Consider only workloads with exactly these axis values; None means all.
+            max_abs_error: Largest `max_absolute_error` to accept.
+            max_rel_error: Largest `max_relative_error` to accept.
+        """
+        return self._best.best(self._traces, def_name, axes, max_abs_error, max_rel_error)
+
+    def add_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Add definitions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A definition of that name exists; nothing was added.
+        """
+        new = _by_name("definition", definitions, self._definitions)
+        if self.root is not None:
+            for definition in new.values():
+                save_json_file(definition, self._writable(_layout.definition_file(definition)))
+        self._definitions = self._definitions.with_records(new)
+
+    def add_solutions(self, solutions: Iterable[Solution]) -> None:
+        """Add solutions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A solution of that name exists; nothing was added.
+            UnknownName: A solution's definition is not in the set; nothing was added.
+        """
+        new = _by_name("solution", solutions, self._solutions)
+        owners = {name: self.get_definition(item.definition) for name, item in new.items()}
+        if self.root is not None:
+            for name, solution in new.items():
+                path = _layout.solution_file(solution, owners[name])
+                save_json_file(solution, self._writable(path))
+        self._remember_solutions(new.values())
+
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        """Add traces and workload traces; with a root, they are on the disk when this returns.
+
+        All or nothing: after an error neither memory nor disk has any of them.
+
+        Raises:
+            UnknownName: A trace names an unknown definition or solution.
+            OSError: They could not be written.
+        """
+        batch = list(traces)
+        evaluated = [trace for trace in batch if not trace.is_workload_trace()]
+        workloads = [trace for trace in batch if trace.is_workload_trace()]
+        files: dict[str, list[bytes]] = {}
+        for trace in batch:
+            files.setdefault(self._file_of(trace), []).append(format_json(trace).encode())
+        later = self._traces.with_traces(evaluated), self._workloads.with_traces(workloads)
+        if self.root is not None:
+            append_lines({self._writable(path): lines for path, lines in files.items()})
+        self._traces, self._workloads = later
+
+    def _file_of(self, trace: Trace) -> str:
+        definition = self.get_definition(trace.definition)
+        if trace.solution is None:
+            return _layout.workloads_file(definition)
+        if trace.solution not in self._solutions:
+            raise UnknownName("solution", trace.solution, tuple(self._solutions))
+        return _layout.traces_file(self._solutions[trace.solution].author, definition)
+
+    def _remember_solutions(self, solutions: Iterable[Solution]) -> None:
+        new = _by_name("solution", solutions, self._solutions)
+        names = dict(self._solution_names)
+        for solution in new.values():
+            names[solution.definition] = (*names.get(solution.definition, ()), solution.name)
+        self._solutions = self._solutions.with_records(new)
+        self._solution_names = names
+
+    def _open_lines(self, folder: str) -> TracesByDefinition:
+        root = self._rooted("from_path")
+        files = _layout.list_files(root, folder, ".jsonl", self._found_problems)
+        return TracesByDefinition(TraceFiles(files, self._definitions), {})
+
+    def _rooted(self, operation: str) -> Path:
+        if self.root is None:
+            raise NoRoot(operation)
+        return self.root
+
+    def _writable(self, relative: str) -> Path:
+        """The path to write to, whose folders must not lead out of the root through a link."""
+        path = self._rooted("writing") / relative
+        root = os.path.realpath(self._rooted("writing"))
+        if not _layout.is_below(os.path.realpath(path), root):
+            raise PermissionError(f"{path} leads out of the data set {root} through a link")
+        return path
+
+
+def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:
+    new: dict[str, Any] = {}
+    for record in records:
+        if record.name in existing:
+            raise DuplicateName(kind, record.name, existing.source(record.name), "the one to be added")
+        if record.name in new:
+            raise DuplicateName(kind, record.name, "one to be added", "another to be added")
+        new[record.name] = record
+    return new
+
+
+def _lists(groups: Mapping[str, Iterable[Trace]] | None) -> dict[str, list[Trace]]:
+    return {name: list(group) for name, group in (groups or {}).items()}
+
+
+def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    return {name: [to_plain(item) for item in group] for name, group in groups.items()}

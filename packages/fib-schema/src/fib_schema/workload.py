@@ -1,0 +1,82 @@
+"""Workload: concrete axis values and inputs of a definition.
+
+Source: the schema of the public flashinfer-trace data set.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import attrs
+
+from . import _checks
+from ._record import FrozenDict, Record
+
+
+@attrs.frozen
+class RandomInput(Record):
+    """An input that the benchmark makes from a seed."""
+
+    @property
+    def type(self) -> str:
+        """The JSON tag."""
+        return "random"
+
+
+def _scalar(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if type(value) not in (int, float, bool):
+        raise _checks.fail(record, attribute.name, f"expected a scalar, got {_checks.describe(value)}")
+
+
+@attrs.frozen
+class ScalarInput(Record):
+    """A literal scalar."""
+
+    value: int | float | bool = attrs.field(validator=_scalar)
+
+    @property
+    def type(self) -> str:
+        """The JSON tag."""
+        return "scalar"
+
+
+def _blob_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _checks.text(record, attribute, value)
+    if problem := _checks.relative_path_problem(value.removeprefix("./")):
+        raise _checks.fail(record, attribute.name, f"{problem}; blobs stay below the data set's root")
+
+
+@attrs.frozen
+class SafetensorsInput(Record):
+    """A tensor in a safetensors file of the data set."""
+
+    path: str = attrs.field(validator=_blob_path)
+    """Relative to the data set's root; a leading ``./`` is allowed."""
+    tensor_key: str = attrs.field(validator=_checks.text)
+
+    @property
+    def type(self) -> str:
+        """The JSON tag."""
+        return "safetensors"
+
+
+InputSpec: TypeAlias = RandomInput | ScalarInput | SafetensorsInput
+
+
+def _axis_sizes(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    for axis, size in value.items():
+        if type(size) is not int or size < 0:
+            problem = f"expected an integer of at least 0, got {_checks.describe(size)}"
+            raise _checks.fail(record, f"{attribute.name}[{axis!r}]", problem)
+
+
+@attrs.frozen
+class Workload(Record):
+    """Concrete axis values and inputs of a definition."""
+
+    axes: FrozenDict[str, int] = attrs.field(converter=_checks.to_mapping, validator=_axis_sizes)
+    inputs: FrozenDict[str, InputSpec] = attrs.field(
+        converter=_checks.to_mapping,
+        validator=_checks.mapping_of(RandomInput, ScalarInput, SafetensorsInput),
+    )
+    uuid: str = attrs.field(validator=_checks.name)
