@@ -1,35 +1,126 @@
-"""The data model of FIB and its on-disk store. Importing this imports neither torch nor numpy."""
+"""The data model of FIB and its on-disk store. Importing this imports neither torch nor numpy.
 
-from ._framing import framed
-from .codec import (
-    append_jsonl_file,
-    format_json,
-    load_json_file,
-    load_jsonl_file,
-    parse_json,
-    save_json_file,
-    save_jsonl_file,
-    to_plain,
-)
-from .constraints import constraint_names, evaluate_constraint, parse_constraint
-from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
-from .environment import get_fib_cache_path, get_fib_dataset_path
-from .errors import (
-    AxisError,
-    ConstraintError,
-    DataSetNotFound,
-    DataWarning,
-    DuplicateName,
-    FibError,
-    InvalidField,
-    InvalidRecord,
-    NoRoot,
-    Problem,
-    UnknownName,
-)
-from .solution import BuildSpec, Solution, SourceFile, SupportedBindings, SupportedLanguages
-from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-from .trace_set import TraceSet
-from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
+The names below are imported from their modules when they are first used, so that a program pays
+for what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .codec import (
+        append_jsonl_file,
+        format_json,
+        load_json_file,
+        load_jsonl_file,
+        parse_json,
+        save_json_file,
+        save_jsonl_file,
+        to_plain,
+    )
+    from .constraints import constraint_names, evaluate_constraint, parse_constraint
+    from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
+    from .environment import get_fib_cache_path, get_fib_dataset_path
+    from .errors import (
+        AxisError,
+        ConstraintError,
+        DataSetNotFound,
+        DataWarning,
+        DuplicateName,
+        FibError,
+        InvalidField,
+        InvalidRecord,
+        NoRoot,
+        Problem,
+        UnknownName,
+    )
+    from .solution import BuildSpec, Solution, SourceFile, SupportedBindings, SupportedLanguages
+    from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+    from .trace_set import TraceSet
+    from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
+
+_MODULES = {
+    "codec": (
+        "append_jsonl_file format_json load_json_file load_jsonl_file parse_json save_json_file "
+        "save_jsonl_file to_plain"
+    ),
+    "constraints": "constraint_names evaluate_constraint parse_constraint",
+    "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
+    "environment": "get_fib_cache_path get_fib_dataset_path",
+    "errors": (
+        "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError InvalidField "
+        "InvalidRecord NoRoot Problem UnknownName"
+    ),
+    "solution": "BuildSpec Solution SourceFile SupportedBindings SupportedLanguages",
+    "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace",
+    "trace_set": "TraceSet",
+    "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+__all__ = [
+    "AxisConst",
+    "AxisError",
+    "AxisSpec",
+    "AxisVar",
+    "BuildSpec",
+    "ConstraintError",
+    "Correctness",
+    "DType",
+    "DataSetNotFound",
+    "DataWarning",
+    "Definition",
+    "DuplicateName",
+    "Environment",
+    "Evaluation",
+    "EvaluationStatus",
+    "FibError",
+    "InputSpec",
+    "InvalidField",
+    "InvalidRecord",
+    "NoRoot",
+    "Performance",
+    "Problem",
+    "RandomInput",
+    "SafetensorsInput",
+    "ScalarInput",
+    "Solution",
+    "SourceFile",
+    "SupportedBindings",
+    "SupportedLanguages",
+    "TensorSpec",
+    "Trace",
+    "TraceSet",
+    "UnknownName",
+    "Workload",
+    "append_jsonl_file",
+    "constraint_names",
+    "evaluate_constraint",
+    "format_json",
+    "get_fib_cache_path",
+    "get_fib_dataset_path",
+    "load_json_file",
+    "load_jsonl_file",
+    "parse_constraint",
+    "parse_json",
+    "save_json_file",
+    "save_jsonl_file",
+    "to_plain",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -64,8 +64,14 @@ class DataFile:
 
     def read(self) -> bytes:
         """The content as of the opening; what was appended later is not part of the snapshot."""
-        with open(self.path, "rb") as file:
-            return file.read(self.size_bytes)
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(descriptor, self.size_bytes)
+            while len(data) < self.size_bytes and (more := os.read(descriptor, self.size_bytes - len(data))):
+                data += more
+        finally:
+            os.close(descriptor)
+        return data
 
 
 def list_files(root: Path, folder: str, suffix: str, problems: list[Problem]) -> list[DataFile]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping
 from typing import Generic, TypeVar
 
 from ._layout import DataFile
+from ._fast_traces import trace_parser
 from ._gc import paused_gc
 from ._record import Record
 from .codec import parse_json, parse_lines
@@ -94,12 +95,16 @@ class TraceFiles:
         self._of_definition: dict[str, list[DataFile]] = {}
         self._anonymous: list[DataFile] = []
         self._traces: dict[str, list[Trace]] = {}
+        self._parse_ordinary: Callable[[bytes], Trace] | None = None
         for file in files:
             if file.stem in definitions:
                 self._of_definition.setdefault(file.stem, []).append(file)
                 self._traces[file.stem] = []
             else:
                 self._anonymous.append(file)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_parse_ordinary": None}
 
     def names(self) -> KeysView[str]:
         """The definitions that have a file, or a record among those read so far."""
@@ -119,8 +124,11 @@ class TraceFiles:
 
     def _read(self, file: DataFile) -> None:
         problems: list[Problem] = []
+        if self._parse_ordinary is None:
+            self._parse_ordinary = trace_parser()
+        parse_ordinary = self._parse_ordinary
         with paused_gc():
-            for trace in parse_lines(file.read(), Trace, file.path, problems):
+            for trace in parse_lines(file.read(), Trace, file.path, problems, parse_ordinary):
                 self._traces.setdefault(trace.definition, []).append(trace)
         if problems:
             self.problems += problems

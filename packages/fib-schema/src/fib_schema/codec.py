@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 import attrs
 
 from ._append import append_lines
+from ._fast_traces import NotOrdinary
 from ._record import Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidRecord, Problem
@@ -96,13 +96,35 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
     append_lines({Path(path): [format_json(obj).encode() for obj in objs]})
 
 
-def parse_lines(data: bytes, cls: type[R], source: str, problems: list[Problem]) -> Iterator[R]:
-    """Yield the good records of JSON Lines and collect what is wrong with the other lines."""
+def parse_lines(
+    data: bytes,
+    cls: type[R],
+    source: str,
+    problems: list[Problem],
+    parse_ordinary: Callable[[bytes], R] | None = None,
+) -> Iterator[R]:
+    """Yield the good records of JSON Lines and collect what is wrong with the other lines.
+
+    Args:
+        data: The lines.
+        cls: What each holds.
+        source: What to call them in problems.
+        problems: Where problems go.
+        parse_ordinary: A fast parser that raises `NotOrdinary` where it is not sure.
+    """
     is_torn = bool(data) and not data.endswith(b"\n")
     lines = data.split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line or line.isspace():
             continue
+        if parse_ordinary is not None:
+            try:
+                record = parse_ordinary(line)
+            except NotOrdinary:
+                pass  # the general decoder below decides
+            else:
+                yield record
+                continue
         place = f"{source}:{number}"
         try:
             yield parse_json(line, cls, source=place)
@@ -152,6 +174,8 @@ def to_plain(value: Any) -> Any:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a file so that readers see the old content or the new, never a part."""
+    import tempfile
+
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import attrs
@@ -80,6 +79,8 @@ class UnknownName(FibError, KeyError):
     @property
     def near_misses(self) -> list[str]:
         """Up to three known names that resemble the one asked for."""
+        import difflib
+
         return difflib.get_close_matches(self.name, self.known, n=3, cutoff=0.5)
 
     def __str__(self) -> str:

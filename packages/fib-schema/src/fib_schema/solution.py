@@ -5,7 +5,6 @@ Source: the schema of the public flashinfer-trace data set.
 
 from __future__ import annotations
 
-import hashlib
 from enum import StrEnum
 from typing import Any
 
@@ -145,6 +144,8 @@ class Solution(Record):
         dependencies, and every path and content; not the name, the author and the description.
         Fields that this version does not know count too, for they may change behaviour.
         """
+        import hashlib
+
         spec = self.spec
         parts = [
             self.definition,

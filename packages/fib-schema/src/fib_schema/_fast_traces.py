@@ -1,0 +1,258 @@
+"""A recogniser for ordinary lines of traces, five times as fast as the general way.
+
+It takes what msgspec decodes straight into the shapes below: all fields known, all types exact.
+Anything else (an unknown field, a bare NaN, an odd name, an error of any kind) it leaves to the
+general decoder, which alone decides what is valid and what to say. Workloads and environments
+recur on thousands of lines, so equal bytes share one record.
+
+Measured on two cores: 200,000 traces (169 MB) in 14 s the general way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ._checks import component_problem
+from ._record import NO_FIELDS, FrozenDict
+from ._unchecked import unchecked_constructor
+from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
+
+if TYPE_CHECKING:
+    from msgspec import Raw
+
+_MAX_SHARED = 100_000
+_NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
+_STATUSES = {str(status): status for status in EvaluationStatus}
+_FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf")}
+
+
+class NotOrdinary(Exception):
+    """The line is for the general decoder."""
+
+
+def trace_parser() -> Callable[[bytes], Trace]:
+    """A function that parses one ordinary line, or raises `NotOrdinary`.
+
+    It keeps the records that lines share; make one per file or batch of files.
+    """
+    import msgspec
+
+    shapes = _shapes()
+    decode_line = shapes.line.decode
+    unset = msgspec.UNSET
+    workloads = _Shared(lambda raw: _workload(shapes.workload.decode(raw)))
+    environments = _Shared(lambda raw: _environment(shapes.environment.decode(raw), unset))
+    names: set[str] = set()
+
+    def parse(text: bytes) -> Trace:
+        try:
+            line = decode_line(text)
+            if line.definition not in names:
+                _check_name(line.definition, names)
+            workload = workloads.get(line.workload)
+            plain = line.evaluation
+            if line.solution is None and plain is None:
+                return _new_trace(NO_FIELDS, _TRACE_KEYS, line.definition, workload, None, None)
+            if line.solution is None or plain is None:
+                raise NotOrdinary
+            if line.solution not in names:
+                _check_name(line.solution, names)
+            evaluation = _evaluation(plain, environments.get(plain.environment), unset)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise NotOrdinary from error
+        return _new_trace(NO_FIELDS, _TRACE_KEYS, line.definition, workload, line.solution, evaluation)
+
+    return parse
+
+
+class _Shared:
+    """Records by the bytes they came from."""
+
+    def __init__(self, make: Callable[[Raw], Any]) -> None:
+        self._make = make
+        self._records: dict[bytes, Any] = {}
+
+    def get(self, raw: Raw) -> Any:
+        key = bytes(raw)
+        record = self._records.get(key)
+        if record is None:
+            record = self._make(raw)
+            if len(self._records) < _MAX_SHARED:
+                self._records[key] = record
+        return record
+
+
+def _check_name(name: str, names: set[str]) -> None:
+    if component_problem(name):
+        raise NotOrdinary
+    if len(names) < _MAX_SHARED:
+        names.add(name)
+
+
+_new_trace = unchecked_constructor(Trace)
+_new_evaluation = unchecked_constructor(Evaluation)
+_new_correctness = unchecked_constructor(Correctness)
+_new_performance = unchecked_constructor(Performance)
+_new_workload = unchecked_constructor(Workload)
+
+_TRACE_KEYS = ("definition", "workload", "solution", "evaluation")
+_CORRECTNESS_KEYS = ("max_relative_error", "max_absolute_error")
+_PERFORMANCE_KEYS = ("latency_ms", "reference_latency_ms", "speedup_factor")
+
+
+def _evaluation(plain: Any, environment: Environment, unset: Any) -> Evaluation:
+    status = _STATUSES.get(plain.status)
+    log, correctness, performance, extra = plain.log, plain.correctness, plain.performance, plain.extra
+    keys = _evaluation_keys(
+        log is not unset, correctness is not unset, performance is not unset, extra is not unset
+    )
+    correctness = None if correctness is None or correctness is unset else _correctness(correctness, unset)
+    performance = None if performance is None or performance is unset else _performance(performance, unset)
+    if (
+        status is None
+        or (correctness is None) is (status in _NEEDS_CORRECTNESS)
+        or (performance is None) is (status is EvaluationStatus.PASSED)
+    ):
+        raise NotOrdinary
+    return _new_evaluation(
+        NO_FIELDS,
+        keys,
+        status,
+        environment,
+        plain.timestamp,
+        "" if log is unset else log,
+        correctness,
+        performance,
+        None if extra is None or extra is unset else FrozenDict(extra),
+    )
+
+
+@cache
+def _evaluation_keys(log: bool, correctness: bool, performance: bool, extra: bool) -> tuple[str, ...]:
+    optional = {"log": log, "correctness": correctness, "performance": performance, "extra": extra}
+    return ("status", "environment", "timestamp", *(key for key, given in optional.items() if given))
+
+
+def _correctness(plain: Any, unset: Any) -> Correctness:
+    relative, absolute, extra = plain.max_relative_error, plain.max_absolute_error, plain.extra
+    if type(relative) is not float or relative < 0:
+        relative = _float(relative)
+    if type(absolute) is not float or absolute < 0:
+        absolute = _float(absolute)
+    if extra is unset:
+        return _new_correctness(NO_FIELDS, _CORRECTNESS_KEYS, relative, absolute, None)
+    keys = (*_CORRECTNESS_KEYS, "extra")
+    return _new_correctness(NO_FIELDS, keys, relative, absolute, extra and FrozenDict(extra))
+
+
+def _performance(plain: Any, unset: Any) -> Performance:
+    latency, reference, speedup = plain.latency_ms, plain.reference_latency_ms, plain.speedup_factor
+    extra = plain.extra
+    if type(latency) is not float or latency < 0:
+        latency = _float(latency)
+    if type(reference) is not float or reference < 0:
+        reference = _float(reference)
+    if type(speedup) is not float or speedup < 0:
+        speedup = _float(speedup)
+    if extra is unset:
+        return _new_performance(NO_FIELDS, _PERFORMANCE_KEYS, latency, reference, speedup, None)
+    keys = (*_PERFORMANCE_KEYS, "extra")
+    return _new_performance(NO_FIELDS, keys, latency, reference, speedup, extra and FrozenDict(extra))
+
+
+def _float(value: float | str) -> float:
+    """A number that is no ordinary float: one of the words for NaN and infinity."""
+    found = _FLOAT_WORDS.get(value)  # type: ignore[call-overload]
+    if found is None:
+        raise NotOrdinary
+    return float(found)
+
+
+def _workload(plain: Any) -> Workload:
+    axes, uuid = plain.axes, plain.uuid
+    if (axes and min(axes.values()) < 0) or component_problem(uuid):
+        raise NotOrdinary
+    inputs = FrozenDict({name: _input(item) for name, item in plain.inputs.items()})
+    return _new_workload(NO_FIELDS, ("axes", "inputs", "uuid"), FrozenDict(axes), inputs, uuid)
+
+
+def _input(plain: Any) -> RandomInput | ScalarInput | SafetensorsInput:
+    kind = type(plain).__name__
+    if kind == "random":
+        return _RANDOM
+    if kind == "scalar":
+        return ScalarInput(plain.value, source_keys=("type", "value"))
+    keys = ("type", "path", "tensor_key")
+    return SafetensorsInput(plain.path, plain.tensor_key, source_keys=keys)
+
+
+_RANDOM = RandomInput(source_keys=("type",))
+
+
+def _environment(plain: Any, unset: Any) -> Environment:
+    if plain.libs is unset:
+        return Environment(plain.hardware, source_keys=("hardware",))
+    return Environment(plain.hardware, plain.libs, source_keys=("hardware", "libs"))
+
+
+class _Shapes:
+    """Decoders for the shapes of ordinary lines; made on first use, for they need msgspec."""
+
+    def __init__(self) -> None:
+        import msgspec
+        from msgspec import UNSET, Raw, UnsetType
+
+        def shape(name: str, *fields: Any, tag: str | None = None) -> Any:
+            return msgspec.defstruct(name, fields, forbid_unknown_fields=True, gc=False, tag=tag)
+
+        extra = ("extra", dict[str, Any] | None | UnsetType, UNSET)
+        number = float | str
+        correctness = shape(
+            "correctness", ("max_relative_error", number), ("max_absolute_error", number), extra
+        )
+        performance = shape(
+            "performance",
+            ("latency_ms", number),
+            ("reference_latency_ms", number),
+            ("speedup_factor", number),
+            extra,
+        )
+        evaluation = shape(
+            "evaluation",
+            ("status", str),
+            ("environment", Raw),
+            ("timestamp", str),
+            ("log", str | UnsetType, UNSET),
+            ("correctness", correctness | None | UnsetType, UNSET),
+            ("performance", performance | None | UnsetType, UNSET),
+            extra,
+        )
+        line = shape(
+            "line",
+            ("definition", str),
+            ("workload", Raw),
+            ("solution", str | None),
+            ("evaluation", evaluation | None),
+        )
+        source = (
+            shape("random", tag="random")
+            | shape("scalar", ("value", bool | int | float), tag="scalar")
+            | shape("safetensors", ("path", str), ("tensor_key", str), tag="safetensors")
+        )
+        workload = shape(
+            "workload", ("axes", dict[str, int]), ("inputs", dict[str, source]), ("uuid", str)
+        )
+        environment = shape(
+            "environment", ("hardware", str), ("libs", dict[str, str] | UnsetType, UNSET)
+        )
+        self.line = msgspec.json.Decoder(line)
+        self.workload = msgspec.json.Decoder(workload)
+        self.environment = msgspec.json.Decoder(environment)
+
+
+@cache
+def _shapes() -> _Shapes:
+    return _Shapes()
