@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Self
 
 import attrs
-from fib_compile.device import hardware_from_device
 from fib_schema import Definition, Solution, Trace, TraceSet, Workload
 
 from .config import BenchmarkConfig
@@ -17,6 +16,9 @@ from .events import Evaluated, Event, Observer, Planned, Skipped, Working
 from .judge import Judge
 from .plan import DefinitionPlan, Plan, Skip, make_plan
 from .prepared import PreparedWorkload
+
+_MAX_SETS = 64
+"""Input sets prepared at a time: each holds 6 descriptors, and 1024 are a usual limit."""
 
 
 @attrs.frozen
@@ -83,9 +85,7 @@ class Benchmark:
             traces={name: [t for t in result.traces if t.definition == name] for name in names},
         )
 
-    def run(
-        self, *, dump_traces: bool = True, resume: bool = False, observe: Observer = lambda _: None
-    ) -> RunResult:
+    def run(self, *, dump_traces: bool = True, resume: bool = False, observe: Observer = lambda _: None) -> RunResult:
         """Run, and report what happens to an observer.
 
         Args:
@@ -95,13 +95,13 @@ class Benchmark:
 
         Raises:
             UnknownName: A name in the configuration matches nothing.
+            UnsupportedDevice: The configuration's device cannot be measured on.
         """
-        hardware = hardware_from_device(self._config.device)
-        plan = make_plan(self._trace_set, self._config, hardware, resume=resume)
         traces: list[Trace] = []
-        skipped = list(plan.skipped)
-        observe(Planned(plan))
         with Judge(self._trace_set, self._config) as judge:
+            plan = make_plan(self._trace_set, self._config, judge.environment.hardware, resume=resume)
+            skipped = list(plan.skipped)
+            observe(Planned(plan))
             for event in _execute(judge, plan, self._config.memory_bytes):
                 if isinstance(event, Evaluated):
                     traces.append(event.trace)
@@ -137,7 +137,7 @@ def _prepare(
         try:
             item = judge.prepare(part.definition, workload)
         except (InputError, ReferenceFailed) as error:
-            skip = Skip(part.definition.name, None, workload.uuid, str(error), is_failure=True)
+            skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
             yield Skipped(skip, len(part.pending[workload.uuid]))
             continue
         stack.callback(item.close)
@@ -154,12 +154,13 @@ def _evaluate(
 
 
 def _blocks(judge: Judge, part: DefinitionPlan, memory_bytes: int) -> Iterator[list[Workload]]:
-    """Split the workloads so that what is prepared at a time fits into memory."""
+    """Split the workloads so that what is prepared at a time fits into memory and needs few descriptors."""
     block: list[Workload] = []
     used = 0
+    most = max(1, _MAX_SETS // judge.trials_of(part.definition))
     for workload in part.workloads:
         size = judge.workload_bytes(part.definition, workload)
-        if block and used + size > memory_bytes:
+        if block and (used + size > memory_bytes or len(block) == most):
             yield block
             block, used = [], 0
         block.append(workload)

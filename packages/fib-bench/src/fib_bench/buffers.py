@@ -7,6 +7,7 @@ the allocation is an anonymous memory file.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import os
@@ -19,6 +20,7 @@ from fib_compile.device import torch_dtype
 
 from .wire import TensorSlot
 
+_SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGNMENT = 256  # what CUDA allocations guarantee, and more than any CPU vector needs
 
 
@@ -59,9 +61,10 @@ class Arena:
 
     @classmethod
     def allocate(cls, size_bytes: int) -> Arena:
-        """A new arena, filled with zeros."""
-        descriptor = os.memfd_create("fib-arena", os.MFD_CLOEXEC)
+        """A new arena, filled with zeros. Its size is sealed: reading a truncated map is a SIGBUS."""
+        descriptor = os.memfd_create("fib-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, size_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
         return cls(descriptor, size_bytes)
 
     @classmethod
@@ -78,6 +81,10 @@ class Arena:
     def checksum(self) -> int:
         """A checksum of all bytes, to notice writes."""
         return zlib.crc32(memoryview(self._bytes.numpy()))
+
+    def overwrite(self, other: Arena) -> None:
+        """Copy all bytes of an arena of the same size, those between tensors too."""
+        self._bytes.copy_(other._bytes)
 
     def fill(self, pattern: int) -> None:
         """Overwrite all bytes with one value."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import warnings
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from rich.console import Console
 
 from . import __version__
 from .config import BenchmarkConfig
-from .demo import NEXT_STEPS, write_demo
+from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
 from .report import best, summarise
 from .tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
 
@@ -105,6 +106,7 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(root)
     result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60), False, errors)
     print_summary(Console(), summarise(trace_set))
+    Console().print(ON_THE_CPU, markup=False, highlight=False, soft_wrap=True)
     print_skipped(errors, result.skipped)
     Console().print(NEXT_STEPS.format(dir=root), markup=False, highlight=False, soft_wrap=True)
     return 1 if result.failures else 0
@@ -168,9 +170,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="leave out pairs that have a trace already")
-    parser.add_argument(
-        "--synthesize-missing", action="store_true", help="make valid inputs where a blob is missing"
-    )
+    parser.add_argument("--synthesize-missing", action="store_true", help="make valid inputs where a blob is missing")
     parser.add_argument("--json", action="store_true", help="print traces and what was skipped as JSON")
     parser.set_defaults(command=_run)
 
@@ -181,8 +181,8 @@ def _positive(kind: type[int] | type[float]) -> Any:
             value = kind(text)
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"must be greater than 0, got {text}")
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be greater than 0 and finite, got {text}")
         return value
 
     return parse

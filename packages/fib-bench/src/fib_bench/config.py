@@ -8,6 +8,8 @@ from typing import Any
 import attrs
 from fib_schema import Definition
 
+from .wire import MAX_DESCRIPTORS
+
 
 @attrs.frozen(kw_only=True)
 class EvalConfig:
@@ -33,7 +35,9 @@ class ResolvedEvalConfig:
     """Calls before timing."""
     iterations: int = attrs.field(default=50, validator=attrs.validators.ge(1))
     """Samples to take, fewer if the time cap is hit."""
-    num_trials: int = attrs.field(default=3, validator=attrs.validators.ge(1))
+    num_trials: int = attrs.field(
+        default=3, validator=[attrs.validators.ge(1), attrs.validators.le(MAX_DESCRIPTORS // 2)]
+    )
     """Input sets with different values; each is checked, and timed calls rotate among them."""
     rtol: float = attrs.field(default=1e-2, validator=attrs.validators.ge(0))
     atol: float = attrs.field(default=1e-2, validator=attrs.validators.ge(0))
@@ -57,9 +61,7 @@ class BenchmarkConfig(EvalConfig):
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = None
     op_types: tuple[str, ...] | None = None
-    max_workloads: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.ge(1))
-    )
+    max_workloads: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
     """At most so many workloads of each definition, the first ones."""
     timeout_seconds: float = attrs.field(default=300.0, validator=attrs.validators.gt(0))
     """The bound on one build, and on one evaluation."""

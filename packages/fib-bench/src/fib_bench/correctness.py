@@ -2,7 +2,7 @@
 
 The rule: an element is wrong when its absolute error exceeds atol *and* its relative error exceeds
 rtol. NaN and infinity are right where the reference has exactly the same, and nowhere else.
-Integers and booleans must be equal.
+Integers must be equal, and so must the bytes of booleans: any other byte than 0 and 1 reads as true.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ import torch
 from .config import ResolvedEvalConfig
 
 _CHUNK = 1 << 22  # elements compared at a time, in float64: 32 MiB each
+
+
+_FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The values of float4_e2m1 by their bits; a byte holds two, the first in its low half."""
 
 
 @attrs.frozen
@@ -61,16 +65,14 @@ class Comparison:
         }
 
 
-def compare(
-    name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig
-) -> Comparison:
+def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig) -> Comparison:
     """Compare one output of equal shape and dtype with its reference.
 
     Shapes:
         found, expected: any, the same.
     """
-    is_exact = not (expected.dtype.is_floating_point or expected.dtype.is_complex)
-    atol, rtol = (0.0, 0.0) if is_exact else (config.atol, config.rtol)
+    found, expected = _comparable(found), _comparable(expected)
+    atol, rtol = (config.atol, config.rtol) if expected.dtype.is_floating_point else (0.0, 0.0)
     shape = expected.shape
     found, expected = found.reshape(-1), expected.reshape(-1)
     total = Comparison(name, expected.numel(), 0, 0.0, 0.0, 0.0, "")
@@ -79,6 +81,17 @@ def compare(
         chunk = _compare_chunk(found[part], expected[part], atol, rtol)
         total = _merge(total, chunk, shape, start)
     return total
+
+
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in a dtype that can be converted to float64 and tells all its values apart."""
+    if tensor.dtype is torch.bool:
+        return tensor.view(torch.uint8)
+    if tensor.dtype is torch.float4_e2m1fn_x2:
+        pairs = tensor.view(torch.uint8).to(torch.int64)
+        values = torch.tensor(_FLOAT4)
+        return torch.stack([values[pairs & 0xF], values[pairs >> 4]], dim=-1).flatten(-2)
+    return tensor
 
 
 @attrs.frozen

@@ -16,7 +16,12 @@ class InputError(FibError, ValueError):
     problem: str
 
     def __str__(self) -> str:
-        return f"workload {self.workload} of {self.definition!r}, input {self.input!r}: {self.problem}"
+        return f"workload {self.workload} of {self.definition!r}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without saying again which workload it is about."""
+        return f"input {self.input!r}: {self.problem}" if self.input else self.problem
 
 
 @attrs.frozen
@@ -28,7 +33,12 @@ class ReferenceFailed(FibError, RuntimeError):
     problem: str
 
     def __str__(self) -> str:
-        return f"the reference of {self.definition!r} failed on workload {self.workload}: {self.problem}"
+        return f"workload {self.workload} of {self.definition!r}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without saying again which workload it is about."""
+        return f"the reference failed: {self.problem}"
 
 
 @attrs.frozen

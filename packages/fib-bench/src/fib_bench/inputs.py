@@ -11,7 +11,7 @@ import hashlib
 from pathlib import Path
 
 import torch
-from fib_compile.device import torch_dtype
+from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
 from fib_schema import (
     ConstraintError,
     Definition,
@@ -19,6 +19,7 @@ from fib_schema import (
     SafetensorsInput,
     ScalarInput,
     TensorSpec,
+    UnknownName,
     Workload,
     evaluate_constraint,
 )
@@ -50,6 +51,7 @@ def make_inputs(
     Raises:
         InputError: An input cannot be made, or contradicts the definition.
     """
+    _check_names(definition, workload)
     axes = _axis_sizes(definition, workload)
     sketch = Sketch(definition, axes, _derived_seed(definition, workload, seed))
     pending: list[str] = []
@@ -79,12 +81,32 @@ def make_inputs(
     return {name: sketch.values[name] for name in definition.inputs}
 
 
+def _check_names(definition: Definition, workload: Workload) -> None:
+    """Refuse a name that would match nothing: it is a slip for one that then has no value.
+
+    Raises:
+        InputError: The workload names an input or an axis that the definition does not have.
+    """
+    for kind, given, known in (
+        ("input", workload.inputs, definition.inputs),
+        ("axis", workload.axes, definition.axes),
+    ):
+        for name in given:
+            if name not in known:
+                problem = str(UnknownName(kind, name, tuple(known)))
+                raise InputError(definition.name, workload.uuid, "", f"the workload gives a value: {problem}")
+
+
 def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
     """The sizes of all axes.
 
     Raises:
-        InputError: The workload lacks one.
+        InputError: The workload lacks one, or contradicts the definition.
     """
+    for axis, size in definition.const_axes.items():
+        if workload.axes.get(axis, size) != size:
+            problem = f"axis {axis!r} is {size} by the definition, and {workload.axes[axis]} by the workload"
+            raise InputError(definition.name, workload.uuid, "", problem)
     try:
         variable = {axis: workload.axes[axis] for axis in definition.var_axes}
     except KeyError as error:
@@ -121,14 +143,15 @@ def _check_constraints(sketch: Sketch, workload: Workload) -> None:
 def _scalar(spec: TensorSpec, value: float | bool) -> Value:
     if spec.shape is not None:
         raise CannotSynthesise(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
-    if spec.is_integer and type(value) is not int:
-        raise CannotSynthesise(f"the workload gives {value!r} for an integer")
+    wanted = dtype_str_to_python_dtype(spec.dtype)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        raise CannotSynthesise(f"the workload gives {value!r}, expected a scalar of dtype {spec.dtype}")
     return value
 
 
-def _blob(
-    spec: TensorSpec, source: SafetensorsInput, sketch: Sketch, name: str, root: Path | None
-) -> Value:
+def _blob(spec: TensorSpec, source: SafetensorsInput, sketch: Sketch, name: str, root: Path | None) -> Value:
     tensor = load_tensor(root, source.path, source.tensor_key)
     wanted = sketch.shape(name)
     if tuple(tensor.shape) != wanted:
@@ -145,5 +168,3 @@ def _blob(
 def _derived_seed(definition: Definition, workload: Workload, seed: int) -> int:
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
-
-

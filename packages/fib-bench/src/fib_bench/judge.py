@@ -8,9 +8,10 @@ before, and these are compared as well.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -38,13 +39,16 @@ from .inputs import make_inputs
 from .prepared import PreparedSet, PreparedWorkload, Timing, set_bytes, share_set
 from .wire import (
     Bind,
+    Bound,
     Build,
+    Built,
     Call,
+    Called,
     Failed,
     InputSet,
     Measure,
     Measured,
-    TensorSlot,
+    WorkerRequest,
     WrongOutput,
 )
 from .worker.pool import Worker, WorkerLost, WorkerServer
@@ -52,19 +56,19 @@ from .worker.pool import Worker, WorkerLost, WorkerServer
 _POISON = 0xC3  # as a float of any width: finite, large or odd; as an integer: large or negative
 _SECOND_POISON = 0x5A
 _REFERENCE_SAMPLES = 10
+_MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
 _STATUS_OF_ASPECT = {
     "shape": EvaluationStatus.INCORRECT_SHAPE,
     "dtype": EvaluationStatus.INCORRECT_DTYPE,
     "kind": EvaluationStatus.RUNTIME_ERROR,
 }
+_ANSWERS: Mapping[type, type] = {Build: Built, Bind: Bound, Call: Called, Measure: Measured}
 
 
 class _Rejected(Exception):
     """A solution's evaluation has ended without success."""
 
-    def __init__(
-        self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()
-    ) -> None:
+    def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -112,7 +116,11 @@ class Judge:
     def _set_count(self, definition: Definition, workload: Workload) -> int:
         """As many input sets as asked for, fewer if they would not fit into memory."""
         affordable = self._config.memory_bytes // set_bytes(definition, workload)
-        return max(1, min(self._config.resolve_eval_config(definition).num_trials, affordable))
+        return max(1, min(self.trials_of(definition), affordable))
+
+    def trials_of(self, definition: Definition) -> int:
+        """How many input sets are asked for."""
+        return self._config.resolve_eval_config(definition).num_trials
 
     def prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         """Make a workload's inputs, and run the reference on them.
@@ -143,7 +151,7 @@ class Judge:
             needed = set_bytes(definition, workload)
         except AxisError as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        free = available_bytes()
         if needed > free // 2:  # the reference and the solution need room of their own
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise InputError(definition.name, workload.uuid, "", problem)
@@ -158,9 +166,7 @@ class Judge:
         )
         return share_set(definition, workload, values)
 
-    def _run_reference(
-        self, definition: Definition, workload: Workload, sets: Sequence[PreparedSet]
-    ) -> Timing:
+    def _run_reference(self, definition: Definition, workload: Workload, sets: Sequence[PreparedSet]) -> Timing:
         with self._server.spawn() as worker:
             try:
                 return self._reference_outputs(worker, definition, workload, sets)
@@ -181,19 +187,18 @@ class Judge:
         _bind(worker, [(item.layout, item.inputs, item.expected) for item in sets], seconds)
         for index in range(len(sets)):
             _ask(worker, Call(index), seconds)
+        _check_untouched(sets)
         scratch = [Arena.allocate(item.expected.size_bytes) for item in sets]
         try:
             triples = [(s.layout, s.inputs, arena) for s, arena in zip(sets, scratch, strict=True)]
             _bind(worker, triples, seconds)
             config = self._config.resolve_eval_config(definition)
             measured = self._measure(worker, config, min(_REFERENCE_SAMPLES, config.iterations))
+            _check_untouched(sets)
             self._check_determinism(definition, sets, scratch, config)
         finally:
             for arena in scratch:
                 arena.close()
-        if any(item.inputs.checksum() != item.checksum for item in sets):
-            problem = "it writes to its inputs; clone them in the reference"
-            raise ReferenceFailed(definition.name, workload.uuid, problem)
         return Timing.from_measured(measured)
 
     def _check_determinism(
@@ -206,8 +211,7 @@ class Judge:
         for item, arena in zip(sets, again, strict=True):
             expected = item.expected_outputs(definition.outputs)
             repeated = {
-                name: arena.tensor(slot)
-                for name, slot in zip(definition.outputs, item.layout.outputs, strict=True)
+                name: arena.tensor(slot) for name, slot in zip(definition.outputs, item.layout.outputs, strict=True)
             }
             for comparison in compare_all(repeated, expected, config):
                 if not comparison.is_within(config.required_matched_ratio):
@@ -257,8 +261,9 @@ class Judge:
         except _Rejected as error:
             return self._evaluation(solution, error.status, _log(error.message, worker))
         except WorkerLost as lost:
+            status = EvaluationStatus.TIMEOUT if lost.is_timeout else EvaluationStatus.COMPILE_ERROR
             message = f"while the solution was built: {lost}"
-            return self._evaluation(solution, _status_of(lost), _log(message, worker))
+            return self._evaluation(solution, status, _log(message, worker))
         return None
 
     def _evaluate_one(
@@ -266,6 +271,7 @@ class Judge:
     ) -> tuple[Evaluation, bool]:
         """Evaluate on one workload; says too whether the worker is lost."""
         config = self._config.resolve_eval_config(definition)
+        self._restore_inputs(definition, prepared)
         try:
             return self._passed(worker, definition, solution, prepared, config), False
         except _Rejected as error:
@@ -276,8 +282,6 @@ class Judge:
             return self._evaluation(solution, error.status, log, correctness), False
         except WorkerLost as lost:
             return self._evaluation(solution, _status_of(lost), _log(str(lost), worker)), True
-        finally:
-            self._restore_inputs(definition, prepared)
 
     def _passed(
         self,
@@ -337,20 +341,17 @@ class Judge:
     def _measure(self, worker: Worker, config: ResolvedEvalConfig, samples: int) -> Measured:
         request = Measure(config.warmup_runs, samples, self._config.measure_seconds)
         reply = _ask(worker, request, self._config.timeout_seconds + self._config.measure_seconds)
-        if not isinstance(reply, Measured) or not reply.samples_ns:
+        if not isinstance(reply, Measured) or not _is_plausible(reply):
             raise WorkerLost(f"the worker answered a request to measure with {reply!r:.200}")
         return reply
 
     def _restore_inputs(self, definition: Definition, prepared: PreparedWorkload) -> None:
-        """Put back inputs that a solution changed, so that the next one gets the right ones."""
+        """Put back inputs that an earlier solution changed, whose worker is gone by now."""
         for index, item in enumerate(prepared.sets):
-            if item.inputs.checksum() == item.checksum:
-                continue
-            fresh = self._prepare_set(definition, prepared.workload, index)
-            for slot in item.layout.inputs:
-                if isinstance(slot, TensorSlot):
-                    item.inputs.tensor(slot).copy_(fresh.inputs.tensor(slot))
-            fresh.close()
+            if item.inputs.checksum() != item.checksum:
+                fresh = self._prepare_set(definition, prepared.workload, index)
+                item.inputs.overwrite(fresh.inputs)
+                fresh.close()
 
     def _evaluation(
         self,
@@ -371,25 +372,54 @@ class Judge:
         )
 
 
-def _ask(worker: Worker, request: Build | Call | Measure, seconds: float) -> object:
-    """Send a request; a failure that the worker reports becomes `_Rejected`."""
-    return _accepted(worker.request(request, seconds=seconds))
+def _check_untouched(sets: Sequence[PreparedSet]) -> None:
+    """Reject a reference that has changed its inputs."""
+    if any(item.inputs.checksum() != item.checksum for item in sets):
+        problem = "it writes to its inputs; clone them in the reference"
+        raise _Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+
+
+def available_bytes() -> int:
+    """The memory that new allocations can have without swapping: free pages and droppable caches."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
+    return int(kib) << 10
+
+
+def _ask(worker: Worker, request: WorkerRequest, seconds: float, descriptors: tuple[int, ...] = ()) -> object:
+    """Send a request and take the answer to it.
+
+    Raises:
+        _Rejected: The worker reports a failure.
+        WorkerLost: It is gone, or answers something else.
+    """
+    reply = _accepted(worker.request(request, descriptors, seconds=seconds))
+    if not isinstance(reply, _ANSWERS[type(request)]):
+        raise WorkerLost(f"the worker answered {type(request).__name__} with {reply!r:.200}")
+    return reply
 
 
 def _bind(worker: Worker, sets: Sequence[tuple[InputSet, Arena, Arena]], seconds: float) -> None:
     descriptors = tuple(d for _, inputs, outputs in sets for d in (inputs.descriptor, outputs.descriptor))
     request = Bind("cpu", tuple(layout for layout, _, _ in sets))
-    _accepted(worker.request(request, descriptors, seconds=seconds))
+    _ask(worker, request, seconds, descriptors)
+
+
+def _is_plausible(measured: Measured) -> bool:
+    """Whether a claim is made of durations at all: a solution may have forged it."""
+    samples = measured.samples_ns
+    return bool(samples) and measured.calls_per_sample > 0 and all(0 < s < math.inf for s in samples)
 
 
 def _accepted(reply: object) -> object:
     match reply:
         case Failed(stage="build", detail=detail):
-            raise _Rejected(EvaluationStatus.COMPILE_ERROR, detail)
+            raise _Rejected(EvaluationStatus.COMPILE_ERROR, detail[:_MAX_REASON])
         case Failed(detail=detail):
-            raise _Rejected(EvaluationStatus.RUNTIME_ERROR, detail)
+            raise _Rejected(EvaluationStatus.RUNTIME_ERROR, detail[:_MAX_REASON])
         case WrongOutput(aspect=aspect, problem=problem):
-            raise _Rejected(_STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR), problem)
+            status = _STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR)
+            raise _Rejected(status, problem[:_MAX_REASON])
     return reply
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import attrs
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
@@ -70,12 +70,32 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
     """
     _check_names(trace_set, config)
     skipped: list[Skip] = []
+    chosen = list(_chosen_definitions(trace_set, config, skipped))
     plans = [
         plan
-        for definition in _chosen_definitions(trace_set, config, skipped)
+        for definition in chosen
         if (plan := _plan_definition(definition, trace_set, config, hardware, resume, skipped))
     ]
+    skipped += _crossed(trace_set, config, {definition.name for definition in chosen})
     return Plan(tuple(plans), tuple(skipped))
+
+
+def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str]) -> Iterable[Skip]:
+    """Names that were asked for, and that the other names leave nothing to do for."""
+    for name in config.definitions or ():
+        solutions = trace_set.solution_names(name)
+        if not solutions:
+            yield Skip(name, None, None, "it has no solutions")
+        elif name not in chosen:
+            yield Skip(name, None, None, "its op_type is not among those asked for")
+        elif config.solutions is not None and not set(solutions) & set(config.solutions):
+            yield Skip(name, None, None, "none of the solutions asked for is one of it")
+    for definition in trace_set.solutions:
+        is_known = definition in trace_set.definitions
+        reason = "its definition is not among those asked for" if is_known else "its definition is missing"
+        for name in trace_set.solution_names(definition):
+            if definition not in chosen and name in (config.solutions or ()):
+                yield Skip(definition, name, None, reason, is_failure=not is_known)
 
 
 def _check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
@@ -86,9 +106,7 @@ def _check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
             raise UnknownName("solution", name, trace_set.solution_names())
 
 
-def _chosen_definitions(
-    trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]
-) -> Iterable[Definition]:
+def _chosen_definitions(trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]) -> Iterable[Definition]:
     names = config.definitions if config.definitions is not None else tuple(trace_set.definitions)
     chosen, op_types = [], set()
     for name in names:

@@ -11,7 +11,7 @@ from fib_schema import Definition, Workload
 
 from .buffers import Arena, TensorLayout, place
 from .inputs import Value
-from .wire import AbsentSlot, InputSet, InputSlot, Measured, ScalarSlot, TensorSlot
+from .wire import AbsentSlot, InputSet, InputSlot, Measured, ScalarSlot
 
 
 @attrs.frozen
@@ -132,5 +132,3 @@ def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[Ten
     shapes = definition.get_output_shapes(axes)
     specs = definition.outputs.values()
     return [TensorLayout(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
-
-

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
-from fib_schema import Evaluation, EvaluationStatus, Trace, TraceSet, UnknownName
+from fib_schema import Evaluation, EvaluationStatus, InvalidRecord, Trace, TraceSet
 
 
 @attrs.frozen
@@ -86,17 +86,16 @@ def leaderboard(trace_set: TraceSet) -> list[Standing]:
     return standings
 
 
-def best(trace_set: TraceSet, definitions: Iterable[str] | None = None) -> list[Best]:
+def best(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Best]:
     """The fastest passing solution on every workload.
 
     Raises:
         UnknownName: A definition is not in the set.
     """
-    names = list(trace_set.traces if definitions is None else definitions)
+    for name in definitions or ():
+        trace_set.get_definition(name)
     found: list[Best] = []
-    for name in names:
-        if name not in trace_set.definitions:
-            raise UnknownName("definition", name, tuple(trace_set.definitions))
+    for name in trace_set.traces if definitions is None else definitions:
         by_workload: dict[str, list[Trace]] = {}
         for trace in latest(trace_set.traces.get(name, [])):
             if trace.is_successful():
@@ -121,7 +120,8 @@ def complaint(evaluation: Evaluation) -> str:
     if not lines:
         return ""
     is_traceback = lines[0].startswith("Traceback")
-    return _before_output(lines)[-1] if is_traceback else lines[0]
+    line = _before_output(lines)[-1] if is_traceback else lines[0]
+    return "".join(c if c.isprintable() else " " for c in line)  # a solution's words steer no terminal
 
 
 def _before_output(lines: list[str]) -> list[str]:
@@ -133,13 +133,12 @@ def _standing(trace_set: TraceSet, definition: str, name: str, traces: list[Trac
     evaluations = [trace.evaluation for trace in traces if trace.evaluation]
     good = [e.performance for e in evaluations if e.performance]
     bad = [e for e in evaluations if e.status is not EvaluationStatus.PASSED]
-    solution = trace_set.get_solution(name)
     speedups = [p.speedup_factor for p in good if p.speedup_factor > 0]
     latencies = [p.latency_ms for p in good]
     return Standing(
         definition=definition,
         solution=name,
-        language=str(solution.spec.language) if solution else "?",
+        language=_language(trace_set, name),
         passed=len(good),
         total=len(evaluations),
         speedup=statistics.geometric_mean(speedups) if speedups and not bad else None,
@@ -147,6 +146,15 @@ def _standing(trace_set: TraceSet, definition: str, name: str, traces: list[Trac
         statuses=dict(Counter(str(e.status) for e in evaluations)),
         complaint=f"{bad[0].status}: {complaint(bad[0])}" if bad else "",
     )
+
+
+def _language(trace_set: TraceSet, name: str) -> str:
+    """A solution's language, or ``?`` where its file is gone or bad: its traces count all the same."""
+    try:
+        solution = trace_set.get_solution(name)
+    except InvalidRecord:
+        return "?"
+    return str(solution.spec.language) if solution else "?"
 
 
 def _rank(standing: Standing) -> tuple[bool, float, int, str]:

@@ -80,11 +80,15 @@ def synthesise(sketch: Sketch, name: str) -> None:
     """
     spec = sketch.spec(name)
     make = _rule_for(sketch.definition, name, spec)
-    value = make(sketch, name, sketch.generator(name))
-    if isinstance(value, torch.Tensor):
-        sketch.values[name] = _cast(value, spec).reshape(sketch.shape(name))
-    else:
-        sketch.values[name] = value
+    try:
+        value = make(sketch, name, sketch.generator(name))
+        if isinstance(value, torch.Tensor):
+            value = _cast(value, spec).reshape(sketch.shape(name))
+    except (LookupError, RuntimeError, ValueError) as error:
+        shape = f"{spec.dtype} of shape {list(sketch.shape(name))}"
+        text = f"the rule for inputs of this name cannot make {shape}: {error}; give it as a blob"
+        raise CannotSynthesise(text) from error
+    sketch.values[name] = value
 
 
 def _rule_for(definition: Definition, name: str, spec: TensorSpec) -> Maker:
@@ -238,9 +242,7 @@ def _offsets(lengths: Sequence[int]) -> torch.Tensor:
     return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
 
 
-def split(
-    total: int, parts: int, generator: torch.Generator, limits: Sequence[int] | None = None
-) -> list[int]:
+def split(total: int, parts: int, generator: torch.Generator, limits: Sequence[int] | None = None) -> list[int]:
     """Split a total into random parts of at least 1 (if there is enough), each within its limit.
 
     Limits that cannot hold the total are exceeded evenly: the workload asks for it.

@@ -53,7 +53,7 @@ def print_leaderboard(console: Console, standings: Iterable[Standing]) -> None:
                 escape(row.solution),
                 row.language,
                 f"{row.passed}/{row.total}",
-                f"{row.speedup:.2f}x" if row.speedup is not None else "-",
+                format_ratio(row.speedup) if row.speedup is not None else "-",
                 _latency_range(row.latency_ms),
                 style="red" if row.complaint else "",
             )
@@ -74,22 +74,29 @@ def print_best(console: Console, rows: Iterable[Best]) -> None:
     for row in rows:
         axes = ", ".join(f"{axis}={size}" for axis, size in row.axes.items())
         times = (format_latency(row.latency_ms), format_latency(row.reference_latency_ms))
-        table.add_row(escape(row.definition), axes, escape(row.solution), f"{row.speedup:.2f}x", *times)
+        table.add_row(escape(row.definition), axes, escape(row.solution), format_ratio(row.speedup), *times)
     console.print(table)
 
 
 def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
-    """Print what a run left out, failures first and in full."""
+    """Print what a run left out; of what failed, of which progress gave the first line, the rest."""
     skips = list(skipped)
     failures = [skip for skip in skips if skip.is_failure]
-    for index, skip in enumerate(failures):
-        text = str(skip) if index < _FULL_FAILURES else _first_line(str(skip))
-        console.print(Text(f"could not run: {text}", style="red"), soft_wrap=True)
+    for skip in [skip for skip in failures if "\n" in skip.reason][:_FULL_FAILURES]:
+        console.print(Text(f"could not run: {skip}", style="red"), soft_wrap=True)
+    if failures:
+        text = f"{len(failures)} could not run, for the reasons above (--json lists them in full)"
+        console.print(Text(text, style="red"))
     harmless = [skip for skip in skips if not skip.is_failure]
     for skip in harmless[:_SHOWN_SKIPS]:
-        console.print(Text(f"skipped: {skip}", style="yellow"))
+        console.print(Text(f"skipped: {skip}", style="yellow"), soft_wrap=True)
     if (more := len(harmless) - _SHOWN_SKIPS) > 0:
         console.print(Text(f"skipped: {more} more (--json lists all)", style="yellow"))
+
+
+def format_ratio(ratio: float) -> str:
+    """A speedup: two decimals, or two digits where that would show nothing."""
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def format_latency(milliseconds: float) -> str:
@@ -110,7 +117,7 @@ def format_trace(trace: Trace) -> str:
     head = f"{trace.definition} [{axes}] {trace.solution}: {evaluation.status}"
     if evaluation.performance is not None:
         performance = evaluation.performance
-        return f"{head} {format_latency(performance.latency_ms)}, {performance.speedup_factor:.2f}x"
+        return f"{head} {format_latency(performance.latency_ms)}, {format_ratio(performance.speedup_factor)}"
     return f"{head} {complaint(evaluation)}"
 
 

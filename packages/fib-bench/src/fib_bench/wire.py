@@ -7,6 +7,7 @@ of the worker's messages, else it is a `ProtocolError` and the worker is done.
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -186,6 +187,13 @@ def send(channel: socket.socket, message: msgspec.Struct, descriptors: tuple[int
         raise ChannelClosed(str(error)) from error
 
 
+def is_readable(channel: socket.socket, seconds: float) -> bool:
+    """Wait for something to read; unlike `select`, this knows descriptors above 1023."""
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 class Receiver:
     """Reads messages from a channel; can be fed piecewise by a selector loop.
 
@@ -193,10 +201,12 @@ class Receiver:
         channel: A stream socket of the Unix family.
         kinds: The union of messages to accept.
         max_bytes: The longest body to accept.
+        max_descriptors: How many file descriptors the other side may send at a time.
     """
 
-    def __init__(self, channel: socket.socket, kinds: object, max_bytes: int) -> None:
+    def __init__(self, channel: socket.socket, kinds: object, max_bytes: int, max_descriptors: int = 0) -> None:
         self._channel = channel
+        self._max_descriptors = max_descriptors
         self._decoder = msgspec.msgpack.Decoder(kinds)
         self._max_bytes = max_bytes
         self._buffer = bytearray()
@@ -218,13 +228,18 @@ class Receiver:
 
         Raises:
             ChannelClosed: The other side is gone.
+            ProtocolError: It sent descriptors that it may not send.
         """
         try:
-            if not wait and not select.select([self._channel], [], [], 0)[0]:
+            if not wait and not is_readable(self._channel, 0):
                 return
             data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, MAX_DESCRIPTORS)
         except ConnectionResetError as error:
             raise ChannelClosed(str(error)) from error
+        if len(descriptors) > self._max_descriptors:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ProtocolError(f"{len(descriptors)} descriptors came (at most {self._max_descriptors} are accepted)")
         if not data:
             raise ChannelClosed("end of stream")
         self.descriptors += descriptors

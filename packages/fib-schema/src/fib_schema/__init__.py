@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .blobs import BlobError
     from .codec import (
         append_jsonl_file,
         format_json,
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
         Problem,
         UnknownName,
     )
+    from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
     from .trace_set import TraceSet
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
 
 _MODULES = {
+    "blobs": "BlobError",
     "codec": (
         "append_jsonl_file format_json load_json_file load_jsonl_file parse_json save_json_file "
         "save_jsonl_file to_plain"
@@ -55,6 +58,7 @@ _MODULES = {
         "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError InvalidField "
         "InvalidRecord NoRoot Problem UnknownName"
     ),
+    "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
     "solution": "BuildSpec Solution SourceFile SupportedBindings SupportedLanguages",
     "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace",
     "trace_set": "TraceSet",
@@ -67,6 +71,7 @@ __all__ = [
     "AxisError",
     "AxisSpec",
     "AxisVar",
+    "BlobError",
     "BuildSpec",
     "ConstraintError",
     "Correctness",
@@ -88,13 +93,16 @@ __all__ = [
     "RandomInput",
     "SafetensorsInput",
     "ScalarInput",
+    "ScoringError",
     "Solution",
     "SourceFile",
+    "SpeedupMetrics",
     "SupportedBindings",
     "SupportedLanguages",
     "TensorSpec",
     "Trace",
     "TraceSet",
+    "TraceSetSummary",
     "UnknownName",
     "Workload",
     "append_jsonl_file",

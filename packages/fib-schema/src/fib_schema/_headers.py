@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+import attrs
+
 from ._layout import DataFile
 from .errors import DuplicateName
 
@@ -19,27 +21,38 @@ def definition_names(files: Iterable[DataFile]) -> dict[str, DataFile]:
     """
     names: dict[str, DataFile] = {}
     for file in files:
-        name, _ = _header(file)
-        _add(names, "definition", name or file.stem, file)
+        name = _header(file).name or file.stem
+        _add(names, "definition", name, file)
     return names
 
 
-def solution_names(
-    files: Iterable[DataFile],
-) -> tuple[dict[str, DataFile], dict[str, tuple[str, ...]]]:
-    """Solution files by the name that each holds, and the names by definition.
+@attrs.frozen
+class SolutionNames:
+    """What is known of solutions before they are parsed."""
+
+    files: dict[str, DataFile]
+    """By solution."""
+    of_definition: dict[str, tuple[str, ...]]
+    author: dict[str, str]
+
+
+def solution_names(files: Iterable[DataFile]) -> SolutionNames:
+    """The names, definitions and authors that solution files state.
 
     Raises:
         DuplicateName: Two files hold one name.
     """
     names: dict[str, DataFile] = {}
     groups: dict[str, list[str]] = {}
+    authors: dict[str, str] = {}
     for file in files:
-        name, definition = _header(file)
-        name = name or file.stem
+        header = _header(file)
+        name = header.name or file.stem
         _add(names, "solution", name, file)
-        groups.setdefault(definition or _folder_name(file.path), []).append(name)
-    return names, {definition: tuple(group) for definition, group in groups.items()}
+        groups.setdefault(header.definition or _folder(file, 1), []).append(name)
+        authors[name] = header.author or _folder(file, 3)
+    of_definition = {definition: tuple(group) for definition, group in groups.items()}
+    return SolutionNames(names, of_definition, authors)
 
 
 def _add(names: dict[str, DataFile], kind: str, name: str, file: DataFile) -> None:
@@ -48,24 +61,33 @@ def _add(names: dict[str, DataFile], kind: str, name: str, file: DataFile) -> No
     names[name] = file
 
 
-def _header(file: DataFile) -> tuple[str | None, str | None]:
-    """The name and definition that a file states; None where it is bad, which access will report."""
+@attrs.frozen
+class _Header:
+    name: str | None = None
+    definition: str | None = None
+    author: str | None = None
+
+
+def _header(file: DataFile) -> Any:
+    """What a file states at its top level; nothing where it is bad, which access will report."""
     import msgspec
 
     try:
-        header = _decoder().decode(file.read())
+        return _decoder().decode(file.read())
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None, None
-    return header.name, header.definition
+        return _Header()
 
 
 @cache
 def _decoder() -> Any:
     import msgspec
 
-    header = msgspec.defstruct("header", [("name", str), ("definition", str | None, None)])
-    return msgspec.json.Decoder(header)
+    optional = str | None
+    fields = [("name", str), ("definition", optional, None), ("author", optional, None)]
+    return msgspec.json.Decoder(msgspec.defstruct("header", fields))
 
 
-def _folder_name(path: str) -> str:
-    return os.path.basename(os.path.dirname(path))
+def _folder(file: DataFile, level: int) -> str:
+    """The name of a folder above a file, which the layout gives a meaning."""
+    parts = os.path.abspath(file.path).split(os.sep)
+    return parts[-1 - level] if len(parts) > level else ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ._checks import relative_path_problem
+from ._durable import create_file
 from ._layout import is_below
 from .errors import FibError
 
@@ -38,10 +40,20 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
     Raises:
         BlobError: There is no such file or tensor, or the path leaves the data set.
     """
-    tensors = load_tensors(root, path)
-    if tensor_key not in tensors:
-        raise BlobError(path, f"has no tensor {tensor_key!r} (it has {', '.join(sorted(tensors))})")
-    return tensors[tensor_key]
+    from safetensors import SafetensorError, safe_open
+
+    file = _file(root, path)
+    try:
+        with safe_open(file, framework="pt") as content:
+            if tensor_key not in content.keys():  # noqa: SIM118 it is no mapping
+                have = ", ".join(sorted(content.keys()))
+                raise BlobError(path, f"has no tensor {tensor_key!r} (it has {have})")
+            tensor: torch.Tensor = content.get_tensor(tensor_key)
+            return tensor
+    except FileNotFoundError as error:
+        raise BlobError(path, "the file does not exist") from error
+    except SafetensorError as error:
+        raise BlobError(path, _bad_content(file, error)) from error
 
 
 def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
@@ -60,6 +72,27 @@ def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
         raise BlobError(path, "the file does not exist") from error
     except SafetensorError as error:
         raise BlobError(path, _bad_content(file, error)) from error
+
+
+def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write tensors to a new file: synced and whole before it has its name.
+
+    Args:
+        file: Where.
+        path: What to call it in errors.
+        tensors: What; they are stored contiguous and on the CPU.
+
+    Raises:
+        BlobError: The file exists.
+        OSError: It could not be written.
+    """
+    from safetensors.torch import save
+
+    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    try:
+        create_file(file, data)
+    except FileExistsError as error:
+        raise BlobError(path, "the file exists already; blobs are never overwritten") from error
 
 
 def _file(root: Path | None, path: str) -> Path:

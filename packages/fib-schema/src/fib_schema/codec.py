@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ._append import append_lines
+from ._durable import append_lines, replace_file
 from ._fast_traces import NotOrdinary
 from ._record import Record
 from .definition import AxisConst, AxisVar
@@ -34,7 +34,12 @@ _TAGS: Mapping[type, str] = MappingProxyType({
     ScalarInput: "scalar",
     SafetensorsInput: "safetensors",
 })  # fmt: skip
-_ALWAYS_WRITTEN = frozenset({"solution", "evaluation", "shape", "log"})
+_ALWAYS_WRITTEN = frozenset({
+    "solution", "evaluation", "shape", "log", "correctness", "performance", "latency_ms",
+    "reference_latency_ms", "speedup_factor", "max_relative_error", "max_absolute_error",
+    "dependencies", "destination_passing_style",
+})  # fmt: skip
+"""Fields that a record made in memory spells out even where they have their default."""
 _BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 
 
@@ -55,7 +60,7 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
 
 def save_json_file(obj: Record, path: str | os.PathLike[str]) -> None:
     """Write a record to a file, whole or not at all."""
-    replace_file(Path(path), format_json(obj, indent=2) + "\n")
+    replace_file(Path(path), (format_json(obj, indent=2) + "\n").encode())
 
 
 def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
@@ -70,7 +75,7 @@ def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
 
 def save_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:
     """Write records to a JSON Lines file, whole or not at all."""
-    replace_file(Path(path), "".join(format_json(obj) + "\n" for obj in objs))
+    replace_file(Path(path), "".join(format_json(obj) + "\n" for obj in objs).encode())
 
 
 def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
@@ -170,31 +175,6 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, Record):
         return {key: _plain_field(item) for key, item in _written_fields(value)}
     return _plain_field(value)
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file so that readers see the old content or the new, never a part."""
-    import tempfile
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-@cache
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 def _decode_slowly(text: bytes | str, kind: str, source: str) -> Any:

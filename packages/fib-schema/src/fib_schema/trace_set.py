@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _layout
-from ._append import append_lines
 from ._best import BestTraces
+from ._checks import component_problem
+from ._durable import append_lines
 from ._headers import definition_names, solution_names
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
 from .codec import format_json, save_json_file, to_plain
 from .definition import Definition
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, DuplicateName, NoRoot, Problem, UnknownName
+from .ranking import ScoreBoard, ScoringError, SpeedupMetrics, TraceSetSummary, mean_score
 from .solution import Solution
 from .trace import Trace
+
+if TYPE_CHECKING:
+    import torch
 
 
 class TraceSet:
@@ -51,11 +58,13 @@ class TraceSet:
         self._definitions = LazyRecords(Definition, {}, definitions or {})
         self._solutions: LazyRecords[Solution] = LazyRecords(Solution, {}, {})
         self._solution_names: dict[str, tuple[str, ...]] = {}
+        self._authors: dict[str, str] = {}
         for group in (solutions or {}).values():
             self._remember_solutions(group)
         self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads))
         self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
         self._best = BestTraces()
+        self._scores = ScoreBoard()
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str] | None = None) -> TraceSet:
@@ -75,10 +84,9 @@ class TraceSet:
         problems = self._found_problems
         files = definition_names(_layout.list_files(root, _layout.DEFINITIONS, ".json", problems))
         self._definitions = LazyRecords(Definition, files, {})
-        files, self._solution_names = solution_names(
-            _layout.list_files(root, _layout.SOLUTIONS, ".json", problems)
-        )
-        self._solutions = LazyRecords(Solution, files, {})
+        names = solution_names(_layout.list_files(root, _layout.SOLUTIONS, ".json", problems))
+        self._solution_names, self._authors = names.of_definition, names.author
+        self._solutions = LazyRecords(Solution, names.files, {})
         self._workloads = self._open_lines(_layout.WORKLOADS)
         self._traces = self._open_lines(_layout.TRACES)
         return self
@@ -202,6 +210,199 @@ class TraceSet:
         """
         return self._best.best(self._traces, def_name, axes, max_abs_error, max_rel_error)
 
+    def get_solution_score(
+        self, solution_name: str, baseline_author: str = "baseline"
+    ) -> SpeedupMetrics | None:
+        """The mean speedup of a solution over the baseline author's, on workloads that both passed.
+
+        Of several traces on one workload the one with the lowest latency counts. If any trace of
+        the solution has failed, the score is 0.
+
+        Args:
+            solution_name: The solution.
+            baseline_author: Whose solution of the same definition has a speedup of 1.
+
+        Returns:
+            The score; None if the solution is unknown, is the baseline, or has no workload to compare.
+
+        Raises:
+            ScoringError: The baseline author has no solution or several for the definition, or a
+                passing trace has an invalid latency (a ValueError).
+        """
+        for definition, names in self._solution_names.items():
+            if solution_name in names:
+                return self._score(definition, solution_name, self._baseline(definition, baseline_author))
+        return None
+
+    def get_author_score(
+        self,
+        author: str,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+    ) -> SpeedupMetrics | None:
+        """The mean, over definitions in scope, of the author's best solution's score.
+
+        Args:
+            author: Whose solutions to score.
+            baseline_author: Whose solutions have a speedup of 1.
+            op_type: Only definitions of this op_type.
+            definition_name: Only this definition.
+
+        Returns:
+            The score, or None if the author has no solution in scope that can be scored.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ScoringError: As `get_solution_score`.
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        scores = []
+        for definition in self._in_scope(op_type, definition_name):
+            if any(self._authors[name] == author for name in self._solution_names[definition]):
+                best = self._best_scores(definition, baseline_author).get(author)
+                scores += [best] if best else []
+        return mean_score(scores)
+
+    def rank_authors(
+        self,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+    ) -> list[tuple[str, SpeedupMetrics]]:
+        """Every author with a score, the best first; equal scores in the order of names.
+
+        Definitions without any solution are not in scope.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ScoringError: A definition in scope has no solution or several of the baseline author,
+                or a passing trace has an invalid latency (a ValueError).
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        return self._rank(self._in_scope(op_type, definition_name), baseline_author)
+
+    def summary(
+        self,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+    ) -> TraceSetSummary:
+        """Counts of traces in scope, and the authors ranked over definitions that have a baseline.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        scope = self._in_scope(op_type, definition_name)
+        is_ranked = {d: len(self._solutions_by(d, baseline_author)) == 1 for d in scope}
+        groups = [self._traces.get(name, []) for name in self._definitions_in_scope(op_type, definition_name)]
+        passed = sum(trace.is_successful() for group in groups for trace in group)
+        total = sum(map(len, groups))
+        rankings = self._rank([d for d in scope if is_ranked[d]], baseline_author)
+        unranked = tuple(d for d in scope if not is_ranked[d])
+        return TraceSetSummary(total, passed, total - passed, tuple(rankings), unranked)
+
+    def _rank(self, scope: Iterable[str], baseline_author: str) -> list[tuple[str, SpeedupMetrics]]:
+        scores: dict[str, list[SpeedupMetrics]] = {}
+        for definition in scope:
+            for author, score in self._best_scores(definition, baseline_author).items():
+                scores.setdefault(author, []).append(score)
+        ranked = [(author, score) for author, group in scores.items() if (score := mean_score(group))]
+        return sorted(ranked, key=lambda item: (-item[1].avg_speedup, item[0]))
+
+    def _best_scores(self, definition: str, baseline_author: str) -> dict[str, SpeedupMetrics]:
+        """The best score of each author for a definition."""
+        baseline = self._baseline(definition, baseline_author)
+        best: dict[str, SpeedupMetrics] = {}
+        for name in self._solution_names[definition]:
+            score = self._score(definition, name, baseline)
+            author = self._authors[name]
+            if score and (author not in best or score.avg_speedup > best[author].avg_speedup):
+                best[author] = score
+        return best
+
+    def _score(self, definition: str, solution: str, baseline: str) -> SpeedupMetrics | None:
+        if solution == baseline:
+            return None
+        traces = self._traces.get(definition, [])
+        return self._scores.solution_score(definition, solution, baseline, traces)
+
+    def _baseline(self, definition: str, author: str) -> str:
+        found = self._solutions_by(definition, author)
+        if len(found) != 1:
+            count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
+            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
+        return found[0]
+
+    def _solutions_by(self, definition: str, author: str) -> list[str]:
+        return [n for n in self._solution_names.get(definition, ()) if self._authors[n] == author]
+
+    def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
+        """Definitions in scope that have solutions."""
+        names = self._definitions_in_scope(op_type, definition_name)
+        return [name for name in names if self._solution_names.get(name)]
+
+    def _definitions_in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
+        if op_type is not None and definition_name is not None:
+            raise ValueError("give op_type or definition_name, not both")
+        if definition_name is not None:
+            return [self.get_definition(definition_name).name]
+        names = list(self._definitions)
+        return names if op_type is None else [n for n in names if self._definitions[n].op_type == op_type]
+
+    def backup_traces(self) -> None:
+        """Copy the traces to ``traces_backup_<time>`` beside their folder.
+
+        Raises:
+            NoRoot: The set is in memory only.
+            FileExistsError: There is such a backup already.
+        """
+        source = self.traces_path
+        stamp = datetime.now().astimezone().strftime("%Y%m%d_%H%M%S_%f")
+        target = source.with_name(f"{source.name}_backup_{stamp}")
+        if source.is_dir():
+            shutil.copytree(source, target)
+        else:
+            target.mkdir()
+
+    def add_workload_blob_tensor(
+        self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]
+    ) -> str:
+        """Store a workload's tensors; they are on the disk when this returns.
+
+        Returns:
+            The file's path relative to the root, for a `SafetensorsInput`.
+
+        Raises:
+            NoRoot: The set is in memory only (a ValueError).
+            UnknownName: There is no such definition.
+            BlobError: There is such a file already, or the uuid is no file name (a ValueError).
+            OSError: It could not be written.
+        """
+        from .blobs import BlobError, save_tensors
+
+        definition = self.get_definition(def_name)
+        if problem := component_problem(workload_uuid):
+            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
+        path = _layout.blob_file(definition, workload_uuid)
+        self._rooted("add_workload_blob_tensor")
+        save_tensors(self._writable(path), path, tensors)
+        return path
+
+    def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
+        """Read a workload's tensors to the CPU.
+
+        Args:
+            path_str: The file's path relative to the root.
+
+        Raises:
+            BlobError: There is no such file below the root, or it is bad.
+        """
+        from .blobs import load_tensors
+
+        return load_tensors(self.root, path_str)
+
     def add_definitions(self, definitions: Iterable[Definition]) -> None:
         """Add definitions, and write each to its file if the set has a root.
 
@@ -253,15 +454,16 @@ class TraceSet:
         definition = self.get_definition(trace.definition)
         if trace.solution is None:
             return _layout.workloads_file(definition)
-        if trace.solution not in self._solutions:
-            raise UnknownName("solution", trace.solution, tuple(self._solutions))
-        return _layout.traces_file(self._solutions[trace.solution].author, definition)
+        if trace.solution not in self._authors:
+            raise UnknownName("solution", trace.solution, tuple(self._authors))
+        return _layout.traces_file(self._authors[trace.solution], definition)
 
     def _remember_solutions(self, solutions: Iterable[Solution]) -> None:
         new = _by_name("solution", solutions, self._solutions)
         names = dict(self._solution_names)
         for solution in new.values():
             names[solution.definition] = (*names.get(solution.definition, ()), solution.name)
+        self._authors = {**self._authors, **{s.name: s.author for s in new.values()}}
         self._solutions = self._solutions.with_records(new)
         self._solution_names = names
 

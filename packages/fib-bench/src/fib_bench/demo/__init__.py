@@ -22,6 +22,7 @@ from fib_schema import (
 )
 
 AUTHOR = "fib-demo"
+ON_THE_CPU = "On the CPU, Triton runs in its interpreter: its results are checked, its latency says nothing."
 NEXT_STEPS = """
 What you saw: each solution ran in a worker process of its own; a judge compared its outputs with
 the definition's reference and appended one trace per solution and workload below {dir}/traces.

@@ -8,7 +8,6 @@ reason in words; that is a result about its solution, not an error of the benchm
 from __future__ import annotations
 
 import os
-import select
 import selectors
 import shutil
 import signal
@@ -17,11 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
+from fib_schema import get_fib_cache_path
 
 from ..errors import WorkerPoolFailed
 from ..wire import (
@@ -36,6 +37,7 @@ from ..wire import (
     Spawn,
     Spawned,
     WorkerReply,
+    is_readable,
     send,
 )
 
@@ -46,8 +48,7 @@ _STACK_SECONDS = 0.5
 _KEPT_BYTES = 8_000
 _INHERITED = frozenset({
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "FIB_CACHE_PATH", "OMP_NUM_THREADS",
-    "TRITON_INTERPRET",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TRITON_INTERPRET",
 })  # fmt: skip
 
 
@@ -80,8 +81,7 @@ class KeptOutput:
     def text(self) -> str:
         """What was kept, with a note where something was dropped."""
         gap = f"\n... {self._dropped} bytes dropped ...\n" if self._dropped else ""
-        head, tail = (bytes(part).decode("utf-8", "replace") for part in (self._head, self._tail))
-        return head + gap + tail
+        return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
 
 
 class WorkerServer:
@@ -122,6 +122,7 @@ class WorkerServer:
                 [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
+                stdout=2,  # whatever an import prints is no result
                 env=self._environment(),
                 start_new_session=True,
             )
@@ -141,22 +142,42 @@ class WorkerServer:
         Raises:
             WorkerPoolFailed: The server is gone and does not come up again.
         """
-        self.start()
-        folder = tempfile.mkdtemp(prefix="fib-worker-")
+        folder = Path(tempfile.mkdtemp(prefix="fib-worker-"))
         ours, theirs = socket.socketpair()
-        read_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        os.set_blocking(write_end, True)
-        with theirs:
-            send(self._channel, Spawn(folder), (theirs.fileno(), write_end))
-        os.close(write_end)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
         try:
-            while not self._spawned:
-                if not select.select([self._channel], [], [], _SPAWN_SECONDS)[0]:
-                    raise WorkerPoolFailed(f"no worker came within {_SPAWN_SECONDS:g} s")
-                self.read_reports()
+            pid = self._fork(folder, (theirs.fileno(), write_end))
+        except BaseException:
+            ours.close()
+            os.close(read_end)
+            folder.rmdir()
+            raise
+        finally:
+            theirs.close()
+            os.close(write_end)
+        return Worker(self, pid, ours, read_end, folder)
+
+    def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
+        """Have the server fork; it may have died since it was last heard of, so ask a new one then."""
+        self.start()
+        try:
+            return self._ask_for_worker(folder, descriptors)
+        except (ChannelClosed, ProtocolError):
+            self.close()
+            self.start()
+        try:
+            return self._ask_for_worker(folder, descriptors)
         except (ChannelClosed, ProtocolError) as error:
             raise WorkerPoolFailed(f"no worker came: {error}") from error
-        return Worker(self, self._spawned.pop(), ours, read_end, Path(folder))
+
+    def _ask_for_worker(self, folder: Path, descriptors: tuple[int, int]) -> int:
+        send(self._channel, Spawn(str(folder)), descriptors)
+        while not self._spawned:
+            if not is_readable(self._channel, _SPAWN_SECONDS):
+                raise WorkerPoolFailed(f"no worker came within {_SPAWN_SECONDS:g} s")
+            self.read_reports()
+        return self._spawned.pop()
 
     def close(self) -> None:
         """Stop the server and with it every worker."""
@@ -170,6 +191,7 @@ class WorkerServer:
             self._process.wait()
         self._process = None
         self._exits.clear()
+        self._spawned.clear()
 
     @property
     def channel(self) -> socket.socket:
@@ -211,6 +233,7 @@ class WorkerServer:
             "OPENBLAS_NUM_THREADS": "1",  # a thread started by an import would not survive a fork
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
+            "FIB_CACHE_PATH": str(get_fib_cache_path().absolute()),  # workers have other homes and folders
         }
         if self._device == "cpu":
             fixed["TRITON_INTERPRET"] = "1"
@@ -220,9 +243,7 @@ class WorkerServer:
 class Worker:
     """One worker process, as the judge sees it."""
 
-    def __init__(
-        self, server: WorkerServer, pid: int, channel: socket.socket, output: int, folder: Path
-    ) -> None:
+    def __init__(self, server: WorkerServer, pid: int, channel: socket.socket, output: int, folder: Path) -> None:
         self._server = server
         self.pid = pid
         self._channel = channel
@@ -230,6 +251,7 @@ class Worker:
         self._output = output
         self._folder = folder
         self._kept = KeptOutput()
+        self._reason_to_kill: str | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(output, selectors.EVENT_READ)
@@ -244,9 +266,7 @@ class Worker:
     ) -> None:
         self.close()
 
-    def request(
-        self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float
-    ) -> object:
+    def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
         """Send a request and wait for its answer.
 
         Args:
@@ -257,6 +277,8 @@ class Worker:
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is gone.
         """
+        if self._is_closed or self._has_ended():
+            raise WorkerLost(self._end_in_words())
         deadline = time.monotonic() + seconds
         try:
             send(self._channel, message, descriptors)
@@ -273,15 +295,16 @@ class Worker:
             self.close()
             raise WorkerLost(f"the worker broke the protocol and was killed: {error}") from error
         except ChannelClosed as error:
-            self._kill()
+            self._end_silent_worker()
             raise WorkerLost(self._end_in_words()) from error
         return reply
 
     def printed(self) -> str:
-        """What the worker has printed: head and tail."""
+        """What the worker has printed since this was last asked: head and tail."""
         if not self._is_closed:
             self._drain()
-        return self._kept.text()
+        kept, self._kept = self._kept, KeptOutput()
+        return kept.text()
 
     def close(self) -> None:
         """Kill the worker and everything that it started; remove its folder."""
@@ -306,8 +329,7 @@ class Worker:
                 try:
                     self._receiver.fill(wait=False)
                 except ChannelClosed:
-                    self._selector.unregister(self._channel)
-                    self._kill()  # nothing can come from it any more
+                    self._end_silent_worker()
             elif key.fileobj == self._output:
                 self._drain()
             else:
@@ -332,9 +354,21 @@ class Worker:
                 return
             self._kept.add(data)
 
+    def _end_silent_worker(self) -> None:
+        """Its channel is closed: either it is ending by itself, or it can say nothing any more."""
+        if self._channel in self._selector.get_map():
+            self._selector.unregister(self._channel)
+        end = time.monotonic() + _STACK_SECONDS
+        while not self._has_ended() and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+        if not self._has_ended():
+            self._reason_to_kill = "the worker closed its channel to the judge and was killed"
+            self._kill()
+
     def _ask_for_stack(self) -> None:
         """Have the worker print where it hangs, if it still can."""
-        os.kill(self.pid, signal.SIGUSR1)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
         end = time.monotonic() + _STACK_SECONDS
         while (left := end - time.monotonic()) > 0 and not self._has_ended():
             self._wait(left)
@@ -356,10 +390,13 @@ class Worker:
 
     def _end_in_words(self) -> str:
         ended = self._server.exit_of(self.pid)
+        if self._reason_to_kill is not None:
+            return self._reason_to_kill
         if ended is None:
             return "the worker is gone"
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
-            return f"the worker was ended by {signal.Signals(number).name} ({signal.strsignal(number)})"
+            names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
+            return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
         status = os.WEXITSTATUS(ended.wait_status)
         return f"the worker exited with status {status} before it answered"

@@ -15,9 +15,11 @@ import socket
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 from ..wire import (
+    MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
     ChannelClosed,
     Exited,
@@ -65,7 +67,8 @@ class Server:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES)
+        self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+        self._selector = selectors.DefaultSelector()
         self._workers: set[int] = set()
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup_end = wakeup_end
@@ -75,17 +78,16 @@ class Server:
     def serve(self) -> None:
         """Answer until the judge goes away (`ChannelClosed`)."""
         send(self._channel, ServerReady())
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._channel, selectors.EVENT_READ)
-            selector.register(self._wakeup, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._channel:
-                        self._receiver.fill()
-                    else:
-                        os.read(self._wakeup, 4096)
-                self._answer()
-                self._reap()
+        self._selector.register(self._channel, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._channel:
+                    self._receiver.fill()
+                else:
+                    os.read(self._wakeup, 4096)
+            self._answer()
+            self._reap()
 
     def _answer(self) -> None:
         while (request := self._receiver.take()) is not None:
@@ -118,6 +120,7 @@ class Server:
             for descriptor in (self._wakeup, self._wakeup_end):
                 os.close(descriptor)
             self._channel.close()
+            self._selector.close()
             from .session import run_session
 
             status = run_session(channel, output, folder)
@@ -137,10 +140,8 @@ class Server:
     def _kill_strays(self, group: int) -> int:
         """Kill a dead worker's process group, then orphans of any worker until none are left."""
         count = 0
-        try:
+        with suppress(ProcessLookupError):  # nobody else was in its group
             os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # nobody else was in its group
         while strays := [pid for pid in _children() if pid not in self._workers]:
             for pid in strays:
                 count += 1

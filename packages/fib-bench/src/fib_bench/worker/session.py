@@ -14,15 +14,17 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 import torch
-from fib_compile import BuildError, BuilderRegistry, Runnable
+from fib_compile import BuilderRegistry, BuildError, Runnable
 from fib_schema import Definition, Solution, parse_json
 
 from ..buffers import Arena
 from ..wire import (
+    MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
     AbsentSlot,
     Bind,
@@ -54,7 +56,7 @@ def run_session(channel: int, output: int, folder: str) -> int:
     """Serve the judge until it closes the channel; returns the exit status."""
     _settle(output, folder)
     connection = socket.socket(fileno=channel)
-    receiver = Receiver(connection, WorkerRequest, MAX_REQUEST_BYTES)
+    receiver = Receiver(connection, WorkerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
     session = Session(receiver)
     try:
         while True:
@@ -71,8 +73,7 @@ def _settle(output: int, folder: str) -> None:
         os.dup2(source, target)
     os.close(null)
     os.close(output)
-    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder)
     Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, this process goes first
@@ -80,6 +81,12 @@ def _settle(output: int, folder: str) -> None:
     faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True)
     random.seed()
     torch.seed()
+
+
+def _unbuffered(descriptor: int) -> TextIOWrapper:
+    """A stream that holds nothing back: the process may be killed at any time."""
+    raw = FileIO(descriptor, "w", closefd=False)
+    return TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
 class WrongOutputError(Exception):
@@ -141,9 +148,10 @@ class Session:
         del device  # the CPU is the only one so far; its arenas are memory files
         arguments = [_argument(slot, inputs) for slot in item.inputs]
         buffers = {
-            name: outputs.tensor(slot)
-            for name, slot in zip(self._definition.outputs, item.outputs, strict=True)
+            name: outputs.tensor(slot) for name, slot in zip(self._definition.outputs, item.outputs, strict=True)
         }
+        for arena in (inputs, outputs):
+            arena.close()  # mapped; a worker that goes through many workloads would run out of descriptors
         return PreparedCall(self._function, arguments, buffers)
 
     def _measure(self, request: Measure) -> Measured:
@@ -168,9 +176,7 @@ class PreparedCall:
         buffers: The output buffers, by name, in the definition's order.
     """
 
-    def __init__(
-        self, function: Runnable, arguments: Sequence[Any], buffers: Mapping[str, torch.Tensor]
-    ) -> None:
+    def __init__(self, function: Runnable, arguments: Sequence[Any], buffers: Mapping[str, torch.Tensor]) -> None:
         self._buffers = buffers
         self._is_dps = function.metadata.destination_passing_style
         bound = (*arguments, *buffers.values()) if self._is_dps else tuple(arguments)
@@ -224,7 +230,7 @@ def _store(name: str, value: Any, buffer: torch.Tensor) -> None:
     if value.dtype != buffer.dtype:
         problem = f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}"
         raise WrongOutputError("dtype", problem)
-    buffer.copy_(value)
+    buffer.copy_(value.detach())
 
 
 def _first_line(error: BaseException) -> str:
@@ -241,5 +247,3 @@ def _solution_lines(error: BaseException) -> str:
     report.stack = traceback.StackSummary.from_list(frames)
     text = "".join(report.format())
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT // 2] + "\n...\n" + text[-_MAX_TEXT // 2 :]
-
-

@@ -1,6 +1,6 @@
-"""Durable appends to JSON Lines files, safe against other writers and against being killed.
+"""Durable writes: appended lines and whole files, safe against other writers and being killed.
 
-A writer holds an exclusive lock on the data file itself (released by the system when the process
+An appender holds an exclusive lock on the data file itself (released by the system when the process
 dies), ends a line that somebody else left torn, writes its lines with one call, and syncs the data
 before it returns. If anything fails, every file of the batch is cut back to its former size.
 """
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -67,3 +68,38 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Raises:
+        OSError: It could not be written; the old content is there still.
+    """
+    _publish(path, data, os.replace)
+
+
+def create_file(path: Path, data: bytes) -> None:
+    """Write a new file that is whole from the first moment.
+
+    Raises:
+        FileExistsError: There is such a file already.
+        OSError: It could not be written.
+    """
+    _publish(path, data, os.link)
+
+
+def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        give_name(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)

@@ -1,0 +1,236 @@
+"""Fixtures that the tests of fib-bench share."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fib_bench import BenchmarkConfig, ResolvedEvalConfig
+from fib_bench.judge import Judge
+from fib_bench.worker.pool import WorkerServer
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Definition,
+    Evaluation,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+
+QUICK = {
+    "warmup_runs": 1,
+    "iterations": 3,
+    "num_trials": 2,
+    "measure_seconds": 0.05,
+    "timeout_seconds": 60.0,
+}
+"""Settings that keep an evaluation in the milliseconds."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of its own for the whole run: what was compiled once is there for all tests."""
+    path = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIB_CACHE_PATH", str(path))
+        yield path
+
+
+@pytest.fixture(scope="session")
+def server(cache_path: Path) -> Iterator[WorkerServer]:
+    """One worker server for all tests, so that torch is imported once."""
+    with WorkerServer("cpu") as server:
+        yield server
+
+
+@pytest.fixture
+def survivors(cache_path: Path) -> Callable[[], dict[int, str]]:
+    """Lists the processes that workers have left behind: their environment names our cache."""
+    mark = os.fsencode(f"FIB_CACHE_PATH={cache_path}")
+
+    def find() -> dict[int, str]:
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark not in (folder / "environ").read_bytes():
+                    continue
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                is_zombie = re.search(r"\) [ZX] ", (folder / "stat").read_text()) is not None
+            except (FileNotFoundError, PermissionError, ProcessLookupError):
+                continue  # it has ended while we looked, or is none of ours
+            if "fib_bench.worker.server" not in command or _parent(folder) != os.getpid():
+                found[int(folder.name)] = command
+            if is_zombie:
+                found.pop(int(folder.name), None)
+        return found
+
+    return find
+
+
+def _parent(folder: Path) -> int:
+    return int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture
+def settings() -> ResolvedEvalConfig:
+    """The default tolerances."""
+    return ResolvedEvalConfig()
+
+
+@pytest.fixture
+def definition() -> Definition:
+    """``y = 2 x`` on ``[n]`` float32."""
+    return Definition(
+        "double",
+        "elementwise",
+        axes={"n": AxisVar()},
+        inputs={"x": TensorSpec(("n",), "float32")},
+        outputs={"y": TensorSpec(("n",), "float32")},
+        reference="def run(x):\n    return x * 2\n",
+    )
+
+
+@pytest.fixture
+def make_definition() -> Callable[..., Definition]:
+    """Make a definition from short words: ``make_definition({"x": "float32[n,4]", "s": "float32"}, ...)``.
+
+    ``float32`` alone is a scalar, ``float32[]`` a tensor of no dimension, ``?`` means optional.
+    """
+
+    def spec(text: str) -> TensorSpec:
+        match = re.fullmatch(r"(\w+)(\[(.*)\])?(\?)?", text)
+        assert match is not None, text
+        axes = None if match[2] is None else tuple(part for part in match[3].split(",") if part)
+        shape = None if axes is None else tuple(f"c{axis}" if axis.isdigit() else axis for axis in axes)
+        return TensorSpec(shape, match[1], optional=match[4] is not None)
+
+    def make(
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str],
+        reference: str,
+        *,
+        op_type: str = "elementwise",
+        constraints: Sequence[str] = (),
+        name: str = "made",
+        constants: Mapping[str, int] | None = None,
+    ) -> Definition:
+        tensors = [{name: spec(text) for name, text in group.items()} for group in (inputs, outputs)]
+        names = {axis for group in tensors for tensor in group.values() for axis in tensor.shape or ()}
+        fixed = {axis: int(axis[1:]) for axis in names if re.fullmatch(r"c\d+", axis)} | dict(constants or {})
+        axes = {axis: AxisConst(fixed[axis]) if axis in fixed else AxisVar() for axis in sorted(names | set(fixed))}
+        return Definition(name, op_type, axes, *tensors, reference, constraints=constraints)
+
+    return make
+
+
+@pytest.fixture
+def make_workload() -> Callable[..., Workload]:
+    """Make a workload whose inputs are random unless given."""
+
+    def make(definition: Definition, axes: Mapping[str, int], uuid: str = "w", **inputs: object) -> Workload:
+        given = {n: RandomInput() for n in definition.inputs if n not in inputs}
+        sources = given | {n: source for n, source in inputs.items() if source is not None}
+        return Workload(dict(axes), {n: sources[n] for n in definition.inputs if n in sources}, uuid)
+
+    return make
+
+
+@pytest.fixture
+def make_solution() -> Callable[..., Solution]:
+    """Make a solution from one file."""
+
+    def make(
+        code: str,
+        *,
+        name: str = "solution",
+        definition: str = "double",
+        dps: bool = False,
+        language: str = "python",
+        hardware: Sequence[str] = ("cpu",),
+    ) -> Solution:
+        file = "k.cpp" if language == "cpp" else "k.py"
+        spec = BuildSpec(language, tuple(hardware), f"{file}::run", destination_passing_style=dps)
+        return Solution(name, definition, "tests", spec, (SourceFile(file, code),))
+
+    return make
+
+
+@pytest.fixture
+def make_judge(server: WorkerServer) -> Callable[..., Judge]:
+    """Make a judge that forks its workers from the shared server."""
+
+    def make(trace_set: TraceSet | None = None, **fields: object) -> Judge:
+        judge = Judge(trace_set or TraceSet(), BenchmarkConfig(**{**QUICK, **fields}))
+        judge._server = server
+        return judge
+
+    return make
+
+
+@pytest.fixture
+def evaluate(
+    make_judge: Callable[..., Judge], make_workload: Callable[..., Workload], definition: Definition
+) -> Callable[..., list[Evaluation]]:
+    """Evaluate solutions, one after the other, on one workload with `n` = 8, or on those given."""
+    double = definition
+
+    def run(
+        *solutions: Solution,
+        definition: Definition | None = None,
+        workloads: Sequence[Workload] | None = None,
+        **fields: object,
+    ) -> list[Evaluation]:
+        definition = definition or double
+        if workloads is None:
+            workloads = [make_workload(definition, dict.fromkeys(definition.var_axes, 8))]
+        judge = make_judge(**fields)
+        with ExitStack() as stack:
+            prepared = []
+            for workload in workloads:
+                prepared.append(judge.prepare(definition, workload))
+                stack.callback(prepared[-1].close)
+            return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]
+
+    return run
+
+
+@pytest.fixture
+def make_data_set(tmp_path: Path, definition: Definition, make_workload: Callable[..., Workload]) -> Callable[..., Path]:
+    """Write a data set of ``double`` with workloads of the sizes given."""
+
+    def make(*solutions: Solution, sizes: Sequence[int] = (4,), definitions: Sequence[Definition] = ()) -> Path:
+        root = tmp_path / "data"
+        root.mkdir()
+        trace_set = TraceSet.from_path(root)
+        trace_set.add_definitions([definition, *definitions])
+        workloads = [make_workload(definition, {"n": size}, f"n-{size}") for size in sizes]
+        trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
+        trace_set.add_solutions(solutions)
+        return root
+
+    return make
+
+
+@pytest.fixture
+def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer) -> WorkerServer:
+    """Have every judge of this test use the shared server and leave it running."""
+
+    class Borrowed:
+        def __init__(self, device: str) -> None:
+            self.spawn = server.spawn
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("fib_bench.judge.WorkerServer", Borrowed)
+    return server

@@ -1,0 +1,366 @@
+"""What hostile and broken solutions do costs their own evaluation only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
+
+GOOD = "def run(x):\n    return x * 2\n"
+JUNK = """
+import os
+def run(x):
+    for descriptor in range(3, 200):
+        try:
+            os.write(descriptor, b"\\xff" * 64)
+        except OSError:
+            pass
+    return x * 2
+"""
+DAEMON = """
+import os, subprocess, time
+def run(x):
+    subprocess.Popen(["sleep", "1000000"], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(1e6)
+        os._exit(0)
+    if os.fork() == 0:
+        time.sleep(1e6)
+    return x * 2
+"""
+FORGED = """
+import os, socket, msgspec
+def run(x):
+    body = msgspec.msgpack.encode({message})
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{{name}}").startswith("socket:"):
+                os.write(int(name), len(body).to_bytes(4, "little") + body)
+        except OSError:
+            pass
+    return x * 2
+"""
+DESCRIPTORS = """
+import os, socket
+def run(x):
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                socket.send_fds(socket.socket(fileno=int(name)), [b"x"], [0, 1, 2])
+        except OSError:
+            pass
+    return x * 2
+"""
+TRUNCATES = """
+import os
+def run(x):
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.ftruncate(int(name), 0)
+        except OSError:
+            pass
+    return x * 2
+"""
+SABOTAGES_PADDING = """
+def run(x):
+    x.as_strided((x.numel() + 4,), (1,)).fill_(7.0)
+    return x * 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None]:
+    yield
+    assert survivors() == {}
+
+
+@pytest.fixture
+def judged(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> Callable[..., Evaluation]:
+    """Evaluates a solution and behind it a good one, which must pass."""
+
+    def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
+        bad, good = make_solution(code, name="bad", dps=dps), make_solution(GOOD, name="good")
+        first, second = evaluate(bad, good, timeout_seconds=seconds)
+        assert second.status is EvaluationStatus.PASSED, second.log
+        return first
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param("import nothing_of_this_name\ndef run(x): pass", "ModuleNotFoundError", id="raises"),
+        pytest.param("def run(x:\n    return x", "SyntaxError", id="does-not-parse"),
+        pytest.param("def other(x):\n    return x", "it exports other", id="lacks-its-entry"),
+        pytest.param("def run(x, y, z):\n    return x", "wrong signature", id="takes-other-arguments"),
+        pytest.param("import sys\nsys.exit(3)\ndef run(x): pass", "exit with code 3", id="sys-exit"),
+        pytest.param("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0", id="os-exit"),
+        pytest.param("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT", id="aborts"),
+    ],
+)
+def test_an_import_that_fails_is_a_compile_error(judged: Callable[..., Evaluation], code: str, said: str) -> None:
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.COMPILE_ERROR
+    assert said in evaluation.log
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param("def run(x):\n    raise ValueError('boom')", "ValueError: boom", id="raises"),
+        pytest.param("import sys\ndef run(x):\n    sys.exit(3)", "SystemExit: 3", id="sys-exit"),
+        pytest.param("def run(x):\n    raise KeyboardInterrupt", "KeyboardInterrupt", id="raises-base-exception"),
+        pytest.param("import os\ndef run(x):\n    os._exit(0)", "exited with status 0", id="os-exit"),
+        pytest.param("import ctypes\ndef run(x):\n    ctypes.string_at(0)", "ended by SIGSEGV", id="segfault"),
+        pytest.param("import os\ndef run(x):\n    os.abort()", "ended by SIGABRT", id="abort"),
+        pytest.param("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40", id="real-time-signal"),
+        pytest.param("def run(x):\n    return run(x)", "RecursionError", id="endless-recursion"),
+        pytest.param(JUNK, "broke the protocol", id="junk-to-every-descriptor"),
+        pytest.param(DESCRIPTORS, "descriptors came", id="sends-descriptors"),
+        pytest.param("import os\ndef run(x):\n    os.closerange(0, 4096)\n    return x * 2", "exited with", id="closes-all"),
+        pytest.param(
+            "import os, time\ndef run(x):\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
+            "closed its channel",
+            id="closes-all-and-stays",
+        ),
+    ],
+)
+def test_a_call_that_fails_is_a_runtime_error(judged: Callable[..., Evaluation], code: str, said: str) -> None:
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert said in evaluation.log
+
+
+def test_the_log_shows_the_lines_of_the_solution(judged: Callable[..., Evaluation]) -> None:
+    log = judged("def run(x):\n    return helper(x)\ndef helper(x):\n    return x / 'a'\n").log
+    assert "return helper(x)" in log
+    assert "return x / 'a'" in log
+    assert "fib_bench" not in log
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param("import time\ndef run(x):\n    time.sleep(1e6)", "line 3 in run", id="in-run"),
+        pytest.param("while True: pass\ndef run(x): pass", "line 1 in <module>", id="in-import"),
+        pytest.param(
+            "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\ndef run(x):\n    while True: pass",
+            "line 4 in run",
+            id="ignoring-signals",
+        ),
+    ],
+)
+def test_a_hang_times_out_and_its_stack_is_in_the_log(judged: Callable[..., Evaluation], code: str, said: str) -> None:
+    evaluation = judged(code, seconds=1.0)
+    assert evaluation.status is EvaluationStatus.TIMEOUT
+    assert "no answer within 1 s" in evaluation.log
+    assert said in evaluation.log
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            "import os, signal\ndef run(x):\n    os.kill(os.getpid(), signal.SIGSTOP)\n    return x * 2", id="stopped"
+        ),
+        pytest.param(
+            "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\ndef run(x): time.sleep(1e6)",
+            id="signals-blocked",
+        ),
+    ],
+)
+def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged: Callable[..., Evaluation], code: str) -> None:
+    assert judged(code, seconds=1.0).status is EvaluationStatus.TIMEOUT
+
+
+def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged("def run(x):\n    print('first' + 'A' * 5_000_000 + 'last', flush=True)\n    return x * 2")
+    assert evaluation.status is EvaluationStatus.PASSED
+    assert evaluation.log.startswith("first")
+    assert evaluation.log.endswith("last\n")
+    assert "bytes dropped" in evaluation.log
+    assert len(evaluation.log) < 20_000
+
+
+def test_a_flood_without_end_times_out(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged("def run(x):\n    while True: print('B' * 1000)", seconds=1.0)
+    assert evaluation.status is EvaluationStatus.TIMEOUT
+    assert len(evaluation.log) < 20_000
+
+
+def test_what_is_no_utf8_is_printed_with_marks(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged("import os\ndef run(x):\n    os.write(1, b'\\xff\\x00caf\\xc3\\xa9')\n    return x * 2")
+    assert evaluation.status is EvaluationStatus.PASSED
+    assert "café" in evaluation.log
+
+
+def test_children_and_daemons_of_a_solution_are_killed(judged: Callable[..., Evaluation]) -> None:
+    assert judged(DAEMON).status is EvaluationStatus.PASSED
+
+
+def test_killing_the_server_costs_one_evaluation(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged("import os, time\ndef run(x):\n    os.kill(os.getppid(), 9)\n    time.sleep(1e6)")
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+
+
+def test_killing_the_server_and_going_on_does_not_stop_the_run(judged: Callable[..., Evaluation]) -> None:
+    """Whether it passes depends on who is faster; the next one passes in any case."""
+    judged("import os\ndef run(x):\n    os.kill(os.getppid(), 9)\n    return x * 2")
+
+
+def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[..., Evaluation]) -> None:
+    assert judged(TRUNCATES).status is EvaluationStatus.PASSED
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('{"type": "measured", "samples_ns": [1.0], "calls_per_sample": 1}', "answered Call with Measured"),
+        ('{"type": "built"}', "answered Call with Built"),
+        ('{"type": "exited", "pid": 1, "wait_status": 0, "strays": 0}', "broke the protocol"),
+        ('{"type": "failed", "stage": "run", "summary": "", "detail": "d" * 3_000_000}', "ddd"),
+        ('{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}', "bitter"),
+    ],
+)
+def test_a_forged_message_is_a_runtime_error(judged: Callable[..., Evaluation], message: str, said: str) -> None:
+    evaluation = judged(FORGED.format(message=message))
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert said in evaluation.log
+    assert len(evaluation.log) < 40_000
+
+
+@pytest.mark.parametrize("samples", ["[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]"])
+def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., Evaluation], samples: str) -> None:
+    """The third call and those behind it are timed; each forges an answer to the request to measure."""
+    message = f'{{"type": "measured", "samples_ns": {samples}, "calls_per_sample": 1}}'
+    code = FORGED.format(message=message).replace("run(x)", "forge(x)")
+    code += "\ncalls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return forge(x) if calls > 2 else x * 2\n"
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert "answered a request to measure with" in evaluation.log
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "said"),
+    [
+        ("x[:3] * 2", "INCORRECT_SHAPE", "output 'y' has shape (3,), expected (8,)"),
+        ("(x * 2).view(1, -1)", "INCORRECT_SHAPE", "shape (1, 8)"),
+        ("x.double() * 2", "INCORRECT_DTYPE", "dtype torch.float64, expected torch.float32"),
+        ("'hello'", "RUNTIME_ERROR", "is a builtins.str, expected a torch.Tensor"),
+        ("None", "RUNTIME_ERROR", "NoneType"),
+        ("3.5", "RUNTIME_ERROR", "is a builtins.float"),
+        ("(x, x)", "RUNTIME_ERROR", "returned 2 values, expected 1: y"),
+        ("()", "RUNTIME_ERROR", "returned 0 values, expected 1: y"),
+        ("{'z': x}", "RUNTIME_ERROR", "returned a dict of ['z'], expected ['y']"),
+        ("torch.nn.Parameter(x * 2)", "RUNTIME_ERROR", "is a torch.nn.parameter.Parameter"),
+        ("Lazy()", "RUNTIME_ERROR", "Lazy, expected a torch.Tensor"),
+        ("(x * 2).to_sparse()", "RUNTIME_ERROR", "sparse"),
+        ("torch.empty(8, device='meta')", "RUNTIME_ERROR", "meta"),
+    ],
+)
+def test_a_result_that_does_not_fit_is_told_apart(
+    judged: Callable[..., Evaluation], result: str, status: str, said: str
+) -> None:
+    evaluation = judged(f"import torch\nclass Lazy(torch.Tensor): pass\ndef run(x):\n    return {result}\n")
+    assert evaluation.status == status
+    assert said in evaluation.log
+
+
+@pytest.mark.parametrize(
+    "result",
+    ["[x * 2]", "(x * 2,)", "{'y': x * 2}", "(x * 2).repeat_interleave(2)[::2]", "(x.requires_grad_(False) * w)"],
+)
+def test_unusual_but_honest_results_pass(judged: Callable[..., Evaluation], result: str) -> None:
+    code = f"import torch\nw = torch.tensor(2.0, requires_grad=True)\ndef run(x):\n    return {result}\n"
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
+
+
+@pytest.mark.parametrize("code", ["def run(x):\n    y = x * 2\n    x.zero_()\n    return y", SABOTAGES_PADDING])
+def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(
+    judged: Callable[..., Evaluation], code: str
+) -> None:
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert "must not write to its inputs" in evaluation.log
+
+
+def test_an_output_that_is_right_at_first_and_wrong_when_timed_is_incorrect(judged: Callable[..., Evaluation]) -> None:
+    code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls < 3 else x\n"
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+    assert "timed calls on input set" in evaluation.log
+    assert evaluation.correctness is not None
+
+
+def test_an_output_kept_from_other_inputs_is_incorrect(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
+    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+    assert "input set 1" in evaluation.log
+
+
+FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+INTEGERS = ("int64", "int32", "int16", "int8", "bool")
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtypes"),
+    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("float('nan')", FLOATS), ("-61", ("int8",))],
+)
+def test_buffers_that_are_not_written_never_pass(
+    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+    fill: str,
+    dtypes: tuple[str, ...],
+) -> None:
+    """Of any dtype, whatever constant the reference gives, the poison's own bytes included."""
+    values = ", ".join(f"torch.full(x.shape, {fill}).to(torch.{dtype})" for dtype in dtypes)
+    outputs = {f"y_{dtype}": f"{dtype}[n]" for dtype in dtypes}
+    definition = make_definition({"x": "float32[n]"}, outputs, f"import torch\ndef run(x):\n    return {values}\n")
+    idle = make_solution(f"def run(x, {', '.join(outputs)}):\n    pass\n", definition="made", dps=True)
+    (evaluation,) = evaluate(idle, definition=definition)
+    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+    for name in outputs:
+        assert f"output {name!r}: 8 of 8 elements are wrong" in evaluation.log
+
+
+def test_a_build_that_fails_is_recorded_for_every_workload(
+    evaluate: Callable[..., list[Evaluation]],
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., object],
+    definition: Definition,
+) -> None:
+    workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2, 3)]
+    evaluations = evaluate(make_solution("import nothing_of_this_name"), workloads=workloads)
+    assert [e.status for e in evaluations] == ["COMPILE_ERROR"] * 3
+    assert all("nothing_of_this_name" in e.log for e in evaluations)
+
+
+def test_a_crash_on_one_workload_leaves_the_others(
+    evaluate: Callable[..., list[Evaluation]],
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., object],
+    definition: Definition,
+) -> None:
+    code = "import os\ndef run(x):\n    if len(x) == 2: os.abort()\n    return x * 2"
+    workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2, 3)]
+    evaluations = evaluate(make_solution(code), workloads=workloads)
+    assert [e.status for e in evaluations] == ["PASSED", "RUNTIME_ERROR", "PASSED"]
+
+
+def test_a_trace_holds_what_was_printed_on_its_own_workload(
+    evaluate: Callable[..., list[Evaluation]],
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., object],
+    definition: Definition,
+) -> None:
+    workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2)]
+    code = "def run(x):\n    print('size', len(x))\n    return x * 2"
+    first, second = evaluate(make_solution(code), workloads=workloads)
+    assert "size 1" in first.log
+    assert set(second.log.split("\n")) == {"size 2", ""}

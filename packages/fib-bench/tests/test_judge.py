@@ -1,0 +1,239 @@
+"""The judge: what it prepares, refuses, decides and writes down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+import torch
+from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
+from fib_bench.judge import Judge
+from fib_schema import (
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    ScalarInput,
+    Solution,
+    TraceSet,
+    Workload,
+    format_json,
+)
+
+Make = Callable[..., Definition]
+MakeJudge = Callable[..., Judge]
+MakeSolution = Callable[..., Solution]
+MakeWorkload = Callable[..., Workload]
+Evaluate = Callable[..., list[Evaluation]]
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "tpu", ""])
+def test_a_device_that_cannot_be_measured_on_is_refused(device: str) -> None:
+    with pytest.raises(UnsupportedDevice, match="'cpu' only"):
+        Judge(TraceSet(), BenchmarkConfig(device=device))
+
+
+class TestPrepare:
+    def prepare_fails(self, judge: Judge, definition: Definition, workload: Workload) -> str:
+        with pytest.raises((InputError, ReferenceFailed)) as caught:
+            judge.prepare(definition, workload)
+        assert caught.value.definition == definition.name
+        assert caught.value.workload == workload.uuid
+        return caught.value.reason
+
+    def test_gives_inputs_and_the_outputs_of_the_reference(
+        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
+    ) -> None:
+        prepared = make_judge(num_trials=3).prepare(definition, make_workload(definition, {"n": 5}))
+        assert len(prepared.sets) == 3
+        for item in prepared.sets:
+            x = item.inputs.tensor(item.layout.inputs[0])
+            assert torch.equal(item.expected_outputs(["y"])["y"], x * 2)
+        assert prepared.reference.latency_ms > 0
+        prepared.close()
+
+    def test_makes_other_values_for_each_set(
+        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
+    ) -> None:
+        prepared = make_judge(num_trials=2).prepare(definition, make_workload(definition, {"n": 5}))
+        assert prepared.sets[0].checksum != prepared.sets[1].checksum
+        prepared.close()
+
+    def test_makes_fewer_sets_where_memory_is_short(
+        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
+    ) -> None:
+        prepared = make_judge(num_trials=3, memory_bytes=1024).prepare(definition, make_workload(definition, {"n": 5}))
+        assert len(prepared.sets) == 1
+        prepared.close()
+
+    @pytest.mark.parametrize("size", [10**12, 10**30])
+    def test_refuses_tensors_that_do_not_fit(
+        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload, size: int
+    ) -> None:
+        reason = self.prepare_fails(make_judge(), definition, make_workload(definition, {"n": size}))
+        assert "its tensors take" in reason
+
+    def test_refuses_a_workload_without_a_size(
+        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
+    ) -> None:
+        judge, workload = make_judge(), make_workload(definition, {})
+        assert "'n': is variable and has no value here" in self.prepare_fails(judge, definition, workload)
+        assert judge.workload_bytes(definition, workload) == 0
+
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ("raise ValueError('no such case')", "ValueError: no such case"),
+            ("import os; os._exit(1)", "exited with status 1"),
+            ("return x[:2]", "has shape (2,), expected (8,)"),
+            ("return torch.rand(x.shape)", "gives other outputs when it is called again"),
+            ("y = x * 2; x.zero_(); return y", "writes to its inputs; clone them in the reference"),
+        ],
+    )
+    def test_says_why_a_reference_gives_nothing_to_compare_with(
+        self, make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload, body: str, said: str
+    ) -> None:
+        reference = f"import torch\ndef run(x):\n    {body}\n"
+        definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, reference)
+        reason = self.prepare_fails(make_judge(), definition, make_workload(definition, {"n": 8}))
+        assert reason.startswith("the reference failed: ")
+        assert said in reason
+
+    def test_says_where_a_reference_hangs(
+        self, make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload
+    ) -> None:
+        definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    while True: pass\n")
+        judge = make_judge(timeout_seconds=1.0)
+        reason = self.prepare_fails(judge, definition, make_workload(definition, {"n": 8}))
+        assert "no answer within 1 s" in reason
+        assert "line 2 in run" in reason
+
+
+class TestEvaluate:
+    def test_a_pass_holds_all_that_it_rests_on(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        solution = make_solution("def run(x):\n    return x + x\n")
+        (evaluation,) = evaluate(solution)
+        assert evaluation.status is EvaluationStatus.PASSED
+        assert evaluation.extra == {"solution_hash": solution.hash()}
+        correctness, performance = evaluation.correctness, evaluation.performance
+        assert correctness is not None
+        assert performance is not None
+        assert correctness.max_absolute_error == 0.0
+        assert correctness.extra is not None
+        assert {"atol", "rtol", "matched_ratio"} <= correctness.extra.keys()
+        assert performance.latency_ms > 0
+        assert performance.speedup_factor == pytest.approx(performance.reference_latency_ms / performance.latency_ms)
+        assert performance.extra is not None
+        assert {"method", "samples", "spread"} <= performance.extra["timing"].keys()
+        assert "reference_timing" in performance.extra
+        json.loads(format_json(evaluation))
+
+    def test_wrong_numbers_are_explained_per_output(
+        self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
+    ) -> None:
+        definition = make_definition(
+            {"x": "float32[n]"}, {"y": "float32[n]", "z": "int64[]"}, "def run(x):\n    return x + 1, x.numel()\n"
+        )
+        solution = make_solution("def run(x):\n    return x + 1, 9\n", definition="made")
+        (evaluation,) = evaluate(solution, definition=definition)
+        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert evaluation.log == "input set 0: output 'z': 1 of 1 elements are wrong; worst at []: 9 instead of 8"
+        assert evaluation.correctness is not None
+        assert evaluation.correctness.max_absolute_error == 1.0
+
+    def test_nan_where_the_reference_has_none_is_wrong_and_can_be_written_down(
+        self, evaluate: Evaluate, make_solution: MakeSolution
+    ) -> None:
+        (evaluation,) = evaluate(make_solution("def run(x):\n    return x / 0\n"))
+        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+        json.loads(format_json(evaluation))
+
+    @pytest.mark.parametrize(("ratio", "status"), [(None, "INCORRECT_NUMERICAL"), (0.8, "PASSED"), (0.9, "INCORRECT_NUMERICAL")])
+    def test_a_share_of_right_elements_can_be_enough(
+        self, evaluate: Evaluate, make_solution: MakeSolution, ratio: float | None, status: str
+    ) -> None:
+        solution = make_solution("def run(x):\n    y = x * 2\n    y[0] = 1e6\n    return y\n")
+        assert evaluate(solution, required_matched_ratio=ratio)[0].status == status
+
+    def test_tolerances_are_those_of_the_configuration(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        solution = make_solution("def run(x):\n    return x * 2.1\n")
+        assert evaluate(solution)[0].status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert evaluate(solution, rtol=0.1)[0].status is EvaluationStatus.PASSED
+
+    def test_scalars_optional_inputs_and_several_outputs_go_through(
+        self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, make_workload: MakeWorkload
+    ) -> None:
+        definition = make_definition(
+            {"x": "bfloat16[n,c3]", "b": "bfloat16[n]?", "factor": "float32", "count": "int32", "flag": "bool"},
+            {"y": "bfloat16[n,c3]", "total": "float32", "seen": "bool[n]"},
+            "def run(x, b, factor, count, flag):\n"
+            "    assert b is None and count == 3 and flag is True\n"
+            "    return x * factor, x.float().sum().item(), x[:, 0] > 0\n",
+        )
+        body = "    y.copy_(x * factor)\n    total.fill_(x.float().sum())\n    seen.copy_(x[:, 0] > 0)\n"
+        inputs = {"b": None, "factor": ScalarInput(0.5), "count": ScalarInput(3), "flag": ScalarInput(True)}
+        workloads = [make_workload(definition, {"n": n}, f"w{n}", **inputs) for n in (0, 1, 4)]
+        evaluations = evaluate(
+            make_solution(
+                f"def run(x, b, factor, count, flag, y, total, seen):\n{body}", definition="made", dps=True, name="dps"
+            ),
+            make_solution(
+                "def run(x, b, factor, count, flag):\n"
+                "    return {'seen': x[:, 0] > 0, 'total': x.float().sum(), 'y': x * factor}\n",
+                definition="made",
+            ),
+            definition=definition,
+            workloads=workloads,
+        )
+        assert [(e.status, e.log) for e in evaluations] == [(EvaluationStatus.PASSED, "")] * 6
+
+    def test_outputs_without_elements_pass(
+        self, evaluate: Evaluate, make_solution: MakeSolution, make_workload: MakeWorkload, definition: Definition
+    ) -> None:
+        workloads = [make_workload(definition, {"n": 0})]
+        (evaluation,) = evaluate(make_solution("def run(x):\n    return x * 2\n"), workloads=workloads)
+        assert evaluation.status is EvaluationStatus.PASSED
+
+    def test_a_solution_finds_a_folder_and_an_environment_of_its_own(
+        self, evaluate: Evaluate, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SECRET_TOKEN", "hush")
+        code = (
+            "import os, tempfile\n"
+            "def run(x):\n"
+            "    here = os.getcwd()\n"
+            "    assert os.listdir(here) == [] or os.listdir(here) == ['mine'], os.listdir(here)\n"
+            "    assert os.path.expanduser('~') == here and tempfile.gettempdir() == here\n"
+            "    assert 'SECRET_TOKEN' not in os.environ\n"
+            "    open('mine', 'w').close()\n"
+            "    print(here, end='')\n"
+            "    return x * 2\n"
+        )
+        first, second = evaluate(make_solution(code), make_solution(code, name="other"))
+        assert [first.status, second.status] == ["PASSED", "PASSED"], first.log + second.log
+        assert first.log != second.log
+
+    def test_descriptors_and_random_state_are_not_inherited(
+        self, evaluate: Evaluate, make_solution: MakeSolution
+    ) -> None:
+        code = (
+            "import os, random, torch\n"
+            "print(random.random(), torch.rand(()).item())\n"
+            "def run(x):\n"
+            "    names = [f'/proc/self/fd/{name}' for name in os.listdir('/proc/self/fd')]\n"
+            "    links = [os.readlink(name) for name in names if os.path.lexists(name)]\n"
+            "    odd = [l for l in links if not l.startswith(('/memfd:fib-arena', 'socket:', 'pipe:', '/dev/null'))]\n"
+            "    assert sum(l.startswith('socket:') for l in links) == 1 and not odd, links\n"
+            "    return x * 2\n"
+        )
+        first, second = evaluate(make_solution(code), make_solution(code, name="other"))
+        assert [first.status, second.status] == ["PASSED", "PASSED"], first.log + second.log
+        assert first.log != second.log
+
+    def test_a_worker_holds_no_more_descriptors_after_many_workloads(
+        self, evaluate: Evaluate, make_solution: MakeSolution, make_workload: MakeWorkload, definition: Definition
+    ) -> None:
+        code = "import os\ndef run(x):\n    print(len(os.listdir('/proc/self/fd')))\n    return x * 2\n"
+        workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in range(1, 7)]
+        evaluations = evaluate(make_solution(code), workloads=workloads)
+        assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]

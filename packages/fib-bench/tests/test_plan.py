@@ -1,0 +1,237 @@
+"""What a run does and leaves out, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
+from fib_bench.plan import Plan, make_plan, runs_on
+from fib_schema import (
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    InvalidRecord,
+    Performance,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    Workload,
+)
+
+MakeSolution = Callable[..., Solution]
+H200 = "NVIDIA H200"
+
+
+@pytest.fixture
+def trace_set(definition: Definition, make_workload: Callable[..., Workload], make_solution: MakeSolution) -> TraceSet:
+    """``double`` with two solutions and three workloads, and ``triple`` with a solution and nothing to run it on."""
+    triple = attrs.evolve(definition, name="triple", op_type="other")
+    workloads = [Trace("double", make_workload(definition, {"n": n}, f"w{n}")) for n in (1, 2, 3)]
+    a, b = make_solution("def run(x): ...", name="a"), make_solution("def run(x): pass", name="b")
+    c = make_solution("def run(x): ...", name="c", definition="triple")
+    return TraceSet(
+        definitions={"double": definition, "triple": triple},
+        solutions={"double": [a, b], "triple": [c]},
+        workloads={"double": workloads},
+    )
+
+
+def work(plan: Plan) -> dict[str, dict[str, list[str]]]:
+    return {
+        part.definition.name: {uuid: [s.name for s in group] for uuid, group in part.pending.items()}
+        for part in plan.definitions
+    }
+
+
+def plan_of(trace_set: TraceSet, hardware: str = "cpu", *, resume: bool = False, **fields: object) -> Plan:
+    return make_plan(trace_set, BenchmarkConfig(**fields), hardware, resume=resume)
+
+
+def test_every_solution_runs_on_every_workload(trace_set: TraceSet) -> None:
+    plan = plan_of(trace_set)
+    assert work(plan) == {"double": {"w1": ["a", "b"], "w2": ["a", "b"], "w3": ["a", "b"]}}
+    assert plan.count == 6
+
+
+def test_a_definition_without_workloads_is_listed(trace_set: TraceSet) -> None:
+    assert [str(skip) for skip in plan_of(trace_set).skipped] == ["triple: it has no workloads"]
+
+
+def test_names_choose(trace_set: TraceSet) -> None:
+    plan = plan_of(trace_set, definitions=("double",), solutions=("b",), max_workloads=2)
+    assert work(plan) == {"double": {"w1": ["b"], "w2": ["b"]}}
+    assert plan.skipped == ()
+
+
+def test_op_types_choose(trace_set: TraceSet) -> None:
+    assert list(work(plan_of(trace_set, op_types=("elementwise",)))) == ["double"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"definitions": ("duoble",)}, "no definition is named 'duoble'; did you mean 'double'?"),
+        ({"solutions": ("d",)}, "no solution is named 'd'; known are 'a', 'b', 'c'"),
+        ({"op_types": ("elemntwise",)}, "no op_type is named 'elemntwise'; did you mean 'elementwise'?"),
+    ],
+)
+def test_a_name_that_matches_nothing_lists_near_misses(
+    trace_set: TraceSet, fields: dict[str, tuple[str, ...]], said: str
+) -> None:
+    with pytest.raises(UnknownName) as caught:
+        plan_of(trace_set, **fields)
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"definitions": ("double",), "solutions": ("c",)},
+            [
+                "double: none of the solutions asked for is one of it",
+                "triple / c: its definition is not among those asked for",
+            ],
+        ),
+        (
+            {"definitions": ("double",), "op_types": ("other",)},
+            ["double: its op_type is not among those asked for"],
+        ),
+    ],
+)
+def test_names_that_leave_nothing_to_each_other_are_listed(
+    trace_set: TraceSet, fields: dict[str, tuple[str, ...]], said: list[str]
+) -> None:
+    if "op_types" in fields:
+        fields = {**fields, "definitions": ("double", "triple")}
+        said = [*said, "triple: it has no workloads"]
+    plan = plan_of(trace_set, **fields)
+    assert plan.count == 0
+    assert sorted(str(skip) for skip in plan.skipped) == sorted(said)
+
+
+def test_a_definition_that_is_asked_for_and_has_no_solution_is_listed(definition: Definition) -> None:
+    plan = plan_of(TraceSet(definitions={"double": definition}), definitions=("double",))
+    assert [str(skip) for skip in plan.skipped] == ["double: it has no solutions"]
+
+
+def test_a_solution_for_other_hardware_is_skipped_with_the_reason(trace_set: TraceSet, make_solution: MakeSolution) -> None:
+    trace_set.add_solutions([make_solution("def run(x): 1", name="gpu", hardware=("NVIDIA H200", "cuda"))])
+    plan = plan_of(trace_set, solutions=("gpu",))
+    assert plan.count == 0
+    assert [str(skip) for skip in plan.skipped] == ["double / gpu: made for NVIDIA H200, cuda; this device is 'cpu'"]
+    assert not plan.skipped[0].is_failure
+
+
+@pytest.mark.parametrize(
+    ("targets", "hardware", "runs"),
+    [
+        (("cpu",), "cpu", True),
+        (("CPU",), "cpu", True),
+        (("cuda",), "cpu", False),
+        (("cpu",), H200, False),
+        (("cuda",), H200, True),
+        (("gpu",), H200, True),
+        ((H200,), H200, True),
+        (("nvidia-h200",), H200, True),
+        (("H200",), H200, True),
+        (("H100",), H200, False),
+        (("B200", "h200"), H200, True),
+        (("H20",), H200, False),
+    ],
+)
+def test_hardware_is_compared_without_case_vendor_and_punctuation(
+    targets: tuple[str, ...], hardware: str, runs: bool
+) -> None:
+    assert runs_on(targets, hardware) is runs
+
+
+class TestResume:
+    def add(self, trace_set: TraceSet, solution: str, workload: str, hardware: str = "cpu", **extra: str) -> None:
+        made = next(s for s in trace_set.solutions["double"] if s.name == solution)
+        evaluation = Evaluation(
+            "PASSED",
+            Environment(hardware),
+            "2025-01-01",
+            correctness=Correctness(),
+            performance=Performance(),
+            extra={"solution_hash": made.hash(), **extra},
+        )
+        found = next(t.workload for t in trace_set.workloads["double"] if t.workload.uuid == workload)
+        trace_set.add_traces([Trace("double", found, solution, evaluation)])
+
+    def test_leaves_out_what_has_a_trace_and_says_so(self, trace_set: TraceSet) -> None:
+        self.add(trace_set, "a", "w1")
+        plan = plan_of(trace_set, resume=True, definitions=("double",))
+        assert work(plan) == {"double": {"w1": ["b"], "w2": ["a", "b"], "w3": ["a", "b"]}}
+        assert [str(skip) for skip in plan.skipped] == ["double / a / w1: a trace of it exists (resume)"]
+
+    def test_leaves_out_a_workload_that_all_solutions_have_run_on(self, trace_set: TraceSet) -> None:
+        for name in "ab":
+            self.add(trace_set, name, "w2")
+        plan = plan_of(trace_set, resume=True)
+        assert [w.uuid for w in plan.definitions[0].workloads] == ["w1", "w3"]
+
+    @pytest.mark.parametrize("other", [{"solution_hash": "of an earlier version"}, {"hardware": H200}])
+    def test_runs_again_what_another_version_or_device_has_done(
+        self, trace_set: TraceSet, other: dict[str, str]
+    ) -> None:
+        self.add(trace_set, "a", "w1", **other)
+        assert plan_of(trace_set, resume=True).count == 6
+
+    def test_is_off_unless_asked_for(self, trace_set: TraceSet) -> None:
+        self.add(trace_set, "a", "w1")
+        assert plan_of(trace_set).count == 6
+
+
+class TestBadFiles:
+    @pytest.fixture
+    def root(self, make_data_set: Callable[..., Path], make_solution: MakeSolution) -> Path:
+        root = make_data_set(make_solution("def run(x): ...", name="a"), make_solution("def run(x): 1", name="bad"))
+        file = next(root.rglob("bad.json"))
+        file.write_text(file.read_text().replace('"python"', '"cobol"'))
+        return root
+
+    def test_a_bad_solution_is_reported_and_the_others_run(self, root: Path) -> None:
+        plan = plan_of(TraceSet.from_path(root))
+        assert work(plan) == {"double": {"n-4": ["a"]}}
+        assert plan.skipped[0].is_failure
+        assert "cobol" in plan.skipped[0].reason
+
+    def test_a_bad_solution_that_was_asked_for_is_an_error(self, root: Path) -> None:
+        with pytest.raises(InvalidRecord, match="cobol"):
+            plan_of(TraceSet.from_path(root), solutions=("bad",))
+
+    def test_a_solution_of_a_definition_that_is_not_there_is_reported_if_asked_for(self, root: Path) -> None:
+        file = next(root.rglob("a.json"))
+        file.write_text(file.read_text().replace('"double"', '"dubble"'))
+        plan = plan_of(TraceSet.from_path(root), solutions=("a",))
+        assert [str(skip) for skip in plan.skipped] == ["dubble / a: its definition is missing"]
+        assert plan.skipped[0].is_failure
+
+
+class TestSettings:
+    def test_the_layers_override_each_other(self, definition: Definition) -> None:
+        config = BenchmarkConfig(
+            op_type_config={"elementwise": EvalConfig(rtol=0.1, atol=0.1, iterations=1, extra={"a": 1, "b": 1})},
+            definition_config={"double": EvalConfig(atol=0.2, iterations=2, extra={"b": 2})},
+            iterations=3,
+        )
+        resolved = config.resolve_eval_config(definition)
+        assert resolved == ResolvedEvalConfig(rtol=0.1, atol=0.2, iterations=3, extra={"a": 1, "b": 2})
+
+    def test_layers_for_others_do_not_count(self, definition: Definition) -> None:
+        config = BenchmarkConfig(definition_config={"triple": EvalConfig(rtol=0.5)})
+        assert config.resolve_eval_config(definition) == ResolvedEvalConfig()
+
+    @pytest.mark.parametrize(
+        "fields", [{"num_trials": 0}, {"num_trials": 65}, {"iterations": 0}, {"warmup_runs": -1}, {"rtol": -0.1}]
+    )
+    def test_settings_out_of_range_are_refused(self, definition: Definition, fields: dict[str, float]) -> None:
+        with pytest.raises(ValueError, match=next(iter(fields))):
+            BenchmarkConfig(**fields).resolve_eval_config(definition)

@@ -1,0 +1,157 @@
+"""The judge's handle on workers and on the server that forks them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fib_bench.errors import WorkerPoolFailed
+from fib_bench.wire import Build, Failed
+from fib_bench.worker.pool import KeptOutput, Worker, WorkerLost, WorkerServer
+from fib_schema import Definition, Solution, format_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None]:
+    yield
+    assert survivors() == {}
+
+
+@pytest.fixture
+def worker(server: WorkerServer) -> Iterator[Worker]:
+    with server.spawn() as worker:
+        yield worker
+
+
+@pytest.fixture
+def build(definition: Definition, make_solution: Callable[..., Solution]) -> Callable[[str], Build]:
+    return lambda code: Build(format_json(definition), format_json(make_solution(code)))
+
+
+class TestKeptOutput:
+    @given(st.lists(st.binary(max_size=30), max_size=20), st.integers(1, 40))
+    def test_keeps_head_and_tail(self, pieces: list[bytes], kept_bytes: int) -> None:
+        output = KeptOutput(kept_bytes)
+        for piece in pieces:
+            output.add(piece)
+        whole = b"".join(pieces)
+        text = output.text()
+        if len(whole) <= 2 * kept_bytes:
+            assert text == whole.decode("utf-8", "replace")
+        else:
+            dropped = len(whole) - 2 * kept_bytes
+            head, tail = whole[:kept_bytes], whole[-kept_bytes:]
+            gap = f"\n... {dropped} bytes dropped ...\n".encode()
+            assert text == (head + gap + tail).decode("utf-8", "replace")
+
+    def test_a_letter_on_the_border_stays_whole(self) -> None:
+        output = KeptOutput(3)
+        output.add("naïve".encode())
+        assert output.text() == "naïve"
+
+
+def test_a_worker_answers(worker: Worker, build: Callable[[str], Build]) -> None:
+    reply = worker.request(build("import nothing_of_this_name"), seconds=60)
+    assert isinstance(reply, Failed)
+    assert reply.stage == "build"
+
+
+def test_what_was_printed_is_told_once(worker: Worker, build: Callable[[str], Build]) -> None:
+    worker.request(build("print('hello')\ndef run(x): pass"), seconds=60)
+    assert worker.printed() == "hello\n"
+    assert worker.printed() == ""
+
+
+def test_a_worker_that_ends_is_lost_with_the_reason(worker: Worker, build: Callable[[str], Build]) -> None:
+    with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
+        worker.request(build("import os\nos._exit(9)"), seconds=60)
+    assert not caught.value.is_timeout
+
+
+def test_a_lost_worker_stays_lost(worker: Worker, build: Callable[[str], Build]) -> None:
+    for _ in range(2):
+        with pytest.raises(WorkerLost, match="exited with status 9"):
+            worker.request(build("import os\nos._exit(9)"), seconds=60)
+
+
+def test_what_was_printed_before_the_end_is_kept(worker: Worker, build: Callable[[str], Build]) -> None:
+    with pytest.raises(WorkerLost):
+        worker.request(build("import os\nprint('last words')\nos._exit(9)"), seconds=60)
+    assert "last words" in worker.printed()
+
+
+def test_a_worker_that_overstays_is_killed(worker: Worker, build: Callable[[str], Build]) -> None:
+    with pytest.raises(WorkerLost, match=r"no answer within 0\.2 s") as caught:
+        worker.request(build("while True: pass"), seconds=0.2)
+    assert caught.value.is_timeout
+
+
+def test_a_closed_worker_is_gone_with_its_folder(server: WorkerServer) -> None:
+    with server.spawn() as worker:
+        folder = worker._folder
+        assert folder.is_dir()
+    assert not folder.exists()
+    assert not Path(f"/proc/{worker.pid}").exists()
+    worker.close()
+
+
+def test_closing_gives_back_every_descriptor(server: WorkerServer) -> None:
+    server.start()
+    before = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        server.spawn().close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_workers_run_side_by_side(server: WorkerServer, build: Callable[[str], Build]) -> None:
+    with server.spawn() as first, server.spawn() as second:
+        assert first.pid != second.pid
+        assert isinstance(second.request(build("import gone_2"), seconds=60), Failed)
+        assert isinstance(first.request(build("import gone_1"), seconds=60), Failed)
+
+
+def test_a_server_that_died_is_started_again(cache_path: Path) -> None:
+    with WorkerServer("cpu") as server:
+        server.start()
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGKILL)
+        with server.spawn() as worker:
+            assert Path(f"/proc/{worker.pid}").exists()
+
+
+def test_the_end_of_the_server_ends_its_workers(cache_path: Path, build: Callable[[str], Build]) -> None:
+    with WorkerServer("cpu") as server, server.spawn() as worker:
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGKILL)
+        with pytest.raises(WorkerLost, match="the worker server died under this worker|the worker is gone"):
+            worker.request(build("while True: pass"), seconds=60)
+
+
+def test_a_server_that_does_not_start_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torch.py").write_text("raise RuntimeError('broken installation')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    with WorkerServer("cpu") as server, pytest.raises(WorkerPoolFailed, match="did not start"):
+        server.start()
+    assert "broken installation" in capfd.readouterr().err
+
+
+def test_a_relative_cache_path_means_the_judges_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, build: Callable[[str], Build]
+) -> None:
+    """Workers have folders and homes of their own, in which a build would be lost."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIB_CACHE_PATH", "some/cache")
+    assert WorkerServer("cpu")._environment()["FIB_CACHE_PATH"] == str(tmp_path / "some/cache")
+
+
+def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("FIB_CACHE_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert WorkerServer("cpu")._environment()["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")

@@ -1,0 +1,206 @@
+"""The rules that make inputs valid for their op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fib_bench import InputError, make_inputs
+from fib_bench.synthesis import split
+from fib_schema import AxisVar, Definition, DType, RandomInput, TensorSpec, Workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+Make = Callable[..., Definition]
+
+
+@pytest.fixture
+def synthesised(make_definition: Make, make_workload: Callable[..., Workload]) -> Callable[..., dict[str, torch.Tensor]]:
+    """Make random inputs: ``synthesised({"x": "float32[n]"}, n=4)``."""
+
+    def make(
+        inputs: dict[str, str],
+        *,
+        op_type: str = "elementwise",
+        constraints: tuple[str, ...] = (),
+        uuid: str = "w",
+        **axes: int,
+    ) -> dict[str, torch.Tensor]:
+        extra = {"spare": f"float32[{','.join(axes)}]?"} if axes else {}  # so that every axis is known
+        definition = make_definition(
+            inputs | extra, {"y": "float32[]"}, "def run(*args): ...", op_type=op_type, constraints=constraints
+        )
+        workload = make_workload(definition, axes, uuid, spare=None)
+        return make_inputs(definition, workload, seed=0)
+
+    return make
+
+
+@given(st.integers(0, 500), st.integers(0, 20), st.integers(0, 2**32))
+def test_a_total_is_split_into_parts_of_at_least_one_if_there_is_enough(total: int, parts: int, seed: int) -> None:
+    lengths = split(total, parts, torch.Generator().manual_seed(seed))
+    assert len(lengths) == parts
+    assert sum(lengths) == (total if parts else 0)
+    assert all(length >= (1 if total >= parts else 0) for length in lengths)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.floats(0, 1), st.integers(0, 2**32))
+def test_a_split_stays_within_limits_that_can_hold_it(limits: list[int], share: float, seed: int) -> None:
+    total = int(sum(limits) * share)
+    lengths = split(total, len(limits), torch.Generator().manual_seed(seed), limits)
+    assert sum(lengths) == total
+    assert all(0 <= length <= limit for length, limit in zip(lengths, limits, strict=True))
+
+
+@given(batch=st.integers(1, 12), pages=st.integers(0, 60), seed=st.integers(0, 99))
+def test_index_pointers_begin_at_0_do_not_fall_and_end_at_the_total(batch: int, pages: int, seed: int) -> None:
+    definition = Definition(
+        "paged",
+        "gqa_paged",
+        axes={"len_indptr": AxisVar(), "num_kv_indices": AxisVar(), "num_pages": AxisVar()},
+        inputs={
+            "kv_indptr": TensorSpec(("len_indptr",), "int32"),
+            "kv_indices": TensorSpec(("num_kv_indices",), "int32"),
+            "cache": TensorSpec(("num_pages",), "float32"),
+        },
+        outputs={"y": TensorSpec((), "float32")},
+        reference="def run(kv_indptr, kv_indices, cache): ...",
+        constraints=["num_kv_indices == kv_indptr[-1].item()"],
+    )
+    axes = {"len_indptr": batch + 1, "num_kv_indices": pages, "num_pages": pages + 3}
+    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, f"w{seed}")
+    inputs = make_inputs(definition, workload, seed=seed)
+    pointer, indices = inputs["kv_indptr"], inputs["kv_indices"]
+    assert isinstance(pointer, torch.Tensor)
+    assert isinstance(indices, torch.Tensor)
+    assert (int(pointer[0]), int(pointer[-1])) == (0, pages)
+    assert bool((pointer.diff() >= 0).all())
+    assert len(indices.unique()) == pages
+    assert all(0 <= index < pages + 3 for index in indices.tolist())
+
+
+def test_queries_are_no_longer_than_their_keys(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    for seed in range(20):
+        inputs = synthesised(
+            {"qo_indptr": "int32[len]", "kv_indptr": "int32[len]", "kv_last_page_len": "int32[batch]"},
+            constraints=("total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()"),
+            uuid=f"w{seed}",
+            len=6,
+            batch=5,
+            total_q=40,
+            num_kv_indices=12,
+            page_size=4,
+        )
+        last = inputs["kv_last_page_len"]
+        keys = (inputs["kv_indptr"].diff() - 1) * 4 + last
+        assert bool((inputs["qo_indptr"].diff() <= keys).all())
+        assert bool(((last >= 1) & (last <= 4)).all())
+
+
+def test_page_indices_repeat_only_where_there_are_too_few_pages(
+    synthesised: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    few = synthesised({"kv_indices": "int32[n]"}, n=10, num_pages=4)["kv_indices"]
+    assert set(few.tolist()) <= set(range(4))
+    many = synthesised({"kv_indices": "int32[n]"}, n=10, num_pages=10)["kv_indices"]
+    assert sorted(many.tolist()) == list(range(10))
+
+
+def test_sparse_indices_are_padded_with_minus_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    indices = synthesised({"sparse_indices": "int32[n,topk]"}, n=3, topk=8, num_pages=3, page_size=2)["sparse_indices"]
+    assert indices[:, 6:].eq(-1).all()
+    assert all(sorted(row) == list(range(6)) for row in indices[:, :6].tolist())
+
+
+def test_expert_ids_differ_within_a_token(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    ids = synthesised({"topk_ids": "int32[tokens,k]"}, tokens=9, k=4, num_experts=5)["topk_ids"]
+    assert all(len(set(row)) == 4 and set(row) <= set(range(5)) for row in ids.tolist())
+
+
+def test_probabilities_add_up_to_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    rows = synthesised({"probs": "float32[n,vocab_size]"}, n=3, vocab_size=50)["probs"]
+    assert torch.allclose(rows.sum(-1), torch.ones(3))
+
+
+def test_a_mask_allows_something_in_every_row(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    assert synthesised({"mask": "bool[n,m]"}, n=50, m=3)["mask"].any(-1).all()
+
+
+def test_weights_keep_sums_near_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    inputs = synthesised({"x": "float32[m,k]", "gate_weight": "float32[n,k]"}, m=64, n=64, k=4096)
+    assert 0.8 < (inputs["x"] @ inputs["gate_weight"].T).std() < 1.25
+
+
+def test_fp8_tensors_hold_no_nan(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        assert synthesised({"x": f"{dtype}[n]"}, n=5000)["x"].float().isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
+def test_integers_that_no_rule_knows_are_refused_and_not_made_up(
+    synthesised: Callable[..., dict[str, torch.Tensor]], dtype: str
+) -> None:
+    with pytest.raises(InputError, match=r"input 'mystery': there is no rule that makes valid values"):
+        synthesised({"mystery": f"{dtype}[n]"}, n=3)
+
+
+def test_an_integer_scalar_that_no_rule_knows_is_refused(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+    with pytest.raises(InputError, match="give it as a blob or a scalar in the workload"):
+        synthesised({"mystery": "int32", "x": "float32[n]"}, n=3)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "axes", "said"),
+    [
+        ({"kv_indptr": "int32[n]"}, {"n": 3}, "no axis says what the last offset in 'kv_indptr' is"),
+        ({"kv_indptr": "int32[n]"}, {"n": 1, "num_kv_indices": 4}, "1 offsets cannot end at 4"),
+        ({"kv_indptr": "int32[n]"}, {"n": 0, "num_kv_indices": 0}, "0 offsets cannot end at 0"),
+        ({"kv_indices": "int32[n]"}, {"n": 3}, "says how many pages there are"),
+        ({"topk_ids": "int32[n,k]"}, {"n": 3, "k": 2}, "no axis says how many experts"),
+        ({"seq_lens": "int32[n]"}, {"n": 3}, "no axis says how long the sequences in 'seq_lens' may be"),
+        ({"positions": "int64[n]"}, {"n": 3}, "says how far the positions in 'positions' go"),
+        ({"positions": "int64[n]"}, {"n": 3, "max_seq_len": 0}, "it would lie between 0 and -1"),
+        ({"input_ids": "int64[n]"}, {"n": 3}, "no axis says how large the vocabulary of 'input_ids' is"),
+    ],
+)
+def test_what_cannot_be_valid_is_refused_with_the_reason(
+    synthesised: Callable[..., dict[str, torch.Tensor]], inputs: dict[str, str], axes: dict[str, int], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        synthesised(inputs, **axes)
+
+
+NAMES = (
+    "x weight scale probs top_p temperature cos_sin_cache A_log output1_scales mask kv_indptr kv_last_page_len "
+    "sparse_indices kv_indices topk_ids seq_lens positions top_k input_ids eps sm_scale"
+).split()
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    dtype=st.sampled_from(list(DType)),
+    rank=st.integers(0, 4),
+    is_scalar=st.booleans(),
+    size=st.integers(0, 5),
+)
+def test_any_name_dtype_and_rank_gives_that_input_or_an_input_error(
+    name: str, dtype: DType, rank: int, is_scalar: bool, size: int
+) -> None:
+    """A rule meets inputs of shapes that its author has not thought of."""
+    shape = None if is_scalar else ("n",) * rank
+    spec = TensorSpec(shape, dtype)
+    axes = dict.fromkeys(("n", "num_pages", "num_kv_indices", "num_experts", "vocab_size", "max_seq_len"), AxisVar())
+    definition = Definition("any", "any", axes, {name: spec}, {"y": TensorSpec((), "float32")}, "def run(x): ...")
+    workload = Workload(dict.fromkeys(axes, size), {name: RandomInput()}, "w")
+    try:
+        value = make_inputs(definition, workload, seed=0)[name]
+    except InputError as error:
+        assert repr(name) in str(error)
+    else:
+        if is_scalar:
+            assert type(value) in (int, float, bool)
+        else:
+            assert isinstance(value, torch.Tensor)
+            assert tuple(value.shape) == (size,) * rank
+            assert value.dtype == definition.torch_input_dtypes[0]

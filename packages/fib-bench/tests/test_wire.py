@@ -1,0 +1,154 @@
+"""Frames: what arrives is one of the messages that were agreed, or the other side is done."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from fib_bench.wire import (
+    MAX_REPLY_BYTES,
+    AbsentSlot,
+    Bind,
+    Called,
+    ChannelClosed,
+    Failed,
+    InputSet,
+    Measured,
+    ProtocolError,
+    Receiver,
+    ScalarSlot,
+    TensorSlot,
+    WorkerReply,
+    WorkerRequest,
+    send,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    left, right = socket.socketpair()
+    with left, right:
+        yield left, right
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "little") + body
+
+
+def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
+    left, right = pair
+    slots = (TensorSlot("float32", (2, 3), 256), ScalarSlot(1.5), ScalarSlot(True), ScalarSlot(7), AbsentSlot())
+    message = Bind("cpu", (InputSet(slots, ()), InputSet((), slots[:1])))
+    send(left, message)
+    assert Receiver(right, WorkerRequest, 1 << 20).receive() == message
+
+
+def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
+    left, right = pair
+    receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
+    send(left, Called())
+    send(left, Measured((1.0, 2.0), 3))
+    assert receiver.receive() == Called()
+    assert receiver.receive() == Measured((1.0, 2.0), 3)
+    assert receiver.take() is None
+
+
+def test_a_frame_in_pieces_is_put_together(pair: Pair) -> None:
+    left, right = pair
+    receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
+    frame = framed(msgspec.msgpack.encode(Failed("run", "summary", "detail")))
+    for byte in frame[:-1]:
+        left.sendall(bytes([byte]))
+        receiver.fill()
+        assert receiver.take() is None
+    left.sendall(frame[-1:])
+    assert receiver.receive() == Failed("run", "summary", "detail")
+
+
+def test_descriptors_travel_with_a_message(pair: Pair) -> None:
+    left, right = pair
+    receiver = Receiver(right, WorkerRequest, 1 << 20, max_descriptors=2)
+    read_end, write_end = os.pipe()
+    send(left, Bind("cpu", ()), (read_end, write_end))
+    os.close(read_end)
+    os.close(write_end)
+    receiver.receive()
+    theirs = receiver.take_descriptors(2)
+    os.write(theirs[1], b"through")
+    assert os.read(theirs[0], 10) == b"through"
+    for descriptor in theirs:
+        os.close(descriptor)
+
+
+def test_descriptors_that_are_not_wanted_are_closed_and_refused(pair: Pair) -> None:
+    left, right = pair
+    before = set(os.listdir("/proc/self/fd"))
+    socket.send_fds(left, [b"x"], [0, 0, 0])
+    with pytest.raises(ProtocolError, match=r"3 descriptors came \(at most 0 are accepted\)"):
+        Receiver(right, WorkerReply, MAX_REPLY_BYTES).receive()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptors_that_did_not_come_are_a_protocol_error(pair: Pair) -> None:
+    with pytest.raises(ProtocolError, match="2 descriptors expected, 0 came"):
+        Receiver(pair[1], WorkerRequest, 1 << 20, max_descriptors=2).take_descriptors(2)
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_read(pair: Pair) -> None:
+    left, right = pair
+    left.sendall((MAX_REPLY_BYTES + 1).to_bytes(4, "little"))
+    with pytest.raises(ProtocolError, match="at most 4194304"):
+        Receiver(right, WorkerReply, MAX_REPLY_BYTES).receive()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        msgspec.msgpack.encode(None),
+        msgspec.msgpack.encode({"type": "build", "definition": "", "solution": None}),  # a request is no reply
+        msgspec.msgpack.encode({"type": "measured", "samples_ns": ["1"], "calls_per_sample": 1}),
+        msgspec.msgpack.encode({"type": "measured"}),
+        b"\x91" * 10_000,
+    ],
+)
+def test_what_is_no_reply_is_a_protocol_error(pair: Pair, body: bytes) -> None:
+    left, right = pair
+    left.sendall(framed(body))
+    with pytest.raises(ProtocolError):
+        Receiver(right, WorkerReply, MAX_REPLY_BYTES).receive()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_message_or_a_protocol_error(body: bytes) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        left.sendall(framed(body))
+        receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
+        try:
+            assert isinstance(receiver.receive(), msgspec.Struct)
+        except ProtocolError:
+            assert receiver.take() is None
+
+
+def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
+    left, right = pair
+    left.close()
+    with pytest.raises(ChannelClosed):
+        Receiver(right, WorkerReply, MAX_REPLY_BYTES).receive()
+    with pytest.raises(ChannelClosed):
+        send(right, Called())
+
+
+def test_without_waiting_nothing_arrives_from_a_silent_side(pair: Pair) -> None:
+    receiver = Receiver(pair[1], WorkerReply, MAX_REPLY_BYTES)
+    receiver.fill(wait=False)
+    assert receiver.take() is None

@@ -1,0 +1,165 @@
+"""The cache of compiled libraries.
+
+A library lies in ``<builder>/<key>/<compiler>/`` beside a manifest with its size and SHA-256, and is
+published by renaming that folder into place. The key covers everything that decides what the
+library does; the folder below it is the compiler that made it, so that a machine without that
+compiler can still use what is there. Nothing is loaded that does not match its manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ._sources import TEMPORARY_PREFIX, discard, publish, temporary_folder
+
+LIBRARY = "library.so"
+FAILURES = "failures"
+_MANIFEST = "manifest.json"
+_MANIFEST_VERSION = 1
+
+
+@attrs.frozen
+class Failure:
+    """A command that will fail again."""
+
+    command: str
+    exit_code: int | None
+    lines: tuple[str, ...]
+    log_path: str
+
+
+@attrs.frozen
+class ArtefactStore:
+    """The libraries of one builder.
+
+    Args:
+        root: The builder's folder.
+    """
+
+    root: Path
+
+    def find(self, key: str, compiler: str | None) -> Path | None:
+        """The verified library for a key: made by that compiler, or by any where it is None."""
+        folders = [self.root / key / compiler] if compiler else self._variants(key)
+        for folder in folders:
+            if is_intact(folder):
+                return folder / LIBRARY
+        return None
+
+    def facts(self, library: Path) -> Mapping[str, Any]:
+        """What the builder noted about a library when it made it."""
+        manifest = json.loads(library.with_name(_MANIFEST).read_bytes())
+        facts: Mapping[str, Any] = manifest["facts"]
+        return facts
+
+    def add(self, key: str, compiler: str, built: Path, facts: Mapping[str, Any]) -> Path:
+        """Publish a library, replacing one that is damaged; call it under `lock`.
+
+        Raises:
+            OSError: The cache cannot be written.
+        """
+        folder = self.root / key / compiler
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_folder(folder.parent)
+        try:
+            shutil.move(built, temporary / LIBRARY)
+            manifest = {"version": _MANIFEST_VERSION, **_measure(temporary / LIBRARY), "facts": dict(facts)}
+            (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+            if folder.exists():
+                discard(folder)
+            publish(temporary, folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return folder / LIBRARY
+
+    @contextmanager
+    def lock(self, key: str, *, wait_seconds: float) -> Iterator[None]:
+        """Hold the lock of one key, across processes and threads.
+
+        Raises:
+            TimeoutError: Someone else has held it for that long.
+            OSError: The cache cannot be written.
+        """
+        from filelock import FileLock, Timeout  # 10 ms, which those who only load need not pay
+
+        locks = self.root / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(locks / f"{key}.lock", timeout=wait_seconds, is_singleton=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise TimeoutError(f"{lock.lock_file} has been held for {wait_seconds:.0f} s") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def new_log(self, key: str, compiler: str) -> Path:
+        """An empty file for the compilers' output.
+
+        Raises:
+            OSError: The cache cannot be written.
+        """
+        path = self.root / "logs" / f"{key}-{compiler}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+        return path
+
+    def find_failure(self, key: str, compiler: str) -> Failure | None:
+        """What is known about a build that failed."""
+        try:
+            data = json.loads(self._failure(key, compiler).read_bytes())
+            return Failure(data["command"], data["exit_code"], tuple(data["lines"]), data["log_path"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return None
+
+    def add_failure(self, key: str, compiler: str, failure: Failure) -> None:
+        """Remember a failure.
+
+        Raises:
+            OSError: The cache cannot be written.
+        """
+        path = self._failure(key, compiler)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
+        temporary.write_text(json.dumps(attrs.asdict(failure)), "utf-8")
+        temporary.replace(path)
+
+    def _failure(self, key: str, compiler: str) -> Path:
+        return self.root / FAILURES / f"{key}-{compiler}.json"
+
+    def _variants(self, key: str) -> list[Path]:
+        folder = self.root / key
+        if not folder.is_dir():
+            return []
+        return sorted(path for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX))
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether a folder holds a library that matches its manifest."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        if manifest["version"] != _MANIFEST_VERSION:
+            return False
+        found = (folder / LIBRARY).stat().st_size
+        return bool(found == manifest["size_bytes"] and _digest(folder / LIBRARY) == manifest["sha256"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _measure(library: Path) -> dict[str, Any]:
+    return {"size_bytes": library.stat().st_size, "sha256": _digest(library)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

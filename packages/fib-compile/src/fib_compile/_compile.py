@@ -1,0 +1,101 @@
+"""Compiles and links sources into one shared library, and explains a failure."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+
+from ._process import CommandTimeout, run_logged
+from .builder import Limits
+
+_ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
+_NO_SPACE = os.strerror(errno.ENOSPC)
+_SCARCE_BYTES = 2**20  # with less, the log that would say so may not have been written
+_TRANSIENT = re.compile(r"[Cc]annot allocate|out of memory|memory exhausted|Killed|internal compiler error")
+_SOURCES_AT_FAULT = (1, 2)  # what compilers exit with when they have found errors; killed ones exit otherwise
+_MAX_ERROR_LINES = 12
+
+
+@attrs.frozen
+class CompileError(Exception):
+    """A command that failed."""
+
+    command: str
+    exit_code: int | None
+    """None where it was killed because it took too long."""
+    lines: tuple[str, ...]
+    is_final: bool
+    """Whether the sources are at fault, and not this machine's memory, disk or patience."""
+
+
+@attrs.frozen
+class CompileJob:
+    """Everything that one library is made of."""
+
+    sources: tuple[str, ...]
+    """Relative to `folder`."""
+    folder: Path
+    linker: tuple[str, ...]
+    cxx: tuple[str, ...]
+    """The compiler with its flags."""
+    nvcc: tuple[str, ...]
+    link: tuple[str, ...]
+    """What follows the objects on the linker's command line."""
+    limits: Limits
+
+
+def compile_library(job: CompileJob, library: Path, log: Path) -> None:
+    """Compile every source and link the objects.
+
+    Raises:
+        CompileError: A command failed or took too long.
+        OSError: The folder cannot be written; there is no space left.
+    """
+    with ThreadPoolExecutor(max_workers=min(len(job.sources), os.cpu_count() or 1)) as pool:
+        objects = list(pool.map(lambda index: _compile_one(job, index, log), range(len(job.sources))))
+    _run(job, [*job.linker, "-shared", *objects, *job.link, "-o", str(library)], log)
+
+
+def error_lines(output: str) -> tuple[str, ...]:
+    """The first real error in a compiler's output with what follows it, else the last lines."""
+    lines = output.splitlines()
+    first = next((index for index, line in enumerate(lines) if _ERROR.search(line) and not line.startswith("$ ")), None)
+    if first is None:
+        return tuple(lines[-_MAX_ERROR_LINES:])
+    return tuple(lines[first : first + _MAX_ERROR_LINES])
+
+
+def _compile_one(job: CompileJob, index: int, log: Path) -> str:
+    source = job.sources[index]
+    target = f".object{index}.o"
+    compiler = job.nvcc if source.endswith(".cu") else job.cxx
+    _run(job, [*compiler, "-c", source, "-o", target], log)
+    return target
+
+
+def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
+    own = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run side by side
+    own.write_text(f"$ {shlex.join(command)}\n", "utf-8")
+    try:
+        code: int | None = run_logged(command, job.folder, own, job.limits)
+    except CommandTimeout:
+        code = None
+    output = own.read_text("utf-8", "replace")
+    own.unlink()
+    with log.open("a", encoding="utf-8") as file:
+        file.write(output)
+    if code == 0:
+        return
+    if _NO_SPACE in output or shutil.disk_usage(job.folder).free < _SCARCE_BYTES:
+        raise OSError(errno.ENOSPC, _NO_SPACE)
+    lines = error_lines(output) if code is not None else (f"killed after {job.limits.seconds:.0f} s",)
+    is_final = code is not None and code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
+    raise CompileError(shlex.join(command), code, lines, is_final)

@@ -1,0 +1,126 @@
+"""CUDA on this machine: which architectures to compile for, and where the runtime library is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+
+from ._toolchain import cuda_home
+
+ARCH_VARIABLE = "FIB_CUDA_ARCH_LIST"
+_ARCH = re.compile(r"([1-9][0-9]?)\.([0-9])([af]?)(\+PTX)?")
+_ARCHITECTURE_SPECIFIC = frozenset({"9.0", "10.0", "10.3", "11.0", "12.0", "12.1"})
+"""Those whose best instructions nvcc gives only to names that end in ``a``."""
+_BY_NAME: Mapping[str, str] = MappingProxyType({
+    "B300": "10.3a",
+    "B200": "10.0a",
+    "H200": "9.0a",
+    "H100": "9.0a",
+    "H20": "9.0a",
+    "L40": "8.9",
+    "L20": "8.9",
+    "L4": "8.9",
+    "A100": "8.0",
+    "A10": "8.6",
+    "T4": "7.5",
+    "V100": "7.0",
+})  # fmt: skip
+
+
+class InvalidArch(ValueError):
+    """An architecture list that cannot be read, or none that could be found out."""
+
+
+def architectures(target_hardware: Iterable[str]) -> tuple[str, ...]:
+    """What to compile for, such as ``("9.0a",)``.
+
+    ``FIB_CUDA_ARCH_LIST`` decides; without it the devices of this machine do, and without a device
+    the hardware that the solution is made for.
+
+    Raises:
+        InvalidArch: The list is malformed, or nothing says what to compile for.
+    """
+    if wanted := os.environ.get(ARCH_VARIABLE):
+        return parse_architectures(wanted)
+    if found := _of_devices():
+        return found
+    known = {arch for name in target_hardware if (arch := _of_name(name))}
+    if known:
+        return tuple(sorted(known))
+    raise InvalidArch(f"no device tells what to compile for; set {ARCH_VARIABLE}, such as {ARCH_VARIABLE}=9.0a")
+
+
+def parse_architectures(text: str) -> tuple[str, ...]:
+    """Read a list such as ``8.0 9.0a 12.0+PTX``; spaces, commas and semicolons separate.
+
+    Raises:
+        InvalidArch: An entry is no architecture.
+    """
+    entries = [entry for entry in re.split(r"[\s,;]+", text) if entry]
+    for entry in entries:
+        if not _ARCH.fullmatch(entry):
+            raise InvalidArch(f"{ARCH_VARIABLE}: {entry!r} is no architecture; write '9.0a', '8.0' or '8.0+PTX'")
+    return tuple(sorted(set(entries)))
+
+
+def gencode_flags(architectures: Iterable[str]) -> tuple[str, ...]:
+    """Flags of nvcc."""
+    flags = []
+    for entry in architectures:
+        number = entry.removesuffix("+PTX").replace(".", "")
+        code = f"[sm_{number},compute_{number}]" if entry.endswith("+PTX") else f"sm_{number}"
+        flags.append(f"-gencode=arch=compute_{number},code={code}")
+    return tuple(flags)
+
+
+def find_library(name: str) -> Path | None:
+    """A CUDA library such as ``libcudart.so.13``: from the toolkit, else from PyPI's packages."""
+    return next((folder / name for folder in cuda_folders("lib") if (folder / name).is_file()), None)
+
+
+def cuda_folders(name: str) -> Iterator[Path]:
+    """Folders of that name (``include``, ``lib``) in the toolkit and in NVIDIA's packages from PyPI."""
+    if home := cuda_home():
+        yield from (home / name, home / f"{name}64", home / "targets" / "x86_64-linux" / name)
+    spec = find_spec("nvidia")
+    for root in (spec.submodule_search_locations or ()) if spec else ():
+        yield from sorted(Path(root).glob(f"*/{name}"))
+
+
+def preload(names: Iterable[str]) -> None:
+    """Load CUDA libraries that the dynamic loader would not find; importing torch may have loaded them."""
+    maps = Path("/proc/self/maps")
+    loaded = maps.read_text() if maps.exists() else ""
+    for name in names:
+        if f"/{name}" not in loaded and (library := find_library(name)):
+            import ctypes
+
+            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+@cache
+def _of_devices() -> tuple[str, ...]:
+    """Asked of nvidia-smi, which initialises no CUDA in this process."""
+    if not shutil.which("nvidia-smi"):
+        return ()
+    import subprocess
+
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    numbers = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
+    return tuple(sorted(_best(number) for number in numbers if _ARCH.fullmatch(number)))
+
+
+def _best(number: str) -> str:
+    return f"{number}a" if number in _ARCHITECTURE_SPECIFIC else number
+
+
+def _of_name(hardware: str) -> str | None:
+    words = re.split(r"[^A-Z0-9]+", hardware.upper())
+    return next((arch for name, arch in _BY_NAME.items() if any(name in word for word in words)), None)

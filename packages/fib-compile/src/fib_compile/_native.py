@@ -1,0 +1,141 @@
+"""What the builders of compiled languages share: key, look up, lock, look again, compile, publish, load."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+from fib_schema import Definition, Solution
+
+from ._artefacts import LIBRARY, ArtefactStore, Failure
+from ._cuda import preload
+from ._recipe import Recipe, Toolkit, make_recipe
+from ._sources import cache_problem, temporary_folder, write_sources
+from ._toolchain import NoCompiler
+from .builder import Builder, Limits
+from .errors import BuildError
+from .runnable import Runnable, RunnableMetadata
+
+CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
+
+
+class NativeBuilder(Builder):
+    """Base of the builders that compile a library."""
+
+    @abstractmethod
+    def abi(self) -> str:
+        """What a library of this builder needs from the process that loads it."""
+
+    @abstractmethod
+    def toolkit(self, recipe: Recipe) -> Toolkit:
+        """The binding's part of the command lines; asked for only when something is compiled."""
+
+    @abstractmethod
+    def load(self, library: Path, recipe: Recipe, solution: Solution) -> Any:
+        """Load a verified library and return the entry function.
+
+        Raises:
+            BuildError: It does not load, or has no such function.
+        """
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        """Compile a solution, or take its library from the cache.
+
+        Concurrent processes compile it once. A library that is damaged is compiled again; what did
+        not compile once is not tried again with the same compiler.
+
+        Raises:
+            BuildError: It does not compile or load, or the cache cannot be written.
+        """
+        recipe = make_recipe(self, definition, solution)
+        library, _ = self._library(recipe, solution, Limits())
+        if recipe.has_cuda or solution.spec.dependencies:
+            preload(ArtefactStore(self.build_folder).facts(library)["libraries"])
+        function = self.load(library, recipe, solution)
+        metadata = RunnableMetadata(
+            self.name,
+            definition.name,
+            solution.name,
+            solution.spec.destination_passing_style,
+            definition,
+            {"library": str(library), "entry_point": solution.spec.entry_point, "key": recipe.key},
+        )
+        return Runnable(function, metadata)
+
+    def compile_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> bool:
+        """Compile a solution into the cache without loading it; False if it is there.
+
+        Raises:
+            BuildError: It does not compile, or the cache cannot be written.
+        """
+        return self._library(make_recipe(self, definition, solution), solution, limits)[1]
+
+    def _library(self, recipe: Recipe, solution: Solution, limits: Limits) -> tuple[Path, bool]:
+        """The library, and whether it was compiled just now."""
+        try:
+            return self._find_or_compile(recipe, solution, limits)
+        except OSError as error:
+            raise BuildError(solution.name, self.name, cache_problem(self.build_folder, error)) from error
+
+    def _find_or_compile(self, recipe: Recipe, solution: Solution, limits: Limits) -> tuple[Path, bool]:
+        store = ArtefactStore(self.build_folder)
+        compilers = recipe.compilers
+        if os.environ.get(CACHE_ONLY_VARIABLE) == "1":
+            compilers = NoCompiler(f"{CACHE_ONLY_VARIABLE} forbids compiling")
+        if isinstance(compilers, NoCompiler):
+            if found := store.find(recipe.key, None):
+                return found, False
+            problem = f"{compilers.problem}; and the cache holds no library that fits"
+            raise BuildError(solution.name, self.name, problem)
+        if found := self._known(store, recipe, solution):
+            return found, False
+        try:
+            with store.lock(recipe.key, wait_seconds=2 * limits.seconds):
+                if found := self._known(store, recipe, solution):
+                    return found, False
+                return self._compile(store, recipe, solution, limits), True
+        except TimeoutError as error:
+            raise BuildError(solution.name, self.name, f"another build of it does not end: {error}") from error
+
+    def _known(self, store: ArtefactStore, recipe: Recipe, solution: Solution) -> Path | None:
+        if found := store.find(recipe.key, recipe.variant):
+            return found
+        if failure := store.find_failure(recipe.key, recipe.variant):
+            raise self._error(
+                solution, failure, " (known from an earlier build; 'fib-compile cache prune --failures' forgets it)"
+            )
+        return None
+
+    def _compile(self, store: ArtefactStore, recipe: Recipe, solution: Solution, limits: Limits) -> Path:
+        from ._compile import CompileError, compile_library
+
+        log = store.new_log(recipe.key, recipe.variant)
+        folder = temporary_folder(self.build_folder)
+        try:
+            write_sources(folder, solution.sources)
+            job = recipe.job(self.toolkit(recipe), folder, limits)
+            library = folder / f".{LIBRARY}"
+            compile_library(job, library, log)
+            return store.add(recipe.key, recipe.variant, library, recipe.facts)
+        except CompileError as error:
+            failure = Failure(error.command, error.exit_code, error.lines, str(log))
+            if error.is_final:
+                store.add_failure(recipe.key, recipe.variant, failure)
+            raise self._error(solution, failure) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _error(self, solution: Solution, failure: Failure, remark: str = "") -> BuildError:
+        problem = "takes too long to compile" if failure.exit_code is None else "does not compile"
+        return BuildError(
+            solution.name,
+            self.name,
+            problem + remark,
+            failure.lines,
+            failure.command,
+            failure.exit_code,
+            failure.log_path,
+        )

@@ -1,0 +1,83 @@
+"""``compile_options`` of a solution: flags that it may ask for, checked against a list of what is allowed.
+
+A compiler flag can load plugins, read any file and write anywhere; a solution is not trusted with that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+from fib_schema import BuildSpec
+
+FIELD = "compile_options"
+
+_VALUE = r"[\w.,:+\-]*"
+_FOLDER = r"(?!.*\.\.)[A-Za-z0-9_][\w./\-]*"
+_MATH = r"fast-math|associative-math|finite-math-only|math-errno|signed-zeros|reciprocal-math|trapping-math"
+_CODE = r"unroll-loops|tree-vectorize|strict-aliasing|inline-functions|exceptions|rtti|openmp|openmp-simd|permissive"
+_COMMON = rf"-O[0-3s]|-Ofast|-std=(c|gnu)\+\+\d\d|-g\d?|-[DU][A-Za-z_]\w*(={_VALUE})?|-I{_FOLDER}"
+_HOST = rf"{_COMMON}|-f(no-)?({_MATH}|{_CODE})|-ffp-contract=\w+|-fvisibility=\w+|-pthread|-W[a-z][a-z0-9=+\-]*|-w"
+_MACHINE = r"-m(?!arch=native|tune=native|cpu=native)[a-z][\w.=+\-]*"
+_NVCC_SWITCHES = (
+    "use_fast_math|expt-relaxed-constexpr|expt-extended-lambda|extended-lambda|lineinfo|generate-line-info|restrict"
+    "|extra-device-vectorization"
+)
+_NVCC_VALUES = r"(ftz|prec-div|prec-sqrt|fmad)=(true|false)|maxrregcount=\d+|diag-suppress=[\d,]+"
+_PTXAS = r"(-Xptxas|--ptxas-options)=(-O[0-3]|-v|--verbose|-dlcm=c[ag]|--allow-expensive-optimizations=(true|false))"
+_LIBRARY = r"-l[A-Za-z0-9_+\-]+|-pthread|-fopenmp|-static-lib(gcc|stdc\+\+)"
+_LINKER = r"-Wl,(--as-needed|--no-as-needed|--gc-sections|-Bsymbolic|-O[0-3])"
+
+_ALLOWED: Mapping[str, re.Pattern[str]] = MappingProxyType({
+    "cflags": re.compile(f"{_HOST}|{_MACHINE}"),
+    "cuda_cflags": re.compile(
+        f"{_COMMON}|--?({_NVCC_SWITCHES}|{_NVCC_VALUES})|{_PTXAS}|(-Xcompiler|--compiler-options)=({_HOST}|{_MACHINE})"
+    ),
+    "ldflags": re.compile(f"{_LIBRARY}|{_LINKER}"),
+})  # fmt: skip
+_EXAMPLES: Mapping[str, str] = MappingProxyType({
+    "cflags": "-O3, -ffast-math, -mavx2, -DNAME=1, -Isubfolder (not -march=native: name the architecture)",
+    "cuda_cflags": "--use_fast_math, -maxrregcount=64, -DNAME=1, -Xptxas=-v, -Xcompiler=-O3",
+    "ldflags": "-lm, -pthread, -Wl,--as-needed",
+})  # fmt: skip
+
+
+class InvalidOptions(ValueError):
+    """Options that a solution may not have."""
+
+
+@attrs.frozen
+class CompileOptions:
+    """Flags behind our own, so that they win."""
+
+    cflags: tuple[str, ...] = ()
+    cuda_cflags: tuple[str, ...] = ()
+    ldflags: tuple[str, ...] = ()
+
+
+def compile_options(spec: BuildSpec) -> CompileOptions:
+    """A solution's flags.
+
+    Raises:
+        InvalidOptions: They are no lists of flags, or one is not allowed.
+    """
+    stated = getattr(spec, FIELD, None) or spec.unknown_fields.get(FIELD) or {}
+    if not isinstance(stated, Mapping):
+        raise InvalidOptions(f"spec.{FIELD} must be an object with lists of flags, got {stated!r}")
+    for name in stated:
+        if name not in _ALLOWED:
+            raise InvalidOptions(f"spec.{FIELD} has no {name!r} (it has {', '.join(_ALLOWED)})")
+    return CompileOptions(**{name: _flags(name, flags) for name, flags in stated.items()})
+
+
+def _flags(name: str, flags: Any) -> tuple[str, ...]:
+    if isinstance(flags, str) or not isinstance(flags, (list, tuple)):
+        raise InvalidOptions(f"spec.{FIELD}.{name} must be a list of flags, got {flags!r}")
+    for index, flag in enumerate(flags):
+        if not isinstance(flag, str) or not _ALLOWED[name].fullmatch(flag):
+            allowed = f"allowed are such as {_EXAMPLES[name]}"
+            raise InvalidOptions(f"spec.{FIELD}.{name}[{index}]: {flag!r} is not allowed; {allowed}")
+    return tuple(flags)

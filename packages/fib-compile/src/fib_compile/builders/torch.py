@@ -1,0 +1,95 @@
+"""TorchBuilder: C++ and CUDA as extension modules of torch.
+
+The artefact depends on torch's version and on Python's. Building imports the extension module, so
+its initialisers run in the calling process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import sysconfig
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fib_schema import Solution, SupportedBindings, SupportedLanguages
+
+from .._native import NativeBuilder
+from .._recipe import Recipe, Toolkit
+from ..errors import BuildError
+
+_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+
+
+class TorchBuilder(NativeBuilder):
+    """Compiles sources with ``PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`` and imports the module."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        super().__init__("fib_torch_", self.name)
+
+    @staticmethod
+    def unavailable_reason() -> str | None:
+        """A compiler is not asked for: without one, modules in the cache can still be used."""
+        return None if importlib.util.find_spec("torch") else "torch is not installed; install 'torch'"
+
+    def can_build(self, solution: Solution) -> bool:
+        """Whether it is C++ or CUDA with the binding ``torch``."""
+        spec = solution.spec
+        return spec.language in _LANGUAGES and spec.binding is SupportedBindings.TORCH
+
+    def abi(self) -> str:
+        """Torch keeps no ABI between versions."""
+        from importlib.metadata import version
+
+        return f"torch-{version('torch')}-{sys.implementation.cache_tag}"
+
+    def toolkit(self, recipe: Recipe) -> Toolkit:
+        """Torch's and Python's headers, torch's libraries."""
+        import torch
+
+        root = Path(torch.__file__).parent
+        python = sysconfig.get_path("include")
+        includes = (root / "include", root / "include" / "torch" / "csrc" / "api" / "include", python)
+        flags = (
+            "-std=c++20",
+            "-DTORCH_API_INCLUDE_EXTENSION_H",
+            f"-DTORCH_EXTENSION_NAME={_module_name(recipe)}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        )
+        names = ["c10", "torch_cpu", "torch", "torch_python"]
+        if recipe.has_cuda:
+            names += ["c10_cuda", "torch_cuda"]
+        return Toolkit(tuple(map(str, includes)), flags, (f"-L{root / 'lib'}", *(f"-l{name}" for name in names)))
+
+    def load(self, library: Path, recipe: Recipe, solution: Solution) -> Any:
+        """Import the module and take the entry function from it."""
+        module = self._import(_module_name(recipe), library, solution)
+        symbol = solution.get_entry_symbol()
+        function = getattr(module, symbol, None)
+        if not callable(function):
+            exports = ", ".join(name for name in dir(module) if not name.startswith("_")) or "nothing"
+            raise BuildError(solution.name, self.name, f"the module has no function {symbol!r}; it exports {exports}")
+        return function
+
+    def _import(self, name: str, library: Path, solution: Solution) -> ModuleType:
+        import torch  # noqa: F401 - loads the libraries that the module is linked with
+
+        spec = importlib.util.spec_from_loader(name, ExtensionFileLoader(name, str(library)))
+        assert spec is not None
+        try:
+            module = importlib.util.module_from_spec(spec)
+            assert spec.loader is not None
+            spec.loader.exec_module(module)
+        except Exception as error:
+            hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
+            problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
+            raise BuildError(solution.name, self.name, problem) from error
+        return module
+
+
+def _module_name(recipe: Recipe) -> str:
+    return f"fib_torch_{recipe.key}"

@@ -1,0 +1,156 @@
+"""Devices, their names, the environment they run in, and dtypes in torch's and Python's terms.
+
+Importing this imports no torch; nothing here but `hardware_from_device` and `env_snapshot` of a CUDA
+device initialises CUDA in the calling process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+import re
+import runpy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fib_schema import DType, Environment, TensorSpec
+from fib_schema.definition import TORCH_DTYPE_NAMES
+
+from .errors import InvalidDevice, UnknownDType
+
+if TYPE_CHECKING:
+    import torch
+
+_CUDA_DEVICE = re.compile(r"cuda:(0|[1-9][0-9]*)")
+_LIBRARIES: Mapping[str, str] = {
+    "torch": "torch",
+    "triton": "triton",
+    "tilelang": "tilelang",
+    "tvm_ffi": "apache-tvm-ffi",
+}
+
+
+def parse_device(name: str) -> int | None:
+    """The index of a CUDA device, or None for ``cpu``.
+
+    Raises:
+        InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
+    """
+    if name == "cpu":
+        return None
+    match = _CUDA_DEVICE.fullmatch(name)
+    if match is None:
+        raise InvalidDevice(name)
+    return int(match[1])
+
+
+def is_cuda_available() -> bool:
+    """Whether there is a CUDA device, asked of NVML so that this process can still fork afterwards."""
+    import torch
+
+    return torch.cuda.device_count() > 0  # counts through NVML; torch.cuda.is_available() would initialise CUDA
+
+
+def list_cuda_devices() -> list[str]:
+    """The CUDA devices that this process sees: ``cuda:0``, ``cuda:1``, and so on."""
+    import torch
+
+    return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+def hardware_from_device(device: str) -> str:
+    """What a device calls itself: ``torch.cuda.get_device_name`` of it, or ``cpu``.
+
+    Raises:
+        InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
+        RuntimeError: There is no such device.
+    """
+    index = parse_device(device)
+    if index is None:
+        return "cpu"
+    import torch
+
+    if index >= torch.cuda.device_count():
+        have = ", ".join(["cpu", *list_cuda_devices()])
+        raise RuntimeError(f"there is no device {device!r} on this machine (it has {have})")
+    return torch.cuda.get_device_name(index)
+
+
+def env_snapshot(device: str) -> Environment:
+    """The environment of an evaluation: the device's name and the versions that matter.
+
+    Raises:
+        InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
+        RuntimeError: There is no such device.
+    """
+    return Environment(hardware=hardware_from_device(device), libs=library_versions())
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python, CUDA (torch's) and the installed libraries that run kernels."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name, distribution in _LIBRARIES.items():
+        try:
+            found[name] = version(distribution)
+        except PackageNotFoundError:
+            continue
+    if cuda := _torch_cuda_version():
+        found["cuda"] = cuda
+    return found
+
+
+def torch_dtype(dtype: DType | str) -> torch.dtype:
+    """A dtype in torch's terms; ``float4_e2m1`` is ``torch.float4_e2m1fn_x2``, two to a byte.
+
+    Raises:
+        UnknownDType: No definition can have it.
+    """
+    import torch
+
+    found: torch.dtype = getattr(torch, TORCH_DTYPE_NAMES[_known(dtype)])
+    return found
+
+
+def is_dtype_integer(dtype: DType | str) -> bool:
+    """Whether a dtype holds integers; bool does not count.
+
+    Raises:
+        UnknownDType: No definition can have it.
+    """
+    return TensorSpec((), _known(dtype)).is_integer
+
+
+def dtype_str_to_torch_dtype(dtype: str) -> torch.dtype:
+    """`torch_dtype` under its documented name."""
+    return torch_dtype(dtype)
+
+
+def dtype_str_to_python_dtype(dtype: str) -> type[int] | type[float] | type[bool]:
+    """The Python type of a scalar of a dtype.
+
+    Raises:
+        UnknownDType: No definition can have it.
+    """
+    if _known(dtype) is DType.BOOL:
+        return bool
+    return int if is_dtype_integer(dtype) else float
+
+
+def _known(dtype: DType | str) -> DType:
+    try:
+        return DType(dtype)
+    except ValueError as error:
+        raise UnknownDType(dtype, tuple(DType)) from error
+
+
+def _torch_cuda_version() -> str | None:
+    """The CUDA version that torch was built for, read from its version file: importing torch takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).with_name("version.py")
+    cuda = runpy.run_path(str(file)).get("cuda")
+    return cuda if isinstance(cuda, str) else None

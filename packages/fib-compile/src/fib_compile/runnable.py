@@ -1,0 +1,165 @@
+"""Runnable: a built solution, callable in both styles whatever style it was written in.
+
+A solution either returns its outputs (value-returning) or writes into buffers that are passed
+behind its inputs (destination-passing, DPS). What a call in either style has to do is decided when
+the Runnable is made, so that a call pays for its own work only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from fib_schema import Definition
+
+from ._allocation import value_returning
+from ._results import copy_results, list_to_tuple, unpack_single
+
+
+@attrs.frozen
+class RunnableMetadata:
+    """How a runnable was built and what it implements."""
+
+    build_type: str
+    """The builder's name: ``python``, ``triton``, ``tilelang``, ``tvm_ffi``, ``torch``, or a third party's."""
+    definition_name: str
+    solution_name: str
+    destination_passing_style: bool = True
+    """Whether the callable takes its outputs as arguments, behind the inputs."""
+    definition: Definition | None = None
+    """Needed to call by keyword and to convert between the two styles."""
+    misc: Mapping[str, Any] = attrs.field(factory=dict)
+    """What the builder has to say; the keys vary by builder."""
+
+
+class Runnable:
+    """A built solution.
+
+    Args:
+        callable: The function, with the definition's inputs as positional arguments, in order,
+            followed by the outputs if it is destination-passing.
+        metadata: What it is.
+        cleaner: Releases what the build holds; called once.
+        setup: The solution's ``setup`` function, if it exports one; takes the inputs.
+    """
+
+    __slots__ = ("_cleaner", "_function", "_outputs", "_value_returning", "callable", "is_cleaned", "metadata", "setup")
+
+    callable: Callable[..., Any]
+    """What `__call__` calls, for callers who count nanoseconds."""
+    metadata: RunnableMetadata
+    setup: Callable[..., Any] | None
+    is_cleaned: bool
+    """Whether `cleanup` was called."""
+
+    def __init__(
+        self,
+        callable: Callable[..., Any],
+        metadata: RunnableMetadata,
+        cleaner: Callable[[], None] | None = None,
+        *,
+        setup: Callable[..., Any] | None = None,
+    ) -> None:
+        definition = metadata.definition
+        self.callable = callable if metadata.destination_passing_style else unpack_single(callable)
+        self.metadata = metadata
+        self.setup = setup
+        self.is_cleaned = False
+        self._cleaner = cleaner
+        self._function = callable
+        self._value_returning: Callable[..., Any] | None = None  # generated when first called, for it needs torch
+        self._outputs = frozenset(definition.outputs) if definition else frozenset()
+
+    def __repr__(self) -> str:
+        meta = self.metadata
+        return f"<Runnable {meta.solution_name!r} of {meta.definition_name!r}, built by {meta.build_type}>"
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the solution in its own style; a single-element tuple or list is unpacked."""
+        return self.callable(*args)
+
+    def call_kwargs(self, **kwargs: Any) -> Any:
+        """Call by the definition's names.
+
+        Outputs among the names mean destination-passing, inputs alone value-returning, whatever
+        the solution's own style is. Optional inputs may be left out.
+
+        Raises:
+            ValueError: The metadata holds no definition.
+            TypeError: A name is unknown or missing.
+        """
+        definition = self._definition()
+        args = definition.merge_kwargs_to_args((), kwargs)
+        if self._outputs.isdisjoint(kwargs):
+            return self.call_value_returning(*args)
+        return self.call_destination_passing(*args)
+
+    def call_destination_passing(self, *args: Any) -> None:
+        """Call with the inputs followed by the buffers that receive the outputs.
+
+        Raises:
+            ValueError: A result does not have its buffer's shape, or the metadata holds no definition
+                and the solution returns values.
+            TypeError: The number of arguments or results is wrong, or a result has another dtype.
+        """
+        if self.metadata.destination_passing_style:
+            self.callable(*args)
+            return
+        definition = self._definition()
+        count = len(definition.inputs)
+        if len(args) != count + len(definition.outputs):
+            names = ", ".join((*definition.inputs, *definition.outputs))
+            raise TypeError(f"{definition.name} takes ({names}) in this style, got {len(args)} arguments")
+        copy_results(self.callable(*args[:count]), args[count:], definition)
+
+    def call_value_returning(self, *args: Any) -> Any:
+        """Call with the inputs and return the outputs: one as it is, several as a tuple, none as None.
+
+        The outputs of a destination-passing solution are allocated from the definition, on the
+        device of the first tensor among the inputs.
+
+        Raises:
+            ValueError: The metadata holds no definition; an axis has no value or two (`AxisError`).
+            TypeError: The number of arguments is wrong.
+        """
+        if self._value_returning is None:
+            self._value_returning = self._make_value_returning()
+        return self._value_returning(*args)
+
+    def plan(self, *inputs: Any) -> Runnable:
+        """Run the solution's ``setup`` and bind what it returns.
+
+        ``setup`` takes the inputs of a call and may keep only what depends on shapes, integer
+        tensors and scalars; calls of the planned runnable with inputs that agree in these skip that
+        work. A solution without ``setup`` is its own plan.
+
+        Raises:
+            TypeError: ``setup`` returned no dict with string keys.
+        """
+        if self.setup is None:
+            return self
+        prepared = self.setup(*inputs)
+        if not isinstance(prepared, dict) or not all(isinstance(key, str) for key in prepared):
+            name = self.metadata.solution_name
+            raise TypeError(f"setup of {name!r} must return a dict of arguments for the entry point, got {prepared!r}")
+        return Runnable(functools.partial(self._function, **prepared), self.metadata)
+
+    def cleanup(self) -> None:
+        """Release what the build holds; further calls do nothing."""
+        self.is_cleaned = True
+        cleaner, self._cleaner = self._cleaner, None
+        if cleaner is not None:
+            cleaner()
+
+    def _make_value_returning(self) -> Callable[..., Any]:
+        if self.metadata.destination_passing_style:
+            return value_returning(self.callable, self._definition())
+        return list_to_tuple(self.callable)
+
+    def _definition(self) -> Definition:
+        if self.metadata.definition is None:
+            problem = "the metadata holds no definition, which this way of calling needs"
+            raise ValueError(f"runnable {self.metadata.solution_name!r}: {problem}")
+        return self.metadata.definition

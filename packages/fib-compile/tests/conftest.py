@@ -1,0 +1,99 @@
+"""Fixtures that the tests of fib-compile share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
+
+FAST_CPP = """
+#include <tvm/ffi/c_api.h>
+#include <stdint.h>
+
+// TVM-FFI's C interface alone compiles ten times as fast as its C++ one.
+static const DLTensor* tensor(const TVMFFIAny& any) {
+  if (any.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(any.v_obj);
+  return static_cast<const DLTensor*>(any.v_ptr);
+}
+
+extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {
+  const DLTensor* x = tensor(args[0]);
+  const DLTensor* y = tensor(args[1]);
+  for (int64_t i = 0; i < x->shape[0] * x->shape[1]; ++i)
+    static_cast<float*>(y->data)[i] = static_cast<float*>(x->data)[i] + INCREMENT;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
+    return path
+
+
+@pytest.fixture
+def definition() -> Definition:
+    """``y = x + 1`` on ``[n, 4]`` float32."""
+    tensor = TensorSpec(("n", "k"), "float32")
+    return Definition(
+        "add_one",
+        "elementwise",
+        axes={"n": AxisVar(), "k": AxisConst(4)},
+        inputs={"x": tensor},
+        outputs={"y": tensor},
+        reference="def run(x):\n    return x + 1\n",
+    )
+
+
+@pytest.fixture
+def two_inputs() -> Definition:
+    """``c = a - b``, which shows the order of arguments; ``b`` is optional."""
+    tensor = TensorSpec(("n",), "float32")
+    return Definition(
+        "subtract",
+        "elementwise",
+        axes={"n": AxisVar()},
+        inputs={"a": tensor, "b": TensorSpec(("n",), "float32", optional=True)},
+        outputs={"c": tensor},
+        reference="def run(a, b):\n    return a if b is None else a - b\n",
+    )
+
+
+@pytest.fixture
+def make_solution() -> Callable[..., Solution]:
+    """Make a solution from files: ``make_solution({"k.py": text}, language="python", dps=False)``."""
+
+    def make(
+        files: dict[str, str] | str,
+        *,
+        language: str = "python",
+        entry: str | None = None,
+        dps: bool = False,
+        binding: str | None = None,
+        name: str = "solution",
+        **fields: object,
+    ) -> Solution:
+        if isinstance(files, str):
+            files = {"kernel.cpp" if language == "cpp" else "kernel.py": files}
+        entry = entry or f"{next(iter(files))}::run"
+        spec = BuildSpec(language, ("cpu",), entry, destination_passing_style=dps, binding=binding, **fields)
+        sources = tuple(SourceFile(path, content) for path, content in files.items())
+        return Solution(name, "add_one", "tests", spec, sources)
+
+    return make
+
+
+@pytest.fixture
+def fast_cpp(make_solution: Callable[..., Solution]) -> Callable[..., Solution]:
+    """A C++ solution of ``add_one`` that compiles quickly; `increment` makes it another one."""
+
+    def make(increment: int = 1, **fields: object) -> Solution:
+        text = FAST_CPP.replace("INCREMENT", str(increment))
+        return make_solution({"kernel.cpp": text}, language="cpp", dps=True, **fields)
+
+    return make

@@ -1,0 +1,91 @@
+"""CUDA sources compile without a GPU, for the architectures asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import BuildError, TVMFFIBuilder
+from fib_compile._cuda import find_library
+from fib_compile._toolchain import Compiler, find_nvcc
+from fib_compile.device import is_cuda_available
+from fib_schema import Definition, Solution
+
+MakeSolution = Callable[..., Solution]
+
+KERNEL = """
+#include <tvm/ffi/c_api.h>
+#include <stdint.h>
+
+__global__ void AddOne(const float* x, float* y, int64_t n) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) y[i] = x[i] + 1;
+}
+
+static const DLTensor* tensor(const TVMFFIAny& any) {
+  if (any.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(any.v_obj);
+  return static_cast<const DLTensor*>(any.v_ptr);
+}
+
+extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {
+  const DLTensor* x = tensor(args[0]);
+  const DLTensor* y = tensor(args[1]);
+  int64_t n = x->shape[0] * x->shape[1];
+  AddOne<<<(n + 255) / 256, 256>>>(static_cast<const float*>(x->data), static_cast<float*>(y->data), n);
+  return cudaGetLastError() == cudaSuccess ? 0 : -1;
+}
+"""
+
+
+def has_toolchain() -> bool:
+    return isinstance(find_nvcc(), Compiler) and find_library("libcudart.so.13") is not None
+
+
+needs_nvcc = pytest.mark.skipif(not has_toolchain(), reason="needs nvcc and libcudart of CUDA 13")
+
+
+@pytest.fixture
+def cuda_solution(make_solution: MakeSolution) -> Solution:
+    return make_solution({"kernel.cu": KERNEL}, language="cuda", dps=True)
+
+
+@needs_nvcc
+def test_a_kernel_compiles_loads_and_is_found_again(
+    definition: Definition, cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+    runnable = TVMFFIBuilder().build(definition, cuda_solution)
+
+    library = Path(runnable.metadata.misc["library"])
+    facts = json.loads(library.with_name("manifest.json").read_text())["facts"]
+    assert facts["architectures"] == ["9.0a"]
+    assert facts["libraries"] == ["libcudart.so.13"]
+    assert b"sm_90a" in library.read_bytes()
+
+    monkeypatch.setenv("FIB_CACHE_ONLY", "1")
+    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == str(library)
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
+    with pytest.raises(BuildError, match="FIB_CACHE_ONLY forbids compiling; and the cache holds no library that fits"):
+        TVMFFIBuilder().build(definition, cuda_solution)
+
+
+@needs_nvcc
+def test_an_error_of_nvcc_is_shown(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+    with pytest.raises(BuildError) as caught:
+        TVMFFIBuilder().build(definition, make_solution({"k.cu": "int f() { return x; }"}, language="cuda"))
+
+    assert caught.value.details[0] == 'k.cu(1): error: identifier "x" is undefined'
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_cuda_available() or not has_toolchain(), reason="needs a CUDA device and nvcc")
+def test_a_kernel_computes(definition: Definition, cuda_solution: Solution) -> None:
+    x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
+
+    assert torch.equal(TVMFFIBuilder().build(definition, cuda_solution).call_value_returning(x), x + 1)

@@ -1,0 +1,288 @@
+"""PythonBuilder imports a solution as a package of its own and checks its entry point."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from fib_compile import BuildError, PythonBuilder
+from fib_schema import Definition, Solution, SupportedLanguages
+
+MakeSolution = Callable[..., Solution]
+X = torch.zeros(2, 4)
+A, B = torch.tensor([5.0]), torch.tensor([3.0])
+
+
+def failure(definition: Definition, solution: Solution) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        PythonBuilder().build(definition, solution)
+    return caught.value
+
+
+def test_python_solutions_alone_are_taken(make_solution: MakeSolution) -> None:
+    python = make_solution("def run(x): ...")
+
+    assert PythonBuilder().can_build(python)
+    spec = attrs.evolve(python.spec, language=SupportedLanguages.TRITON)
+    assert not PythonBuilder().can_build(attrs.evolve(python, spec=spec))
+
+
+def test_a_solution_is_imported_and_run(definition: Definition, make_solution: MakeSolution) -> None:
+    runnable = PythonBuilder().build(definition, make_solution("def run(x):\n    return x + 1\n"))
+
+    assert torch.equal(runnable(X), X + 1)
+    assert runnable.metadata.build_type == "python"
+    assert runnable.metadata.solution_name == "solution"
+    assert runnable.setup is None
+
+
+def test_sources_are_written_below_the_build_folder_only(
+    definition: Definition, make_solution: MakeSolution, cache_path: Path
+) -> None:
+    files = {"k.py": "from .sub.part import f as run\n", "sub/part.py": "def f(x):\n    return x\n"}
+    runnable = PythonBuilder().build(definition, make_solution(files))
+
+    folder = Path(runnable.metadata.misc["folder"])
+    assert folder.is_relative_to(cache_path)
+    assert (folder / "sub" / "part.py").read_text() == files["sub/part.py"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from .helper import f",
+        "from . import helper; f = helper.f",
+        "from helper import f",
+        "import helper; f = helper.f",
+        "import helper as h; f = h.f",
+        "import tools.deep as d; f = d.f",
+        "import tools.deep; f = tools.deep.f",
+        "from tools import deep; f = deep.f",
+        "from tools.deep import f",
+    ],
+)
+def test_own_files_are_importable(definition: Definition, make_solution: MakeSolution, statement: str) -> None:
+    files = {
+        "k.py": f"{statement}\ndef run(x):\n    return f(x)\n",
+        "helper.py": "def f(x):\n    return x + 1\n",
+        "tools/deep.py": "from helper import f\n",
+    }
+    runnable = PythonBuilder().build(definition, make_solution(files))
+
+    assert torch.equal(runnable(X), X + 1)
+    assert "helper" not in sys.modules
+    assert "tools" not in sys.modules
+
+
+def test_own_files_win_over_installed_modules_of_their_name(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    files = {"k.py": "import json\ndef run(x):\n    return json.f(x)\n", "json.py": "def f(x):\n    return x + 7\n"}
+
+    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 7)
+    assert "f" not in vars(sys.modules["json"])
+
+
+def test_a_file_does_not_import_itself_by_its_own_name(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {"torch.py": "import torch\ndef run(x):\n    return torch.add(x, 1)\n"}
+
+    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
+
+
+def test_own_files_are_importable_while_running(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {
+        "k.py": "def run(x):\n    from helper import f\n    return f(x)\n",
+        "helper.py": "def f(x):\n    return x + 1\n",
+    }
+
+    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
+
+
+def test_files_beside_the_entry_file_are_importable(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {
+        "src/k.py": "from helper import f\nimport top\ndef run(x):\n    return f(x) + top.ONE\n",
+        "src/helper.py": "def f(x):\n    return x + 1\n",
+        "top.py": "ONE = 1\n",
+    }
+
+    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 2)
+
+
+def test_a_package_file_may_be_the_entry_file(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {"__init__.py": "from .part import run\n", "part.py": "def run(x):\n    return x + 1\n"}
+
+    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
+
+
+def test_two_solutions_with_equal_file_names_do_not_mix(definition: Definition, make_solution: MakeSolution) -> None:
+    def files(number: int) -> dict[str, str]:
+        return {"k.py": "from helper import N\ndef run(x):\n    return x + N\n", "helper.py": f"N = {number}\n"}
+
+    first, second = (PythonBuilder().build(definition, make_solution(files(n))) for n in (1, 2))
+    assert torch.equal(first(X), X + 1)
+    assert torch.equal(second(X), X + 2)
+
+
+def test_cleanup_forgets_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
+    before = set(sys.modules)
+    finders = list(sys.meta_path)
+    files = {"k.py": "import helper\ndef run(x):\n    return x\n", "helper.py": ""}
+
+    runnable = PythonBuilder().build(definition, make_solution(files))
+    assert set(sys.modules) - before
+    runnable.cleanup()
+    assert set(sys.modules) - before == set()
+    assert sys.meta_path == finders
+
+
+def test_cleaning_one_build_leaves_a_later_one_alone(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution("def run(x):\n    return x\n")
+    first, second = (PythonBuilder().build(definition, solution) for _ in range(2))
+    package = second.metadata.misc["package"]
+
+    first.cleanup()
+    assert package in sys.modules
+    second.cleanup()
+    assert package not in sys.modules
+
+
+def test_changed_sources_on_disk_are_written_again(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution("def run(x):\n    return x + 1\n")
+    folder = Path(PythonBuilder().build(definition, solution).metadata.misc["folder"])
+
+    (folder / "kernel.py").write_text("def run(x):\n    return x - 1\n")
+    assert torch.equal(PythonBuilder().build(definition, solution)(X), X + 1)
+    (folder / "kernel.py").unlink()
+    assert torch.equal(PythonBuilder().build(definition, solution)(X), X + 1)
+
+
+def test_a_missing_entry_point_lists_what_there_is(definition: Definition, make_solution: MakeSolution) -> None:
+    error = failure(definition, make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
+
+    assert error.problem == "'kernel.py' has no 'run'; it exports main, other"
+
+
+def test_an_entry_point_must_be_callable(definition: Definition, make_solution: MakeSolution) -> None:
+    assert "is not callable but of type 'int'" in str(failure(definition, make_solution("run = 3\n")))
+
+
+def test_the_entry_file_must_be_a_python_file(definition: Definition, make_solution: MakeSolution) -> None:
+    assert "must end in '.py'" in str(failure(definition, make_solution({"k.txt": "def run(x): ..."})))
+    assert "without dots" in str(failure(definition, make_solution({"k.v2.py": "def run(x): ..."})))
+
+
+def test_a_failing_import_shows_the_solutions_own_lines(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {"k.py": "from .part import f\n", "part.py": "import json\nf = json.loads('{')\n"}
+    error = failure(definition, make_solution(files))
+
+    assert error.problem.startswith("importing 'k.py' failed with JSONDecodeError: ")
+    assert "f = json.loads('{')" in "\n".join(error.details)
+    assert 'File "part.py", line 2' in "\n".join(error.details)
+    assert "decoder.py" not in "\n".join(error.details)
+
+
+def test_a_syntax_error_shows_the_place(definition: Definition, make_solution: MakeSolution) -> None:
+    error = failure(definition, make_solution("def run(x)\n    return x\n"))
+
+    assert "SyntaxError" in error.problem
+    assert "def run(x)" in "\n".join(error.details)
+
+
+def test_exit_during_the_import_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
+    assert "called exit with code 3" in str(failure(definition, make_solution("raise SystemExit(3)\n")))
+
+
+def test_a_failed_import_leaves_nothing_behind(definition: Definition, make_solution: MakeSolution) -> None:
+    before = set(sys.modules), list(sys.meta_path)
+
+    failure(definition, make_solution({"k.py": "import part\nraise OSError\n", "part.py": ""}))
+    failure(definition, make_solution("def run(): ...\n"))
+    assert (set(sys.modules), sys.meta_path) == before
+
+
+@pytest.mark.parametrize("signature", ["", "x, y", "*, y"])
+def test_a_wrong_number_of_parameters_shows_both_signatures(
+    definition: Definition, make_solution: MakeSolution, signature: str
+) -> None:
+    error = failure(definition, make_solution(f"def run({signature}): ...\n"))
+
+    assert f"wrong signature (value-returning style): expected (x), found run({signature})" in str(error)
+
+
+def test_dps_expects_the_outputs_too(definition: Definition, make_solution: MakeSolution) -> None:
+    error = failure(definition, make_solution("def run(x): ...\n", dps=True))
+
+    assert "wrong signature (destination-passing style): expected (x, y), found run(x)" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def run(a, b):\n    return a - b\n",
+        "def run(b, a):\n    return a - b\n",
+        "def run(first, second):\n    return first - second\n",
+        "def run(*args):\n    return args[0] - args[1]\n",
+        "def run(a, b=None, extra=0):\n    return a - b\n",
+        "def run(*, b, a):\n    return a - b\n",
+        "def run(b, /, a):\n    return a - b\n",
+        "import functools, operator\nrun = operator.sub\n",
+        "class K:\n    def __call__(self, b, a):\n        return a - b\nrun = K()\n",
+    ],
+)
+def test_arguments_go_by_name_where_the_names_are_the_definitions(
+    two_inputs: Definition, make_solution: MakeSolution, text: str
+) -> None:
+    runnable = PythonBuilder().build(two_inputs, make_solution(text))
+
+    assert runnable(A, B).item() == 2
+    assert runnable.call_kwargs(b=B, a=A).item() == 2
+
+
+def test_reordered_arguments_may_still_be_left_out(two_inputs: Definition, make_solution: MakeSolution) -> None:
+    runnable = PythonBuilder().build(
+        two_inputs, make_solution("def run(b, a):\n    return a if b is None else a - b\n")
+    )
+
+    assert runnable(A).item() == 5
+
+
+def test_dps_arguments_go_by_name_too(two_inputs: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution("def run(c, b, a):\n    c.copy_(a - b)\n", dps=True)
+
+    assert PythonBuilder().build(two_inputs, solution).call_value_returning(A, B).item() == 2
+
+
+@pytest.mark.parametrize(
+    "parameters", ["a, b, factor", "b, a, factor", "a, b, *, factor", "a, b, **factor", "x, y, factor"]
+)
+def test_setup_prepares_extra_arguments(two_inputs: Definition, make_solution: MakeSolution, parameters: str) -> None:
+    a, b = ("x", "y") if "x" in parameters else ("a", "b")
+    text = (
+        "def setup(b, a):\n    return {'factor': a.shape[0] + 1}\n"
+        f"def run({parameters}):\n"
+        "    factor = factor['factor'] if isinstance(factor, dict) else factor\n"
+        f"    return ({a} - {b}) * factor\n"
+    )
+    runnable = PythonBuilder().build(two_inputs, make_solution(text))
+
+    assert runnable.setup is not None
+    assert runnable.plan(A, B)(A, B).item() == 4
+
+
+def test_setup_as_the_entry_point_is_no_setup(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution("def setup(x):\n    return x + 1\n", entry="kernel.py::setup")
+
+    assert PythonBuilder().build(definition, solution).setup is None
+
+
+def test_an_unwritable_cache_names_the_variable(
+    definition: Definition, make_solution: MakeSolution, cache_path: Path
+) -> None:
+    cache_path.write_text("a file where the folder should be")
+
+    assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, make_solution("def run(x): ...")))

@@ -1,0 +1,75 @@
+"""TorchBuilder compiles extension modules of torch, with g++ alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import BuildError, TorchBuilder
+from fib_schema import Definition, Solution
+
+MakeSolution = Callable[..., Solution]
+
+KERNEL = """
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
+
+at::Tensor AddOne(const at::Tensor& x) { return x.add(1); }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &AddOne); }
+"""
+
+FAST = """
+#include <Python.h>
+
+// A module without torch's headers compiles fifty times as fast.
+#define JOIN2(a, b) a##b
+#define JOIN(a, b) JOIN2(a, b)
+
+static PyObject* Run(PyObject*, PyObject* x) { Py_INCREF(x); return x; }
+static PyMethodDef methods[] = {{"run", Run, METH_O, ""}, {nullptr, nullptr, 0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "m", nullptr, -1, methods};
+extern "C" PyObject* JOIN(PyInit_, TORCH_EXTENSION_NAME)() { return PyModule_Create(&module); }
+"""
+
+
+def solution_of(text: str, make_solution: MakeSolution, **fields: object) -> Solution:
+    return make_solution(text, language="cpp", binding="torch", **fields)
+
+
+def test_solutions_with_the_torch_binding_alone_are_taken(make_solution: MakeSolution) -> None:
+    assert TorchBuilder().can_build(solution_of("", make_solution))
+    assert not TorchBuilder().can_build(make_solution("", language="cpp"))
+    assert not TorchBuilder().can_build(make_solution(""))
+    assert TorchBuilder.is_available() == (find_spec("torch") is not None)
+
+
+def test_a_real_extension(definition: Definition, make_solution: MakeSolution) -> None:
+    runnable = TorchBuilder().build(definition, solution_of(KERNEL, make_solution))
+
+    x = torch.zeros(2, 4)
+    assert torch.equal(runnable(x), x + 1)
+    y = torch.empty(2, 4)
+    runnable.call_destination_passing(x, y)
+    assert torch.equal(y, x + 1)
+
+
+def test_a_module_is_compiled_once(definition: Definition, make_solution: MakeSolution) -> None:
+    first, second = (TorchBuilder().build(definition, solution_of(FAST, make_solution)) for _ in range(2))
+
+    assert first("x") == "x"
+    assert first.metadata.misc["library"] == second.metadata.misc["library"]
+    assert Path(first.metadata.misc["library"]).is_file()
+
+
+def test_a_missing_function_lists_what_is_exported(definition: Definition, make_solution: MakeSolution) -> None:
+    with pytest.raises(BuildError, match="the module has no function 'rnu'; it exports run"):
+        TorchBuilder().build(definition, solution_of(FAST, make_solution, entry="kernel.cpp::rnu"))
+
+
+def test_sources_without_a_module_say_what_is_missing(definition: Definition, make_solution: MakeSolution) -> None:
+    with pytest.raises(BuildError, match="is PYBIND11_MODULE"):
+        TorchBuilder().build(definition, solution_of("int x;\n", make_solution))

@@ -1,0 +1,315 @@
+"""TVMFFIBuilder compiles C++ once, verifies what it finds, and explains failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import BuildError, TVMFFIBuilder
+from fib_compile._artefacts import ArtefactStore
+from fib_compile._recipe import make_recipe
+from fib_schema import Definition, Solution, format_json
+
+MakeSolution = Callable[..., Solution]
+X = torch.zeros(2, 4)
+
+KERNEL = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+#include "scale/factor.h"
+
+namespace ffi = tvm::ffi;
+
+void AddOne(ffi::TensorView x, ffi::TensorView y) {
+  const float* from = static_cast<float*>(x.data_ptr());
+  float* to = static_cast<float*>(y.data_ptr());
+  for (int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] + FACTOR;
+}
+
+ffi::Tensor Same(ffi::Tensor x) { return x; }
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, AddOne);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(same, Same);
+"""
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys that were compiled, in order."""
+    keys: list[str] = []
+    add = ArtefactStore.add
+
+    def counted(self: ArtefactStore, key: str, *args: object) -> Path:
+        keys.append(key)
+        return add(self, key, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ArtefactStore, "add", counted)
+    return keys
+
+
+def failure(definition: Definition, solution: Solution) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        TVMFFIBuilder().build(definition, solution)
+    return caught.value
+
+
+def library(runnable: object) -> Path:
+    return Path(runnable.metadata.misc["library"])  # type: ignore[attr-defined]
+
+
+def test_c_and_cuda_without_a_torch_binding_are_taken(make_solution: MakeSolution) -> None:
+    def takes(language: str, binding: str | None) -> bool:
+        return TVMFFIBuilder().can_build(make_solution("", language=language, binding=binding))
+
+    assert takes("cpp", None)
+    assert takes("cuda", "tvm-ffi")
+    assert not takes("cpp", "torch")
+    assert not takes("python", None)
+
+
+def test_a_real_kernel_with_a_header_in_a_folder(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {"src/kernel.cpp": KERNEL, "scale/factor.h": "#define FACTOR 1\n"}
+    runnable = TVMFFIBuilder().build(definition, make_solution(files, language="cpp", dps=True))
+
+    assert torch.equal(runnable.call_value_returning(X), X + 1)
+    y = torch.empty(2, 4)
+    runnable(X, y)
+    assert torch.equal(y, X + 1)
+    same = make_solution(files, language="cpp", entry="src/kernel.cpp::same")
+    assert torch.equal(TVMFFIBuilder().build(definition, same)(X), X)
+
+
+def test_a_missing_function_lists_what_is_exported(definition: Definition, fast_cpp: MakeSolution) -> None:
+    error = failure(definition, fast_cpp(entry="kernel.cpp::rnu"))
+
+    assert error.problem == "the library has no function 'rnu'; it exports run"
+
+
+def test_a_compiler_error_is_shown_with_its_command_and_log(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    error = failure(definition, make_solution("int run() {\n  return 1\n}\n", language="cpp"))
+
+    assert error.problem == "does not compile"
+    assert error.details[0].startswith("kernel.cpp:2:11: error: expected ';'")
+    assert error.exit_code == 1
+    assert error.command is not None
+    assert "-c kernel.cpp" in error.command
+    assert error.log_path is not None
+    assert "expected ';'" in Path(error.log_path).read_text()
+
+
+def test_a_failure_is_remembered_for_the_same_compiler(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = make_solution("int run() { return 1 }\n", language="cpp")
+    first = failure(definition, solution)
+    monkeypatch.setattr("fib_compile._compile.compile_library", None)  # would fail if it were called
+
+    again = failure(definition, solution)
+    assert "known from an earlier build" in again.problem
+    assert (again.details, again.command, again.exit_code) == (first.details, first.command, first.exit_code)
+    assert again.log_path is not None
+    assert Path(again.log_path).exists()
+
+
+@pytest.mark.parametrize(("message", "code"), [("cc1plus: out of memory", 1), ("error: x", 137)])
+def test_a_failure_of_the_machine_is_not_remembered(
+    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, message: str, code: int
+) -> None:
+    broken = tmp_path / "broken"
+    broken.touch()
+    wrapper = tmp_path / "c++"
+    trouble = f"case \"$*\" in *' -c '*) [ -e {broken} ] && echo '{message}' && exit {code};; esac"
+    wrapper.write_text(f'#!/bin/sh\n{trouble}\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(wrapper))
+        assert failure(definition, fast_cpp()).exit_code == code
+        broken.unlink()
+        assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
+
+
+def test_a_linker_error_is_shown(definition: Definition, make_solution: MakeSolution) -> None:
+    files = {"a.cpp": "int f() { return 1; }\n", "b.cpp": "int f() { return 2; }\n"}
+
+    assert any(
+        "multiple definition" in line
+        for line in failure(definition, make_solution(files, language="cpp", entry="a.cpp::run")).details
+    )
+
+
+def test_a_symbol_that_no_library_has_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
+    text = 'extern "C" int nowhere(); extern "C" int __tvm_ffi_run() { return nowhere(); }\n'
+
+    assert "undefined reference to `nowhere'" in str(failure(definition, make_solution(text, language="cpp")))
+
+
+def test_nothing_to_compile_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
+    error = failure(definition, make_solution({"k.h": ""}, language="cpp"))
+
+    assert error.problem == "has nothing to compile among its sources (k.h)"
+
+
+def test_a_library_is_compiled_once(definition: Definition, fast_cpp: MakeSolution, compiled: list[str]) -> None:
+    first, second = (TVMFFIBuilder().build(definition, fast_cpp()) for _ in range(2))
+
+    assert library(first) == library(second)
+    assert len(compiled) == 1
+
+
+def test_other_sources_are_another_library(definition: Definition, fast_cpp: MakeSolution, compiled: list[str]) -> None:
+    results = [TVMFFIBuilder().build(definition, fast_cpp(n)).call_value_returning(X) for n in (1, 2)]
+
+    assert [result[0, 0].item() for result in results] == [1, 2]
+    assert len(compiled) == 2
+
+
+def test_the_key_covers_builder_abi_and_interface(
+    definition: Definition, two_inputs: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def key(definition: Definition, solution: Solution) -> str:
+        return make_recipe(TVMFFIBuilder(), definition, solution).key
+
+    keys = {key(definition, fast_cpp()), key(two_inputs, fast_cpp()), key(definition, fast_cpp(2))}
+    monkeypatch.setattr(TVMFFIBuilder, "version", 99)
+    keys.add(key(definition, fast_cpp()))
+    monkeypatch.setattr(TVMFFIBuilder, "abi", lambda self: "another")
+    keys.add(key(definition, fast_cpp()))
+    assert len(keys) == 5
+
+
+def test_another_compiler_makes_another_library(
+    definition: Definition, fast_cpp: MakeSolution, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrapper = tmp_path / "other-c++"
+    wrapper.write_text('#!/bin/sh\n[ "$1" = --version ] && echo other 1.0 && exit\nexec c++ "$@"\n')
+    wrapper.chmod(0o755)
+
+    first = TVMFFIBuilder().build(definition, fast_cpp())
+    monkeypatch.setenv("CXX", str(wrapper))
+    second = TVMFFIBuilder().build(definition, fast_cpp())
+    assert library(first) != library(second)
+    assert len(compiled) == 2
+
+
+def test_without_a_compiler_a_published_library_is_used(
+    definition: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = TVMFFIBuilder().build(definition, fast_cpp())
+    monkeypatch.setenv("CXX", "no-such-compiler")
+
+    assert library(TVMFFIBuilder().build(definition, fast_cpp())) == library(built)
+    assert "CXX is 'no-such-compiler', which cannot be run" in str(failure(definition, fast_cpp(2)))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest", "no manifest"])
+def test_a_damaged_library_never_reaches_the_loader(
+    definition: Definition, fast_cpp: MakeSolution, compiled: list[str], damage: str
+) -> None:
+    path = library(TVMFFIBuilder().build(definition, fast_cpp(3)))
+    data = path.read_bytes()
+    manifest = path.with_name("manifest.json")
+    copy = path.with_name("copy")  # what is loaded stays mapped: change another file
+    copy.write_bytes(data[:-100] if damage == "truncate" else data[:200] + bytes(8) + data[208:])
+    match damage:
+        case "remove":
+            path.unlink()
+        case "manifest":
+            manifest.write_text("{")
+        case "no manifest":
+            manifest.unlink()
+        case _:
+            copy.replace(path)
+
+    again = TVMFFIBuilder().build(definition, fast_cpp(3))
+    assert torch.equal(again.call_value_returning(X), X + 3)
+    assert library(again).read_bytes() == data or library(again).stat().st_size == len(data)
+    assert len(compiled) == 2
+
+
+def test_a_file_where_the_cache_should_be_names_the_variable(
+    definition: Definition, fast_cpp: MakeSolution, cache_path: Path
+) -> None:
+    cache_path.write_text("")
+
+    assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, fast_cpp()))
+
+
+def test_nothing_temporary_stays(definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution) -> None:
+    TVMFFIBuilder().build(definition, fast_cpp())
+    failure(definition, make_solution("error", language="cpp"))
+
+    folder = TVMFFIBuilder().build_folder
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_manifest_says_where_a_library_is_from(definition: Definition, fast_cpp: MakeSolution) -> None:
+    runnable = TVMFFIBuilder().build(definition, fast_cpp())
+
+    facts = json.loads(library(runnable).with_name("manifest.json").read_text())["facts"]
+    assert facts["solution"] == "solution"
+    assert facts["abi"].startswith("tvm-ffi-")
+
+
+CHILD = """
+import sys
+from fib_compile import TVMFFIBuilder
+from fib_schema import Definition, Solution, parse_json
+
+definition, solution = sys.stdin.read().split("\\0")
+runnable = TVMFFIBuilder().build(parse_json(definition, Definition), parse_json(solution, Solution))
+print(runnable.metadata.misc["library"])
+"""
+
+
+def start(definition: Definition, solution: Solution, **environment: str) -> subprocess.Popen[str]:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    assert child.stdin
+    child.stdin.write(f"{format_json(definition)}\0{format_json(solution)}")
+    child.stdin.close()
+    child.stdin = None
+    return child
+
+
+def test_processes_compile_a_solution_once(definition: Definition, fast_cpp: MakeSolution, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    wrapper = tmp_path / "c++"
+    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) echo >> {count};; esac\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    children = [start(definition, fast_cpp(), CXX=str(wrapper)) for _ in range(3)]
+
+    paths = {child.communicate(timeout=60)[0] for child in children}
+    assert len(paths) == 1
+    assert count.read_text() == "\n"
+
+
+def test_a_killed_build_leaves_nothing_that_is_loaded(
+    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, compiled: list[str]
+) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    stuck = f'case "$*" in *-shared*) echo half > .library.so; echo > {fifo}; exit 1;; esac'
+    wrapper = tmp_path / "c++"
+    wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    child = start(definition, fast_cpp(), CXX=str(wrapper))
+    with fifo.open():  # the linker has started, and waits until we close this
+        child.send_signal(signal.SIGKILL)
+        child.communicate(timeout=60)
+
+    assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
+    assert len(compiled) == 1

@@ -1,0 +1,131 @@
+"""The command builds ahead of time and looks after the cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_compile.cli import main
+from fib_compile.inventory import cache_root
+from fib_schema import Definition, Solution, save_json_file
+
+MakeSolution = Callable[..., Solution]
+
+
+@pytest.fixture
+def dataset(definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution, tmp_path: Path) -> Path:
+    """Two C++ solutions, one that does not compile, one in Python."""
+    root = tmp_path / "dataset"
+    solutions = [
+        fast_cpp(1, name="one"),
+        fast_cpp(2, name="two"),
+        make_solution("syntax error\n", language="cpp", name="broken"),
+        make_solution("raise SystemExit('not imported')\n", name="python"),
+    ]
+    (root / "definitions" / "elementwise").mkdir(parents=True)
+    save_json_file(definition, root / "definitions" / "elementwise" / "add_one.json")
+    for solution in solutions:
+        folder = root / "solutions" / "tests" / "elementwise" / "add_one"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_json_file(solution, folder / f"{solution.name}.json")
+    return root
+
+
+def test_build_compiles_what_can_be_and_summarises_failures(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(dataset), "-j", "2"]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("2 built, 1 cached, 1 failed\n")
+    assert "solution 'broken' (tvm_ffi): does not compile" in output.out
+    assert output.err.count("\n") == 4
+    assert "[4/4]" in output.err
+
+    assert main(["build", str(dataset)]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("0 built, 3 cached, 1 failed\n")
+    assert "known from an earlier build" in output.out
+
+
+def test_build_takes_names(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(dataset), "--definitions", "add_one", "--solutions", "one"]) == 0
+    assert capsys.readouterr().out == "1 built, 0 cached, 0 failed\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--definitions", "add_oen"], "no definition is named 'add_oen'; did you mean 'add_one'?"),
+        (["--solutions", "brokn"], "no solution is named 'brokn'; did you mean 'broken'"),
+        (["--arch", "sm_90"], "'sm_90' is no architecture"),
+    ],
+)
+def test_a_name_that_matches_nothing_is_an_error(
+    dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["build", str(dataset), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_data_set_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(tmp_path / "nowhere")]) == 2
+    assert "no data set" in capsys.readouterr().err
+
+
+def test_a_command_out_of_time_or_memory_fails_and_is_tried_again(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["build", str(dataset), "--solutions", "one", "--timeout", "0.000001"]) == 1
+    assert "takes too long to compile" in capsys.readouterr().out
+    assert main(["build", str(dataset), "--solutions", "one", "--memory", "0.00001"]) == 1
+    assert "does not compile" in capsys.readouterr().out
+    assert main(["build", str(dataset), "--solutions", "one"]) == 0
+
+
+def test_the_cache_is_listed_measured_and_pruned(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["build", str(dataset)])
+    capsys.readouterr()
+
+    assert main(["cache", "ls"]) == 0
+    listing = capsys.readouterr().out
+    assert listing.count("library") == 2
+    assert " one\n" in listing
+    assert listing.count("  failure ") == listing.count("  log ") - 2 == 1
+
+    assert main(["cache", "size"]) == 0
+    assert "tvm_ffi (" in capsys.readouterr().out
+
+    assert main(["cache", "prune", "--failures"]) == 0
+    assert capsys.readouterr().out.startswith("removed 1 entries")
+    main(["build", str(dataset)])
+    assert "known from an earlier build" not in capsys.readouterr().out
+
+    assert main(["cache", "prune"]) == 0
+    capsys.readouterr()
+    main(["cache", "ls"])
+    assert capsys.readouterr().out.count("\n") == 2
+
+    assert main(["cache", "prune", "--older-than", "1"]) == 0
+    assert capsys.readouterr().out == "removed 0 entries, 0 B\n"
+    assert main(["cache", "prune", "--all"]) == 0
+    main(["cache", "ls"])
+    assert capsys.readouterr().out.startswith("removed 2 entries")
+
+
+def test_temporary_folders_go_when_they_are_old(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new, old = (cache_root() / "tvm_ffi" / f".tmp-{age}" for age in ("new", "old"))
+    for folder in (new, old):
+        folder.mkdir(parents=True)
+        (folder / "half").write_text("x")
+    os.utime(old, (0, 0))
+
+    main(["cache", "prune"])
+    assert capsys.readouterr().out == "removed 1 entries, 1 B\n"
+    assert new.exists()
+    assert not old.exists()
+
+
+def test_an_empty_cache_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "ls"]) == 0
+    assert main(["cache", "prune", "--all"]) == 0
+    assert capsys.readouterr().out == "removed 0 entries, 0 B\n"

@@ -1,0 +1,62 @@
+"""What to compile for: the variable, the devices, the solution's hardware, in this order."""
+
+from __future__ import annotations
+
+import pytest
+from fib_compile import _cuda
+from fib_compile._cuda import InvalidArch, architectures, gencode_flags, parse_architectures
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cuda, "_of_devices", lambda: ())
+    monkeypatch.delenv("FIB_CUDA_ARCH_LIST", raising=False)
+
+
+def test_a_list_may_be_separated_in_the_usual_ways() -> None:
+    assert parse_architectures("9.0a, 8.0;12.0+PTX 8.0") == ("12.0+PTX", "8.0", "9.0a")
+
+
+@pytest.mark.parametrize("text", ["sm_90", "9", "9.0b", "9.0a+ptx"])
+def test_a_malformed_list_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArch, match="is no architecture"):
+        parse_architectures(text)
+
+
+def test_flags_of_nvcc() -> None:
+    assert gencode_flags(("9.0a", "12.0+PTX")) == (
+        "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_120,code=[sm_120,compute_120]",
+    )
+
+
+def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
+    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    assert architectures(("NVIDIA H200",)) == ("8.0",)
+
+
+def test_then_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    assert architectures(("NVIDIA B200",)) == ("9.0a",)
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("NVIDIA H200", "9.0a"),
+        ("NVIDIA H100 80GB HBM3", "9.0a"),
+        ("NVIDIA GB200", "10.0a"),
+        ("NVIDIA A100-SXM4-80GB", "8.0"),
+        ("NVIDIA L40S", "8.9"),
+        ("NVIDIA L4", "8.9"),
+        ("NVIDIA A10G", "8.6"),
+    ],
+)
+def test_then_the_hardware_that_a_solution_is_for(name: str, arch: str) -> None:
+    assert architectures((name,)) == (arch,)
+
+
+def test_nothing_known_says_what_to_set() -> None:
+    with pytest.raises(InvalidArch, match="set FIB_CUDA_ARCH_LIST"):
+        architectures(("cpu",))

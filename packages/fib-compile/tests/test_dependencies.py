@@ -1,0 +1,78 @@
+"""Dependencies resolve to headers and libraries, or say what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
+from fib_schema import Definition, Solution
+
+MakeSolution = Callable[..., Solution]
+
+CUTLASS = """
+#include <cutlass/version.h>
+extern "C" int __tvm_ffi_run() { return CUTLASS_MAJOR; }
+"""
+
+
+@pytest.fixture
+def cutlass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that looks like CUTLASS's."""
+    header = tmp_path / "cutlass" / "include" / "cutlass" / "version.h"
+    header.parent.mkdir(parents=True)
+    header.write_text("#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 2\n#define CUTLASS_PATCH 1\n")
+    monkeypatch.setenv("CUTLASS_PATH", str(tmp_path / "cutlass"))
+    return header
+
+
+def build(definition: Definition, make_solution: MakeSolution, *names: str, text: str = CUTLASS) -> str:
+    solution = make_solution(text, language="cpp", dependencies=names)
+    return str(TVMFFIBuilder().build(definition, solution).metadata.misc["library"])
+
+
+def test_an_unknown_name_lists_those_that_are_known(definition: Definition, make_solution: MakeSolution) -> None:
+    with pytest.raises(BuildError, match=r"'boost' is unknown \(known: cublas, cudnn, cutlass, torch, triton\)"):
+        build(definition, make_solution, "boost")
+
+
+def test_headers_are_found(definition: Definition, make_solution: MakeSolution, cutlass: Path) -> None:
+    assert Path(build(definition, make_solution, "CUTLASS >= 4")).is_file()
+
+
+def test_another_version_makes_another_library(
+    definition: Definition, make_solution: MakeSolution, cutlass: Path
+) -> None:
+    first = build(definition, make_solution, "cutlass")
+    cutlass.write_text(cutlass.read_text().replace("4", "5"))
+    assert build(definition, make_solution, "cutlass") != first
+
+
+def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(
+    definition: Definition, make_solution: MakeSolution, cutlass: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build(definition, make_solution, "cutlass")
+    monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
+    assert build(definition, make_solution, "cutlass") == first
+    with pytest.raises(BuildError, match="install 'nvidia-cutlass'"):
+        build(definition, make_solution, "cutlass", text=CUTLASS + "// other")
+
+
+def test_a_cuda_library_that_is_missing_names_its_package(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_HOME", "/nowhere")
+    monkeypatch.setattr("fib_compile._cuda.find_spec", lambda name: None)
+    with pytest.raises(BuildError, match=r"needs cublas_v2.h and libcublas.so.*install 'nvidia-cublas'"):
+        build(definition, make_solution, "cublas")
+
+
+def test_python_solutions_say_what_is_not_installed(definition: Definition, make_solution: MakeSolution) -> None:
+    text = "def run(x):\n    return x + 1\n"
+    solution = make_solution(text, dependencies=("torch>=2.0", "attrs", "pytest"))
+    assert torch.equal(PythonBuilder().build(definition, solution)(torch.zeros(1, 4)), torch.ones(1, 4))
+
+    with pytest.raises(BuildError, match="'no-such-thing' is not installed; install it: pip install no-such-thing"):
+        PythonBuilder().build(definition, make_solution(text, dependencies=("no-such-thing==1",)))

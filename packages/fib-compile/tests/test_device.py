@@ -1,0 +1,90 @@
+"""Device names, the environment snapshot and dtypes."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import torch
+from fib_compile import InvalidDevice, UnknownDType
+from fib_compile.device import (
+    dtype_str_to_python_dtype,
+    dtype_str_to_torch_dtype,
+    env_snapshot,
+    hardware_from_device,
+    is_cuda_available,
+    is_dtype_integer,
+    list_cuda_devices,
+    parse_device,
+    torch_dtype,
+)
+from fib_schema import DType
+
+
+def test_devices_are_the_cpu_or_numbered() -> None:
+    assert parse_device("cpu") is None
+    assert parse_device("cuda:3") == 3
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:01", "cpu:0", ""])
+def test_other_device_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidDevice, match="write 'cpu' or 'cuda:N'"):
+        parse_device(name)
+
+
+def test_the_cpu_is_called_cpu() -> None:
+    assert hardware_from_device("cpu") == "cpu"
+
+
+def test_a_device_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no device 'cuda:99' on this machine"):
+        hardware_from_device("cuda:99")
+
+
+def test_the_lists_of_devices_agree() -> None:
+    assert is_cuda_available() == bool(list_cuda_devices())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_cuda_available(), reason="needs a CUDA device")
+def test_a_cuda_device_is_called_what_torch_calls_it() -> None:
+    assert hardware_from_device("cuda:0") == torch.cuda.get_device_name(0)
+
+
+def test_the_snapshot_holds_the_versions_that_matter() -> None:
+    snapshot = env_snapshot("cpu")
+
+    assert snapshot.hardware == "cpu"
+    assert snapshot.libs["python"] == platform.python_version()
+    assert snapshot.libs["torch"] == version("torch")
+    assert snapshot.libs["tvm_ffi"] == version("apache-tvm-ffi")
+    assert snapshot.libs.get("cuda") == torch.version.cuda
+
+
+def test_a_snapshot_of_the_cpu_imports_no_torch() -> None:
+    code = "from fib_compile.device import env_snapshot; env_snapshot('cpu'); import sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_every_dtype_has_counterparts(dtype: DType) -> None:
+    if dtype is DType.FLOAT4_E2M1 and not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no fp4")
+    assert torch_dtype(dtype) is dtype_str_to_torch_dtype(str(dtype))
+    python = dtype_str_to_python_dtype(dtype)
+    assert is_dtype_integer(dtype) == (python is int)
+
+
+def test_bool_is_no_integer() -> None:
+    assert dtype_str_to_python_dtype("bool") is bool
+    assert not is_dtype_integer("bool")
+
+
+def test_an_unknown_dtype_names_those_that_are_known() -> None:
+    with pytest.raises(UnknownDType, match=r"'float31' is no dtype.*float32"):
+        torch_dtype("float31")

@@ -1,0 +1,45 @@
+"""BuildError says who failed, why, and where the rest is; it crosses process borders."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import attrs
+import pytest
+from fib_compile import BuildError, InvalidDevice
+from fib_schema import FibError
+
+
+def test_build_error_shows_everything_it_holds() -> None:
+    error = BuildError("mine", "tvm_ffi", "does not compile", ("k.cpp:3: error: x",), "c++ -c k.cpp", 1, "/logs/k.log")
+
+    assert str(error) == (
+        "solution 'mine' (tvm_ffi): does not compile\n"
+        "  k.cpp:3: error: x\n"
+        "  command (exit code 1): c++ -c k.cpp\n"
+        "  whole log: /logs/k.log"
+    )
+
+
+def test_build_error_without_a_builder_names_the_solution_alone() -> None:
+    assert str(BuildError("mine", None, "no builder")) == "solution 'mine': no builder"
+
+
+def test_long_details_are_cut() -> None:
+    text = str(BuildError("mine", "python", "fails", tuple(map(str, range(50)))))
+
+    assert text.endswith("... 10 more lines")
+    assert "\n  39\n" in text
+
+
+@pytest.mark.parametrize("error", [BuildError("s", "b", "p", ("l",), "c", 1, "log"), InvalidDevice("gpu")])
+def test_errors_cross_process_borders(error: FibError) -> None:
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - our own bytes
+        assert type(twin) is type(error)
+        assert attrs.asdict(twin) == attrs.asdict(error)
+
+
+def test_build_error_is_a_runtime_error_and_a_fib_error() -> None:
+    assert issubclass(BuildError, RuntimeError)
+    assert issubclass(BuildError, FibError)

@@ -1,0 +1,25 @@
+"""Importing fib_compile is cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "cattrs", "msgspec")
+
+
+def test_importing_brings_in_nothing_heavy() -> None:
+    code = f"import fib_compile, fib_compile.device, sys; print([n for n in {HEAVY} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"
+
+
+def test_asking_what_is_available_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, fib_compile; fib_compile.BuilderRegistry.get_instance(); "
+        f"print([n for n in {HEAVY} if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,204 @@
+"""The registry finds a builder, builds once, and says what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from fib_compile import (
+    Builder,
+    BuilderConflict,
+    BuilderRegistry,
+    BuildError,
+    PythonBuilder,
+    Runnable,
+    RunnableMetadata,
+    TVMFFIBuilder,
+)
+from fib_schema import Definition, Solution, TensorSpec, UnknownName
+
+MakeSolution = Callable[..., Solution]
+TEXT = "def run(x):\n    return x + 1\n"
+
+
+class CountingBuilder(Builder):
+    """Builds nothing and counts how often."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        super().__init__("counting_", "counting")
+        self.count = 0
+        self.cleaned: list[str] = []
+
+    def can_build(self, solution: Solution) -> bool:
+        return True
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        self.count += 1
+        if "fail" in solution.name:
+            raise BuildError(solution.name, self.name, "fails")
+
+        def clean() -> None:
+            self.cleaned.append(solution.name)
+            if "dirty" in solution.name:
+                raise OSError("cannot be cleaned")
+
+        return Runnable(print, RunnableMetadata("counting", definition.name, solution.name), clean)
+
+
+def test_a_registry_needs_a_builder() -> None:
+    with pytest.raises(ValueError, match="at least one builder"):
+        BuilderRegistry([])
+
+
+def test_the_instance_is_one_and_the_same() -> None:
+    assert BuilderRegistry.get_instance() is BuilderRegistry.get_instance()
+
+
+def test_the_same_solution_is_built_once(definition: Definition, make_solution: MakeSolution) -> None:
+    builder = CountingBuilder()
+    registry = BuilderRegistry([builder])
+
+    runnable = registry.build(definition, make_solution(TEXT))
+    assert registry.build(definition, make_solution(TEXT)) is runnable
+    assert builder.count == 1
+
+
+def test_content_name_and_interface_each_make_another_runnable(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    builder = CountingBuilder()
+    registry = BuilderRegistry([builder])
+    solution = make_solution(TEXT)
+    other = attrs.evolve(definition, inputs={"x": TensorSpec(("n",), "float32")})
+
+    variants = [
+        registry.build(definition, solution),
+        registry.build(definition, make_solution(TEXT + "#")),
+        registry.build(definition, make_solution(TEXT, name="other")),
+        registry.build(other, solution),
+    ]
+    assert len(set(map(id, variants))) == builder.count == 4
+
+
+def test_a_cleaned_runnable_is_built_again(definition: Definition, make_solution: MakeSolution) -> None:
+    registry = BuilderRegistry([CountingBuilder()])
+    solution = make_solution(TEXT)
+
+    runnable = registry.build(definition, solution)
+    runnable.cleanup()
+    assert registry.build(definition, solution) is not runnable
+
+
+def test_a_failure_is_not_kept_in_memory(definition: Definition, make_solution: MakeSolution) -> None:
+    builder = CountingBuilder()
+    registry = BuilderRegistry([builder])
+
+    for _ in range(2):
+        with pytest.raises(BuildError, match="fails"):
+            registry.build(definition, make_solution(TEXT, name="fail"))
+    assert builder.count == 2
+
+
+def test_cleanup_reaches_every_runnable_and_reports_failures(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    builder = CountingBuilder()
+    registry = BuilderRegistry([builder])
+    for name in ("a", "dirty", "b"):
+        registry.build(definition, make_solution(TEXT, name=name))
+
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="cannot be cleaned")):
+        registry.cleanup()
+    assert sorted(builder.cleaned) == ["a", "b", "dirty"]
+    registry.cleanup()
+    assert len(builder.cleaned) == 3
+
+
+def test_threads_share_one_build(definition: Definition, make_solution: MakeSolution) -> None:
+    builder = CountingBuilder()
+    registry = BuilderRegistry([builder])
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait(10)
+        registry.build(definition, make_solution(TEXT))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert builder.count == 1
+
+
+def test_no_builder_says_what_there_is(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TVMFFIBuilder, "unavailable_reason", staticmethod(lambda: "it is gone"))
+    registry = BuilderRegistry([PythonBuilder()])
+
+    with pytest.raises(BuildError) as caught:
+        registry.build(definition, make_solution("int x;", language="cpp"))
+    text = str(caught.value)
+    assert text.startswith("solution 'solution': no builder for language 'cpp' (available: python; ")
+    assert "; tvm_ffi is unavailable: it is gone" in text
+
+
+def test_the_reference_is_built_from_the_definition(definition: Definition) -> None:
+    registry = BuilderRegistry([PythonBuilder()])
+
+    reference = registry.build_reference(definition)
+    assert torch.equal(reference(torch.zeros(1, 4)), torch.ones(1, 4))
+    assert registry.build_reference(definition) is reference
+    registry.cleanup()
+
+
+def test_a_registered_builder_comes_last_or_where_it_says(definition: Definition, make_solution: MakeSolution) -> None:
+    registry = BuilderRegistry([PythonBuilder()])
+    registry.register(CountingBuilder())
+    assert [builder.name for builder in registry.builders] == ["python", "counting"]
+
+    registry = BuilderRegistry([PythonBuilder()])
+    registry.register(CountingBuilder(), before="python")
+    assert registry.build(definition, make_solution(TEXT)).metadata.build_type == "counting"
+
+
+def test_a_conflict_shows_both_sides() -> None:
+    class Other(CountingBuilder):
+        name = "other"
+
+    registry = BuilderRegistry([CountingBuilder()])
+    with pytest.raises(BuilderConflict) as caught:
+        registry.register(Other())
+    assert "Other has package_prefix 'counting_', and so has " in str(caught.value)
+    assert "CountingBuilder" in str(caught.value)
+
+
+def test_an_unknown_place_is_an_error() -> None:
+    with pytest.raises(UnknownName, match="no builder is named 'pyton'; did you mean 'python'"):
+        BuilderRegistry([PythonBuilder()]).register(CountingBuilder(), before="pyton")
+
+
+def test_entry_points_add_builders(tmp_path: Path) -> None:
+    info = tmp_path / "plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[fib_compile.builders]\nmine = plugin:Mine\n")
+    (tmp_path / "plugin.py").write_text(
+        "from fib_compile import PythonBuilder\n\n\nclass Mine(PythonBuilder):\n    name = 'mine'\n"
+    )
+    code = "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+
+    assert done.stdout.strip().endswith("'torch', 'mine']")

@@ -1,0 +1,216 @@
+"""A Runnable can be called in both styles, whatever style the solution is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_compile import Runnable, RunnableMetadata
+from fib_schema import AxisError, AxisVar, Definition, TensorSpec
+
+
+def runnable(function: Callable[..., Any], definition: Definition | None, *, dps: bool, **fields: Any) -> Runnable:
+    return Runnable(function, RunnableMetadata("python", "d", "s", dps, definition), **fields)
+
+
+def add_one_into(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.add(x, 1, out=y)
+
+
+X = torch.arange(8, dtype=torch.float32).reshape(2, 4)
+
+
+def test_positional_call_passes_arguments_through() -> None:
+    assert runnable(lambda *args: args, None, dps=False)(1, "two") == (1, "two")
+
+
+@pytest.mark.parametrize(("returned", "result"), [((1,), 1), ([1], 1), ((1, 2), (1, 2)), (None, None), ([], [])])
+def test_single_element_results_are_unpacked(returned: Any, result: Any) -> None:
+    assert runnable(lambda: returned, None, dps=False)() == result
+
+
+def test_value_returning_call_of_a_dps_solution_allocates_from_the_definition(definition: Definition) -> None:
+    result = runnable(add_one_into, definition, dps=True).call_value_returning(X)
+
+    assert torch.equal(result, X + 1)
+    assert result.dtype is torch.float32
+
+
+def test_shapes_may_change_from_call_to_call(definition: Definition) -> None:
+    dps = runnable(add_one_into, definition, dps=True)
+
+    for rows in (1, 5, 0, 1):
+        x = torch.ones(rows, 4)
+        assert torch.equal(dps.call_value_returning(x), x + 1)
+
+
+def test_value_returning_call_checks_the_inputs_shapes(definition: Definition) -> None:
+    dps = runnable(add_one_into, definition, dps=True)
+
+    with pytest.raises(AxisError, match="is 4, but 5"):
+        dps.call_value_returning(torch.ones(2, 5))
+
+
+def test_value_returning_call_of_a_value_returning_solution(definition: Definition) -> None:
+    assert torch.equal(runnable(lambda x: x + 1, definition, dps=False).call_value_returning(X), X + 1)
+
+
+def test_several_outputs_are_a_tuple(definition: Definition) -> None:
+    two = attrs.evolve(definition, outputs={"y": definition.outputs["y"], "rows": TensorSpec(("n",), "int64")})
+
+    def into(x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> None:
+        add_one_into(x, y)
+        rows.copy_(x.sum(1))
+
+    y, rows = runnable(into, two, dps=True).call_value_returning(X)
+    assert torch.equal(y, X + 1)
+    assert torch.equal(rows, torch.tensor([6, 22]))
+    result = runnable(lambda x: [x + 1, x.sum(1).long()], two, dps=False).call_value_returning(X)
+    assert type(result) is tuple
+
+
+def test_no_outputs_are_none(definition: Definition) -> None:
+    in_place = attrs.evolve(definition, outputs={})
+    x = X.clone()
+
+    assert runnable(lambda x: x.add_(1), in_place, dps=True).call_value_returning(x) is None
+    assert torch.equal(x, X + 1)
+    assert runnable(lambda x: None, in_place, dps=False).call_destination_passing(x) is None
+
+
+def test_scalar_outputs_are_zero_dimensional_tensors(definition: Definition) -> None:
+    total = attrs.evolve(definition, outputs={"total": TensorSpec(None, "float32")})
+
+    def into(x: torch.Tensor, total: torch.Tensor) -> None:
+        total.fill_(float(x.sum()))
+
+    assert runnable(into, total, dps=True).call_value_returning(X).item() == 28
+    buffer = torch.empty(())
+    runnable(lambda x: float(x.sum()), total, dps=False).call_destination_passing(X, buffer)
+    assert buffer.item() == 28
+
+
+def test_scalar_inputs_pass_through(definition: Definition) -> None:
+    scaled = attrs.evolve(definition, inputs={"s": TensorSpec(None, "float32"), **definition.inputs})
+
+    def into(s: float, x: torch.Tensor, y: torch.Tensor) -> None:
+        torch.mul(x, s, out=y)
+
+    assert torch.equal(runnable(into, scaled, dps=True).call_value_returning(2.0, X), X * 2)
+
+
+def test_destination_passing_call_of_a_value_returning_solution_copies(definition: Definition) -> None:
+    y = torch.empty(2, 4)
+
+    assert runnable(lambda x: (x + 1,), definition, dps=False).call_destination_passing(X, y) is None
+    assert torch.equal(y, X + 1)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (torch.ones(4), ValueError, r"output 'y': expected shape \[2, 4\], got \[4\]"),
+        (torch.ones(2, 4, dtype=torch.float64), TypeError, "output 'y': expected torch.float32, got torch.float64"),
+        ((X, X), TypeError, "has 1 outputs, the solution returned 2"),
+        (None, ValueError, "got 'NoneType'"),
+        (3.0, ValueError, "got the number 3.0"),
+    ],
+)
+def test_wrong_results_are_not_copied(
+    definition: Definition, returned: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        runnable(lambda x: returned, definition, dps=False).call_destination_passing(X, torch.empty(2, 4))
+
+
+def test_destination_passing_call_counts_its_arguments(definition: Definition) -> None:
+    with pytest.raises(TypeError, match=r"takes \(x, y\) in this style, got 1"):
+        runnable(lambda x: x, definition, dps=False).call_destination_passing(X)
+
+
+@pytest.mark.parametrize("dps", [True, False])
+def test_keywords_choose_the_style(definition: Definition, dps: bool) -> None:
+    either = runnable(add_one_into if dps else lambda x: x + 1, definition, dps=dps)
+    y = torch.empty(2, 4)
+
+    assert torch.equal(either.call_kwargs(x=X), X + 1)
+    assert either.call_kwargs(y=y, x=X) is None
+    assert torch.equal(y, X + 1)
+
+
+def test_keywords_are_checked(definition: Definition) -> None:
+    either = runnable(add_one_into, definition, dps=True)
+
+    with pytest.raises(TypeError, match="no argument 'z'"):
+        either.call_kwargs(x=X, z=1)
+    with pytest.raises(TypeError, match="misses argument 'x'"):
+        either.call_kwargs()
+
+
+def test_optional_inputs_may_be_left_out(two_inputs: Definition) -> None:
+    def into(a: torch.Tensor, b: torch.Tensor | None, c: torch.Tensor) -> None:
+        c.copy_(a if b is None else a - b)
+
+    dps = runnable(into, two_inputs, dps=True)
+    a = torch.ones(3)
+
+    assert torch.equal(dps.call_kwargs(a=a), a)
+    assert torch.equal(dps.call_value_returning(a), a)
+    assert torch.equal(dps.call_value_returning(a, None), a)
+    assert torch.equal(dps.call_value_returning(a, a), a - a)
+
+
+def test_calls_that_need_a_definition_say_so() -> None:
+    bare = runnable(lambda x: x, None, dps=True)
+
+    for call in (bare.call_value_returning, bare.call_kwargs):
+        with pytest.raises(ValueError, match="holds no definition"):
+            call()
+
+
+def test_cleanup_runs_once() -> None:
+    calls: list[int] = []
+    cleaned = runnable(lambda: None, None, dps=True, cleaner=lambda: calls.append(1))
+
+    assert not cleaned.is_cleaned
+    cleaned.cleanup()
+    cleaned.cleanup()
+    assert calls == [1]
+    assert cleaned.is_cleaned
+
+
+def test_cleanup_without_a_cleaner_does_nothing() -> None:
+    runnable(lambda: None, None, dps=True).cleanup()
+
+
+def test_plan_binds_what_setup_returns(definition: Definition) -> None:
+    def run(x: torch.Tensor, *, rows: int) -> torch.Tensor:
+        return x + rows
+
+    planned = runnable(run, definition, dps=False, setup=lambda x: {"rows": x.shape[0]}).plan(X)
+
+    assert torch.equal(planned(X), X + 2)
+    assert planned.setup is None
+
+
+def test_a_solution_without_setup_is_its_own_plan(definition: Definition) -> None:
+    plain = runnable(lambda x: x, definition, dps=False)
+
+    assert plain.plan(X) is plain
+
+
+@pytest.mark.parametrize("returned", [None, [1], {1: 2}])
+def test_setup_must_return_keyword_arguments(definition: Definition, returned: Any) -> None:
+    with pytest.raises(TypeError, match="must return a dict"):
+        runnable(lambda x: x, definition, dps=False, setup=lambda x: returned).plan(X)
+
+
+def test_an_output_axis_without_an_input_is_an_error(definition: Definition) -> None:
+    axes = {**definition.axes, "m": AxisVar()}
+    open_axis = attrs.evolve(definition, axes=axes, outputs={"y": TensorSpec(("m",), "float32")})
+
+    with pytest.raises(AxisError, match="'m'"):
+        runnable(add_one_into, open_axis, dps=True).call_value_returning(X)

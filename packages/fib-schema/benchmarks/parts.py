@@ -1,0 +1,161 @@
+"""One figure per call, in a process of its own: ``parts.py PART ROOT`` prints JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DEFINITION = "op_000_n128"
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def interpreter(code: str) -> dict[str, float]:
+    """The median of several starts of an interpreter that runs `code`."""
+    times = sorted(seconds_of(lambda: subprocess.run([sys.executable, "-c", code], check=True)) for _ in range(9))
+    return {"seconds": times[4]}
+
+
+def resident() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def bare(_root: Path) -> dict[str, float]:
+    return interpreter("pass")
+
+
+def import_(_root: Path) -> dict[str, float]:
+    return interpreter("import fib_schema")
+
+
+def import_store(_root: Path) -> dict[str, float]:
+    return interpreter("from fib_schema import TraceSet")
+
+
+def open_(root: Path) -> dict[str, float]:
+    from fib_schema import TraceSet
+
+    return {"seconds": seconds_of(lambda: TraceSet.from_path(root).get_best_trace(DEFINITION))}
+
+
+def parse(root: Path) -> dict[str, float]:
+    from fib_schema import TraceSet
+
+    def action() -> None:
+        opened = TraceSet.from_path(root)
+        count = sum(len(opened.traces[name]) for name in opened.definitions)
+        assert count == 200_000, count
+
+    return {"seconds": seconds_of(action), "mib": resident()}
+
+
+def floor(root: Path) -> dict[str, float]:
+    import msgspec
+
+    def action() -> None:
+        for path in sorted(root.glob("traces/**/*.jsonl")):
+            for line in path.read_bytes().splitlines():
+                msgspec.json.decode(line)
+
+    return {"seconds": seconds_of(action)}
+
+
+def peer_parse(root: Path) -> dict[str, float]:
+    from peer import Trace
+
+    kept: list[object] = []
+
+    def action() -> None:
+        for path in sorted(root.glob("traces/**/*.jsonl")):
+            kept.extend(Trace.model_validate_json(line) for line in path.read_bytes().splitlines())
+
+    return {"seconds": seconds_of(action), "mib": resident()}
+
+
+def best(root: Path) -> dict[str, float]:
+    from fib_schema import TraceSet
+
+    opened = TraceSet.from_path(root)
+    assert opened.get_best_trace(DEFINITION) is not None
+    assert opened.get_best_trace(DEFINITION, max_abs_error=-1) is None
+    count = 2000
+    usual = seconds_of(lambda: [opened.get_best_trace(DEFINITION) for _ in range(count)])
+    worst = seconds_of(lambda: [opened.get_best_trace(DEFINITION, max_abs_error=-1) for _ in range(count)])
+    return {"micros": usual / count * 1e6, "worst_micros": worst / count * 1e6}
+
+
+def peer_best(root: Path) -> dict[str, float]:
+    """A scan over a list, as a store without an index does it."""
+    from fib_schema import TraceSet
+
+    traces = TraceSet.from_path(root).traces[DEFINITION]
+
+    def scan() -> object:
+        good = [
+            t
+            for t in traces
+            if t.is_successful()
+            and t.evaluation.correctness.max_absolute_error <= 1e-2
+            and t.evaluation.correctness.max_relative_error <= 1e-2
+        ]
+        return max(good, key=lambda t: t.evaluation.performance.speedup_factor)
+
+    return {"micros": seconds_of(lambda: [scan() for _ in range(200)]) / 200 * 1e6}
+
+
+def rank(root: Path) -> dict[str, float]:
+    from fib_schema import TraceSet
+
+    opened = TraceSet.from_path(root)
+    for name in opened.definitions:
+        _ = opened.traces[name]
+    return {"seconds": seconds_of(opened.rank_authors)}
+
+
+def append(root: Path) -> dict[str, float]:
+    """10,000 appends one by one, beside the same bytes written and synced by hand."""
+    from fib_schema import TraceSet, format_json
+
+    source = TraceSet.from_path(root)
+    traces = [t for name in list(source.definitions)[:10] for t in source.traces[name]][:10_000]
+    with tempfile.TemporaryDirectory(prefix="fib-append-", dir=root) as folder:
+        target = TraceSet.from_path(folder)
+        names = dict.fromkeys(t.definition for t in traces)
+        target.add_definitions([source.definitions[name] for name in names])
+        target.add_solutions([s for name in names for s in source.solutions[name]])
+        lines = [format_json(t).encode() + b"\n" for t in traces]
+        descriptor = os.open(Path(folder) / "by-hand", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        ours, by_hand = 0.0, 0.0
+        gc.collect()
+        for trace, line in zip(traces, lines, strict=True):
+            start = time.perf_counter()
+            target.add_traces([trace])
+            middle = time.perf_counter()
+            os.write(descriptor, line)
+            os.fdatasync(descriptor)
+            ours += middle - start
+            by_hand += time.perf_counter() - middle
+        os.close(descriptor)
+    count = len(traces)
+    return {"beyond_micros": (ours - by_hand) / count * 1e6, "sync_micros": by_hand / count * 1e6}
+
+
+PARTS = {
+    "bare": bare, "import": import_, "import_store": import_store, "open": open_, "parse": parse, "floor": floor,
+    "peer_parse": peer_parse, "best": best, "peer_best": peer_best, "rank": rank, "append": append,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    print(json.dumps(PARTS[sys.argv[1]](Path(sys.argv[2]))))

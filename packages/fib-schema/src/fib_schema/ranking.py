@@ -1,0 +1,137 @@
+"""Scores of solutions and authors: mean speedups over a baseline author's solution.
+
+Source: the documented scoring rules of the public flashinfer-trace leaderboard.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from .errors import FibError
+from .trace import Trace
+
+
+@attrs.frozen
+class SpeedupMetrics:
+    """A score."""
+
+    avg_speedup: float
+    """Mean of baseline latency / latency; 0 if anything failed."""
+    workload_count: int
+    """On how many workloads it rests."""
+
+
+@attrs.frozen
+class TraceSetSummary:
+    """Counts of traces, and the authors by score."""
+
+    total: int
+    passed: int
+    failed: int
+    rankings: tuple[tuple[str, SpeedupMetrics], ...]
+    """Authors and their scores, the best first."""
+    unranked: tuple[str, ...]
+    """Definitions that the rankings leave out, for they lack one solution of the baseline author."""
+
+
+@attrs.frozen
+class ScoringError(FibError, ValueError):
+    """A score that cannot be computed."""
+
+    definition: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"definition {self.definition!r}: {self.problem}"
+
+
+@attrs.define
+class _Results:
+    """What the traces of one solution say."""
+
+    latency_ms: dict[str, float] = attrs.field(factory=dict)
+    """The lowest latency of a passing trace, by workload."""
+    has_failed: bool = False
+
+
+@attrs.frozen
+class _Table:
+    trace_count: int
+    results: Mapping[str, _Results]
+
+
+class ScoreBoard:
+    """Computes scores; the traces of a definition are digested once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Table] = {}
+
+    def solution_score(
+        self, definition: str, solution: str, baseline: str, traces: list[Trace]
+    ) -> SpeedupMetrics | None:
+        """The score of a solution, or None if it shares no workload with the baseline.
+
+        Raises:
+            ScoringError: A passing trace has a latency that is no positive number.
+        """
+        results = self._table(definition, traces).results
+        found = results.get(solution)
+        if found is None:
+            return None
+        base = results.get(baseline)
+        shared = found.latency_ms.keys() & base.latency_ms.keys() if base else set()
+        if found.has_failed:
+            return SpeedupMetrics(0.0, len(shared))
+        if not shared or base is None:
+            return None
+        total = sum(
+            _valid(base.latency_ms[uuid], definition, baseline)
+            / _valid(found.latency_ms[uuid], definition, solution)
+            for uuid in shared
+        )
+        return SpeedupMetrics(total / len(shared), len(shared))
+
+    def _table(self, definition: str, traces: list[Trace]) -> _Table:
+        table = self._tables.get(definition)
+        if table is None or table.trace_count != len(traces):
+            table = self._tables[definition] = _Table(len(traces), _digest(traces))
+        return table
+
+
+def mean_score(scores: Iterable[SpeedupMetrics]) -> SpeedupMetrics | None:
+    """The mean of the best scores of several definitions, or None if there are none."""
+    kept = list(scores)
+    if not kept:
+        return None
+    mean = math.fsum(score.avg_speedup for score in kept) / len(kept)
+    return SpeedupMetrics(mean, sum(score.workload_count for score in kept))
+
+
+def _digest(traces: list[Trace]) -> dict[str, _Results]:
+    results: dict[str, _Results] = {}
+    for trace in traces:
+        evaluation = trace.evaluation
+        if evaluation is None or trace.solution is None:
+            continue
+        found = results.get(trace.solution)
+        if found is None:
+            found = results[trace.solution] = _Results()
+        performance = evaluation.performance
+        if performance is None:
+            found.has_failed = True
+            continue
+        uuid, latency = trace.workload.uuid, performance.latency_ms
+        lowest = found.latency_ms.get(uuid)
+        if lowest is None or latency < lowest:
+            found.latency_ms[uuid] = latency
+    return results
+
+
+def _valid(latency: float, definition: str, solution: str) -> float:
+    if not 0 < latency < math.inf:
+        problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is no positive number"
+        raise ScoringError(definition, problem)
+    return latency

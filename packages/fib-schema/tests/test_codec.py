@@ -1,0 +1,336 @@
+import json
+import math
+import pickle
+
+import attrs
+import pytest
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    DType,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    InvalidRecord,
+    Performance,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    Solution,
+    SourceFile,
+    SupportedBindings,
+    SupportedLanguages,
+    TensorSpec,
+    Trace,
+    Workload,
+    append_jsonl_file,
+    format_json,
+    load_json_file,
+    load_jsonl_file,
+    parse_json,
+    save_json_file,
+    save_jsonl_file,
+    to_plain,
+)
+from fib_schema._fast_traces import NotOrdinary, trace_parser
+from hypothesis import given
+from hypothesis import strategies as st
+
+# -- strategies --------------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True).filter(lambda n: n not in {".", ".."})
+AXES = st.sampled_from(["M", "N", "K"])
+NUMBERS = st.floats(min_value=0) | st.just(math.nan)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+OBJECTS = st.dictionaries(TEXT, JSON, max_size=3)
+UNKNOWN = st.dictionaries(st.sampled_from(["x_new", "x_other"]), JSON, max_size=2)
+INPUTS = (
+    st.builds(RandomInput, unknown_fields=UNKNOWN)
+    | st.builds(ScalarInput, st.booleans() | st.integers(-(2**53), 2**53) | st.floats(), unknown_fields=UNKNOWN)
+    | st.builds(SafetensorsInput, NAMES.map("blob/{}".format), TEXT)
+)
+WORKLOADS = st.builds(
+    Workload,
+    st.dictionaries(AXES, st.integers(0, 2**40)),
+    st.dictionaries(TEXT, INPUTS, max_size=3),
+    NAMES,
+    unknown_fields=UNKNOWN,
+)
+CORRECTNESS = st.builds(Correctness, NUMBERS, NUMBERS, st.none() | OBJECTS, unknown_fields=UNKNOWN)
+PERFORMANCE = st.builds(Performance, NUMBERS, NUMBERS, NUMBERS, st.none() | OBJECTS)
+ENVIRONMENTS = st.builds(Environment, TEXT, st.dictionaries(TEXT, TEXT, max_size=3), unknown_fields=UNKNOWN)
+
+
+@st.composite
+def evaluations(draw):
+    status = draw(st.sampled_from(EvaluationStatus))
+    judged = status in (EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL)
+    return Evaluation(
+        status,
+        draw(ENVIRONMENTS),
+        draw(TEXT),
+        draw(TEXT),
+        draw(CORRECTNESS) if judged else None,
+        draw(PERFORMANCE) if status is EvaluationStatus.PASSED else None,
+        draw(st.none() | OBJECTS),
+        unknown_fields=draw(UNKNOWN),
+    )
+
+
+TRACES = st.builds(Trace, NAMES, WORKLOADS, unknown_fields=UNKNOWN) | st.builds(
+    Trace, NAMES, WORKLOADS, NAMES, evaluations()
+)
+TENSORS = st.builds(
+    TensorSpec,
+    st.none() | st.lists(AXES, max_size=3),
+    st.sampled_from(DType),
+    st.none() | TEXT,
+    st.booleans(),
+    unknown_fields=UNKNOWN,
+)
+DEFINITIONS = st.builds(
+    Definition,
+    name=NAMES,
+    op_type=NAMES,
+    axes=st.fixed_dictionaries({n: st.builds(AxisConst, st.integers(0, 9)) | st.builds(AxisVar) for n in "MNK"}),
+    inputs=st.dictionaries(st.sampled_from("abc"), TENSORS),
+    outputs=st.dictionaries(st.sampled_from("xyz"), TENSORS),
+    reference=st.just("def run(): ..."),
+    tags=st.lists(TEXT, max_size=2),
+    description=st.none() | TEXT,
+    constraints=st.lists(st.just("M == N"), max_size=1),
+    extra=OBJECTS,
+    unknown_fields=UNKNOWN,
+)
+SOLUTIONS = st.builds(
+    Solution,
+    name=NAMES,
+    definition=NAMES,
+    author=NAMES,
+    spec=st.builds(
+        BuildSpec,
+        st.sampled_from(SupportedLanguages),
+        st.lists(TEXT, min_size=1, max_size=2),
+        st.just("main.py::run"),
+        st.lists(TEXT, max_size=2),
+        st.booleans(),
+        st.none() | st.sampled_from(SupportedBindings),
+        unknown_fields=UNKNOWN,
+    ),
+    sources=TEXT.map(lambda text: [SourceFile("main.py", text), SourceFile("pkg/other.py", text)]),
+    description=st.none() | TEXT,
+    extra=OBJECTS,
+    unknown_fields=UNKNOWN,
+)
+RECORDS = TRACES | DEFINITIONS | SOLUTIONS
+
+
+# -- round trips -------------------------------------------------------------------------------
+
+
+@given(RECORDS)
+def test_every_record_survives_a_round_trip(record):
+    again = parse_json(format_json(record), type(record))
+    without_keys = parse_json(format_json(again), type(record))
+    assert to_text(again) == to_text(record)
+    assert to_text(without_keys) == to_text(record)
+
+
+def to_text(record):
+    return json.dumps(to_plain(record), sort_keys=True)
+
+
+@given(RECORDS)
+def test_every_record_pickles(record):
+    again = pickle.loads(pickle.dumps(record))
+    assert to_text(again) == to_text(record)
+
+
+@given(TRACES)
+def test_the_fast_way_gives_what_the_general_way_gives(trace):
+    line = format_json(trace).encode()
+    try:
+        fast = trace_parser()(line)
+    except NotOrdinary:
+        return
+    general = parse_json(line, Trace)
+    assert to_text(fast) == to_text(general)
+    assert set(flatten(fast)) == set(flatten(general))
+
+
+def flatten(record):
+    """Types of all values, to tell 1 from True and 1.0."""
+    for field in attrs.fields(type(record)):
+        value = getattr(record, field.name)
+        if field.name == "source_keys":
+            continue
+        if attrs.has(type(value)):
+            yield from flatten(value)
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                yield from flatten(item) if attrs.has(type(item)) else [(field.name, key, type(item))]
+        else:
+            yield field.name, type(value)
+
+
+MUTATIONS = [
+    b'"uuid":3', b'"uuid":"../x"', b'"axes":{"M":4.7}', b'"axes":{"M":true}', b'"axes":{"M":-1}', b'"solution":7',
+    b'"definition":"a/b"', b'"status":"SOLVED"', b'"latency_ms":-1', b'"latency_ms":"fast"', b'"latency_ms":true',
+    b'"max_absolute_error":"-Infinity"', b'"inputs":{"A":{"type":"rnd"}}', b'"inputs":{"A":{}}', b'"libs":{"a":1}',
+    b'"correctness":null', b'"performance":null', b'"evaluation":null', b'"log":null', b'"extra":3', b'"hardware":0',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_fast_way_accepts_nothing_that_the_general_way_refuses(mutation, make_trace):
+    plain = to_plain(make_trace())
+    key, value = next(iter(json.loads(b"{" + mutation + b"}").items()))
+    assert replace(plain, key, value), key
+    line = json.dumps(plain).encode()
+    with pytest.raises(InvalidRecord):
+        parse_json(line, Trace)
+    with pytest.raises(NotOrdinary):
+        trace_parser()(line)
+
+
+def replace(plain, key, value):
+    """Set a key wherever it belongs; returns whether it was found."""
+    homes = {"extra": ["evaluation"], "log": ["evaluation"], "libs": ["evaluation", "environment"]}
+    if key in homes:
+        place = plain
+        for step in homes[key]:
+            place = place[step]
+        place[key] = value
+        return True
+    for name, item in plain.items():
+        if name == key:
+            plain[key] = value
+            return True
+        if isinstance(item, dict) and replace(item, key, value):
+            return True
+    return False
+
+
+# -- strictness --------------------------------------------------------------------------------
+
+
+def test_all_problems_of_a_record_are_reported_with_their_paths():
+    text = b"""{"definition": "x", "workload": {"axes": {"M": 4.7, "N": true}, "uuid": 3,
+        "inputs": {"a": {"type": "rnd"}, "b": {"type": "scalar", "value": "x"}}}}"""
+    with pytest.raises(InvalidRecord) as caught:
+        parse_json(text, Trace, source="f.jsonl:3")
+    assert [(p.path, p.message) for p in caught.value.problems] == [
+        ("$.workload.axes['M']", "expected an integer, got number 4.7"),
+        ("$.workload.axes['N']", "expected an integer, got boolean True"),
+        ("$.workload.inputs['a']", "'type' is string 'rnd' (known: random, scalar, safetensors)"),
+        ("$.workload.inputs['b'].value", "expected a number, got string 'x'"),
+        ("$.workload.uuid", "expected a string, got integer 3"),
+    ]
+    assert {p.source for p in caught.value.problems} == {"f.jsonl:3"}
+
+
+def test_a_missing_field_is_named():
+    with pytest.raises(InvalidRecord, match="misses the required field 'uuid'"):
+        parse_json('{"definition": "d", "workload": {"axes": {}, "inputs": {}}}', Trace)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "is no JSON"),
+        (b"{", "is no JSON: Expecting property name"),
+        (b"\xff\xfe", "is not UTF-8: byte 0 is 255"),
+        (b"[" * 100_000, "nests too deeply|is no JSON"),
+        (b"[1]", "expected an object, got list"),
+        (b"null", "expected an object, got null"),
+        (b"9" * 5000, "cannot be read|expected an object"),
+    ],
+)
+def test_what_is_no_record_is_explained(text, message):
+    with pytest.raises(InvalidRecord, match=message):
+        parse_json(text, Trace)
+
+
+def test_messages_of_the_model_reach_the_reader():
+    text = '{"name": "../x", "op_type": "o", "axes": {}, "inputs": {}, "outputs": {}, "reference": "def run(): ..."}'
+    with pytest.raises(InvalidRecord, match="path separator"):
+        parse_json(text, Definition, source="a.json")
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spelling", ['"NaN"', "NaN"])
+def test_nan_is_read_in_both_spellings(spelling):
+    found = parse_json(f'{{"max_relative_error": {spelling}, "max_absolute_error": 0}}', Correctness)
+    assert math.isnan(found.max_relative_error)
+
+
+@pytest.mark.parametrize("spelling", ['"Infinity"', "Infinity"])
+def test_infinity_is_read_in_both_spellings_and_written_as_a_string(spelling):
+    found = parse_json(f'{{"max_relative_error": {spelling}, "max_absolute_error": 0}}', Correctness)
+    assert found.max_relative_error == math.inf
+    assert json.loads(format_json(found))["max_relative_error"] == "Infinity"
+
+
+# -- what nobody planned for -------------------------------------------------------------------
+
+
+def test_unknown_fields_and_the_order_of_keys_are_kept():
+    text = '{"uuid":"w","later":{"a":[1,null]},"inputs":{"A":{"type":"random","seed":7}},"axes":{"M":1}}'
+    assert format_json(parse_json(text, Workload)) == text
+
+
+def test_a_changed_copy_keeps_unknown_fields_and_writes_the_change():
+    workload = parse_json('{"uuid":"w","later":1,"inputs":{},"axes":{}}', Workload)
+    changed = attrs.evolve(workload, uuid="v")
+    assert json.loads(format_json(changed)) == {"uuid": "v", "later": 1, "inputs": {}, "axes": {}}
+
+
+def test_explicit_defaults_are_written_back_and_absent_ones_are_not():
+    for text in ('{"shape":null,"dtype":"int32"}', '{"shape":null,"dtype":"int32","description":null}'):
+        assert format_json(parse_json(text, TensorSpec)) == text
+
+
+def test_a_new_workload_trace_says_that_it_has_no_solution():
+    plain = to_plain(Trace("d", Workload({}, {}, "w")))
+    assert plain["solution"] is None
+    assert plain["evaluation"] is None
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+def test_files_round_trip(tmp_path, definition, make_trace):
+    path = tmp_path / "deep" / "d.json"
+    save_json_file(definition, path)
+    assert load_json_file(Definition, path) == definition
+    lines = tmp_path / "t.jsonl"
+    save_jsonl_file([make_trace(uuid="a")], lines)
+    append_jsonl_file([make_trace(uuid="b"), make_trace(uuid="c")], lines)
+    assert [t.workload.uuid for t in load_jsonl_file(Trace, lines)] == ["a", "b", "c"]
+
+
+def test_all_bad_lines_are_reported_with_their_numbers(tmp_path, make_trace):
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{format_json(make_trace())}\n\n{{}}\nnonsense\n")
+    with pytest.raises(InvalidRecord) as caught:
+        load_jsonl_file(Trace, path)
+    assert [p.source.rpartition(":")[2] for p in caught.value.problems] == ["3", "3", "4"]
+
+
+def test_the_public_data_set_survives_unchanged(public_data):
+    for path in public_data.glob("definitions/**/*.json"):
+        text = path.read_text()
+        assert json.dumps(to_plain(load_json_file(Definition, path))) == json.dumps(json.loads(text))
+    for path in public_data.glob("workloads/**/*.jsonl"):
+        for line in path.read_text().splitlines():
+            assert json.loads(format_json(parse_json(line, Trace))) == json.loads(line)

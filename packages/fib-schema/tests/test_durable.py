@@ -1,0 +1,140 @@
+"""Writers that are killed, that crowd each other, that fail."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+from fib_schema import DataWarning, TraceSet
+from fib_schema._durable import append_lines, create_file, replace_file
+
+
+PROGRAM = """
+import sys
+import attrs
+from fib_schema import TraceSet
+root, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+made = TraceSet.from_path(root)
+pattern = made.workloads["gemm"][0]
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(count):
+    workload = attrs.evolve(pattern.workload, uuid=f"{name}-{number}")
+    made.add_traces([attrs.evolve(pattern, workload=workload)])
+    print(workload.uuid, flush=True)
+"""
+
+
+def start_writer(root, name, count):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(root), name, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def seeded(trace_set, make_trace):
+    """A set with one workload trace, which the writers vary."""
+    from fib_schema import Trace
+
+    trace_set.add_traces([Trace("gemm", make_trace(uuid="seed").workload)])
+    return trace_set.root
+
+
+def test_no_acknowledged_record_is_lost_when_writers_are_killed(seeded):
+    """Eight processes append up to 1,000 records each and are killed at random moments."""
+    rng = random.Random(7)
+    writers = [start_writer(seeded, f"w{index}", 1000) for index in range(8)]
+    for writer in writers:
+        assert writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    acknowledged = []
+    for writer in writers:
+        for _ in range(rng.randrange(20, 400)):
+            acknowledged.append(writer.stdout.readline().strip())
+        writer.send_signal(signal.SIGKILL)
+    for writer in writers:
+        acknowledged += writer.stdout.read().splitlines()
+        writer.wait()
+        writer.stdin.close()
+        writer.stdout.close()
+    acknowledged = [uuid for uuid in acknowledged if uuid]
+    lines = (seeded / "workloads" / "gemm" / "gemm.jsonl").read_bytes().split(b"\n")
+    whole = [line for line in lines if is_whole(line)]
+    torn = [line for line in lines if line and not is_whole(line)]
+    opened = TraceSet.from_path(seeded)
+    if torn:
+        with pytest.warns(DataWarning):
+            found = opened.workloads["gemm"]
+        assert len(opened.problems) >= len(torn)
+    else:
+        found = opened.workloads["gemm"]
+        assert opened.problems == ()
+    uuids = [trace.workload.uuid for trace in found]
+    assert len(uuids) == len(set(uuids)) == len(whole)
+    assert set(acknowledged) <= set(uuids)
+    assert len(acknowledged) > 100
+
+
+def is_whole(line):
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def test_crowded_writers_lose_and_mix_nothing(seeded):
+    writers = [start_writer(seeded, f"w{index}", 50) for index in range(4)]
+    for writer in writers:
+        writer.stdout.readline()
+    for writer in writers:
+        writer.communicate("go\n")
+        assert writer.returncode == 0
+    uuids = [trace.workload.uuid for trace in TraceSet.from_path(seeded).workloads["gemm"]]
+    assert sorted(uuids[1:]) == sorted(f"w{w}-{n}" for w in range(4) for n in range(50))
+    for index in range(4):
+        mine = [uuid for uuid in uuids if uuid.startswith(f"w{index}-")]
+        assert mine == [f"w{index}-{n}" for n in range(50)]
+
+
+def test_a_batch_goes_to_all_files_or_to_none(tmp_path):
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    append_lines({first: [b"1"], second: [b"2", b"3"]})
+    assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
+    (tmp_path / "c.jsonl").mkdir()
+    with pytest.raises(IsADirectoryError):
+        append_lines({first: [b"4"], second: [b"5"], tmp_path / "c.jsonl": [b"6"]})
+    assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
+
+
+def test_an_empty_batch_touches_nothing(tmp_path):
+    append_lines({tmp_path / "a.jsonl": []})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_file_is_old_or_new_and_leaves_nothing_behind(tmp_path):
+    path = tmp_path / "x.json"
+    replace_file(path, b"old")
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError):
+        replace_file(tmp_path / "folder", b"x")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "x.json"]
+
+
+def test_a_created_file_never_replaces_another(tmp_path):
+    path = tmp_path / "x.bin"
+    create_file(path, b"first")
+    with pytest.raises(FileExistsError):
+        create_file(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["x.bin"]

@@ -1,0 +1,111 @@
+import attrs
+import pytest
+from fib_schema import ScoringError, SpeedupMetrics, TraceSet, UnknownName
+
+
+@pytest.fixture
+def league(definition, make_solution, make_trace):
+    """Two definitions; baseline takes 4 ms everywhere."""
+    other = attrs.evolve(definition, name="other", op_type="norm")
+
+    def solutions(name):
+        return [
+            make_solution(f"{name}_{author}", author.rstrip("2"), definition=name)
+            for author in ("baseline", "ada", "ada2", "bob")
+        ]
+
+    def trace(name, author, uuid, latency, **options):
+        return make_trace(f"{name}_{author}", uuid, latency=latency, definition=name, **options)
+
+    traces = {
+        "gemm": [
+            trace("gemm", "baseline", "a", 4.0),
+            trace("gemm", "baseline", "b", 4.0),
+            trace("gemm", "ada", "a", 3.0),
+            trace("gemm", "ada", "a", 2.0),
+            trace("gemm", "ada", "b", 1.0),
+            trace("gemm", "ada", "c", 0.001),
+            trace("gemm", "ada2", "a", 0.1),
+            trace("gemm", "ada2", "b", 1.0, status="TIMEOUT"),
+            trace("gemm", "bob", "a", 8.0),
+        ],
+        "other": [
+            trace("other", "baseline", "a", 4.0),
+            trace("other", "bob", "a", 1.0),
+        ],
+    }
+    return TraceSet(
+        definitions={"gemm": definition, "other": other},
+        solutions={"gemm": solutions("gemm"), "other": solutions("other")},
+        traces=traces,
+    )
+
+
+def test_a_score_is_the_mean_speedup_of_the_fastest_traces_on_shared_workloads(league):
+    assert league.get_solution_score("gemm_ada") == SpeedupMetrics((4 / 2 + 4 / 1) / 2, 2)
+    assert league.get_solution_score("gemm_bob") == SpeedupMetrics(0.5, 1)
+
+
+def test_one_failure_makes_the_score_zero(league):
+    assert league.get_solution_score("gemm_ada2").avg_speedup == 0.0
+
+
+def test_nothing_to_compare_is_no_score(league):
+    assert league.get_solution_score("gemm_baseline") is None
+    assert league.get_solution_score("nobody") is None
+    assert league.get_solution_score("other_ada") is None
+
+
+def test_an_author_counts_with_the_best_solution_of_each_definition(league):
+    assert league.get_author_score("ada") == SpeedupMetrics(3.0, 2)
+    assert league.get_author_score("bob").avg_speedup == (0.5 + 4.0) / 2
+    assert league.get_author_score("bob", op_type="norm").avg_speedup == 4.0
+    assert league.get_author_score("bob", definition_name="gemm").avg_speedup == 0.5
+    assert league.get_author_score("baseline") is None
+    assert league.get_author_score("nobody") is None
+
+
+def test_authors_are_ranked_by_score_then_name(league):
+    assert [name for name, _ in league.rank_authors()] == ["ada", "bob"]
+    assert [name for name, _ in league.rank_authors(op_type="norm")] == ["bob"]
+    assert [name for name, _ in league.rank_authors("bob", definition_name="gemm")] == ["ada", "baseline"]
+
+
+def test_scopes_are_checked(league):
+    with pytest.raises(UnknownName, match="did you mean 'gemm'"):
+        league.rank_authors(definition_name="gem")
+    with pytest.raises(KeyError):
+        league.get_author_score("ada", definition_name="gem")
+    with pytest.raises(ValueError, match="not both"):
+        league.rank_authors(op_type="norm", definition_name="gemm")
+
+
+def test_the_baseline_must_be_one_solution(league):
+    with pytest.raises(ScoringError, match="'nobody' has no solution"):
+        league.rank_authors("nobody")
+    with pytest.raises(ValueError, match="'ada' has 2 solutions"):
+        league.get_solution_score("gemm_bob", baseline_author="ada")
+
+
+@pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
+def test_an_impossible_latency_is_refused(league, make_trace, latency):
+    league.add_traces([make_trace("other_ada", "a", latency=latency, definition="other")])
+    with pytest.raises(ScoringError, match="no positive number"):
+        league.get_solution_score("other_ada")
+
+
+def test_a_summary_counts_and_ranks_what_has_a_baseline(league):
+    found = league.summary()
+    assert (found.total, found.passed, found.failed) == (11, 10, 1)
+    assert found.rankings == tuple(league.rank_authors())
+    assert found.unranked == ()
+    without = league.summary("nobody")
+    assert without.rankings == ()
+    assert without.unranked == ("gemm", "other")
+    assert league.summary(op_type="norm").total == 2
+
+
+def test_scores_follow_additions(league, make_trace):
+    before = league.get_solution_score("other_bob").avg_speedup
+    league.add_traces([make_trace("other_bob", "a", latency=0.5, definition="other")])
+    assert league.get_solution_score("other_bob").avg_speedup == 2 * before

@@ -1,0 +1,57 @@
+"""What a step came to, in one line each."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from workshop.process import tail
+
+_PYTEST_SUMMARY = re.compile(r"^=*\s?(?P<text>(\d+ [a-z]+(, )?)+|no tests ran) in \d[\d.]*s( \([\d:]+\))?\s?=*$")
+_PYTEST_DETAILS = re.compile(r"^=+ (ERRORS|FAILURES) =+$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a step ended.
+
+    Args:
+        name: The step.
+        passed: Whether it did.
+        detail: A few words on one line.
+        log: Its whole output.
+    """
+
+    name: str
+    passed: bool
+    detail: str
+    log: Path | None = None
+
+
+def pytest_summary(output: str) -> str | None:
+    """Pytest's own last line, as it wrote it; None where it did not get that far."""
+    lines = [line for line in output.splitlines() if _PYTEST_SUMMARY.match(line)]
+    return lines[-1] if lines else None
+
+
+def pytest_outcome(name: str, code: int, log: Path) -> Outcome:
+    """What a run of pytest came to. A run that found no tests has failed."""
+    summary = pytest_summary(log.read_text(errors="replace"))
+    return Outcome(name, code == 0, summary.strip("= ") if summary else f"ended with exit code {code}", log)
+
+
+def explain(outcome: Outcome) -> str:
+    """The part of a failed step's output that says why it failed."""
+    if outcome.log is None:
+        return ""
+    output = outcome.log.read_text(errors="replace")
+    details = _PYTEST_DETAILS.search(output)
+    return output[details.start() :] if details else tail(output, 60)
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """One line for each outcome."""
+    rows = list(outcomes)
+    width = max((len(row.name) for row in rows), default=0)
+    words = {True: "ok    ", False: "FAILED"}
+    return "\n".join(f"{row.name:<{width}}  {words[row.passed]}  {row.detail}".rstrip() for row in rows)

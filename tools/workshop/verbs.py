@@ -1,0 +1,215 @@
+"""The verbs of `python tools/dev.py`."""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workshop.bundle import DEFAULT_PYTHON, bundle
+from workshop.check import check, pytest_command, types_command
+from workshop.checkout import Checkout, find_checkout
+from workshop.environment import Environment, prepare
+from workshop.errors import Missing, StepFailed, Usage
+from workshop.machine import ENVIRONMENT_FOLDERS, find_compiler
+from workshop.process import INTERRUPTED, Console, run_foreground
+from workshop.summary import explain, table
+from workshop.wheels import check_wheels
+
+MADE_BY_TOOLS = (
+    ".dev",
+    *ENVIRONMENT_FOLDERS.values(),
+    "dist",
+    ".hypothesis",
+    ".import_linter_cache",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+)
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a verb works with."""
+
+    checkout: Checkout
+    console: Console
+
+    def environment(self) -> Environment:
+        """The development environment, ready to use."""
+        return prepare(self.checkout, self.console)
+
+    def variables(self) -> dict[str, str]:
+        """The environment variables of what is run, with the C++ compiler named."""
+        variables = self.checkout.variables()
+        return variables | {"CXX": find_compiler(variables)}
+
+    def foreground(self, commands: Sequence[Sequence[str]], environment: Environment, variables: dict[str, str]) -> int:
+        """Run commands on this terminal, all of them, and return the worst exit code."""
+        active = environment.variables(variables)
+        codes = []
+        for command in commands:
+            codes.append(run_foreground(command, cwd=self.checkout.root, env=active))
+            if codes[-1] == INTERRUPTED:
+                break
+        return max(codes, key=abs, default=0)
+
+
+def demo(workbench: Workbench, arguments: list[str]) -> int:
+    """Set everything up and run `fib-bench demo` with these arguments."""
+    variables = workbench.variables()
+    environment = workbench.environment()
+    return workbench.foreground([[environment.program("fib-bench"), "demo", *arguments]], environment, variables)
+
+
+def test(workbench: Workbench, arguments: list[str]) -> int:
+    """Set everything up and run pytest with these arguments."""
+    variables = workbench.variables()
+    environment = workbench.environment()
+    return workbench.foreground([pytest_command(environment, arguments)], environment, variables)
+
+
+def setup(workbench: Workbench, arguments: list[str]) -> int:
+    """Set everything up and do nothing else."""
+    _parser("setup", setup).parse_args(arguments)
+    workbench.console.say(f"ready: {workbench.environment().folder}")
+    return 0
+
+
+def lint(workbench: Workbench, arguments: list[str]) -> int:
+    """Check style and format; `--fix` repairs what can be."""
+    parser = _parser("lint", lint)
+    parser.add_argument("--fix", action="store_true", help="change the files")
+    fix = parser.parse_args(arguments).fix
+    environment = workbench.environment()
+    ruff = environment.program("ruff")
+    checking, formatting = (["--fix"], []) if fix else ([], ["--check"])
+    commands = [[ruff, "check", *checking, "."], [ruff, "format", *formatting, "."]]
+    return workbench.foreground(commands, environment, workbench.checkout.variables())
+
+
+def types(workbench: Workbench, arguments: list[str]) -> int:
+    """Run mypy, strict, on every src/ and on the tools."""
+    environment = workbench.environment()
+    command = [*types_command(workbench.checkout, environment), *arguments]
+    return workbench.foreground([command], environment, workbench.checkout.variables())
+
+
+def imports(workbench: Workbench, arguments: list[str]) -> int:
+    """Check which package may import which."""
+    environment = workbench.environment()
+    command = [environment.program("lint-imports"), "--no-cache", *arguments]
+    return workbench.foreground([command], environment, workbench.checkout.variables())
+
+
+def check_all(workbench: Workbench, arguments: list[str]) -> int:
+    """Format, lint, types, import contracts, all tests, wheels: what CI runs."""
+    _parser("check", check_all).parse_args(arguments)
+    variables = workbench.variables()
+    return check(workbench.checkout, workbench.console, workbench.environment(), variables)
+
+
+def wheels(workbench: Workbench, arguments: list[str]) -> int:
+    """Build each wheel, install it into an empty environment and run its tests there."""
+    parser = _parser("wheels", wheels)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="packages to test, all by default")
+    packages = workbench.checkout.named(parser.parse_args(arguments).names)
+    outcomes = check_wheels(workbench.checkout, workbench.console, packages, workbench.variables())
+    for outcome in outcomes:
+        if not outcome.passed:
+            workbench.console.say(f"\n--- {outcome.name}: {outcome.log}\n{explain(outcome)}")
+    workbench.console.say(table(outcomes))
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+def bench(workbench: Workbench, arguments: list[str]) -> int:
+    """Run the scripts in packages/NAME/benchmarks."""
+    parser = _parser("bench", bench)
+    parser.add_argument("name", metavar="NAME", help="a package")
+    (package,) = workbench.checkout.named([parser.parse_args(arguments).name])
+    scripts = sorted(package.folder.glob("benchmarks/*.py"))
+    if not scripts:
+        raise Usage(f"{package.name} has no benchmarks (looked for benchmarks/*.py in {package.folder})")
+    variables = workbench.variables()
+    environment = workbench.environment()
+    return workbench.foreground([[environment.python, str(script)] for script in scripts], environment, variables)
+
+
+def bundle_wheels(workbench: Workbench, arguments: list[str]) -> int:
+    """Put our wheels, and what a bare GPU machine lacks, into a folder."""
+    parser = _parser("bundle", bundle_wheels)
+    parser.add_argument("folder", metavar="DIR", type=Path, help="made if absent")
+    parser.add_argument("--python", default=DEFAULT_PYTHON, help="the Python there (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    bundle(workbench.checkout, workbench.console, options.folder.resolve(), options.python)
+    return 0
+
+
+def changelog(workbench: Workbench, arguments: list[str]) -> int:
+    """Fold a package's changelog fragments into its CHANGELOG.md; `--draft` only prints."""
+    parser = _parser("changelog", changelog)
+    parser.add_argument("name", metavar="NAME", help="a package")
+    parser.add_argument("--draft", action="store_true", help="print, and change nothing")
+    options = parser.parse_args(arguments)
+    (package,) = workbench.checkout.named([options.name])
+    environment = workbench.environment()
+    settings = ["--config", str(workbench.checkout.root / "tools/towncrier.toml"), "--dir", str(package.folder)]
+    words = ["--name", package.name, "--version", package.version, "--draft" if options.draft else "--yes"]
+    command = [environment.program("towncrier"), "build", *settings, *words]
+    return workbench.foreground([command], environment, workbench.checkout.variables())
+
+
+def clean(workbench: Workbench, arguments: list[str]) -> int:
+    """Remove everything that these verbs have made."""
+    _parser("clean", clean).parse_args(arguments)
+    for name in MADE_BY_TOOLS:
+        folder = workbench.checkout.root / name
+        if folder.exists():
+            workbench.console.say(f"removing {folder}")
+            shutil.rmtree(folder)
+    return 0
+
+
+VERBS: dict[str, Callable[[Workbench, list[str]], int]] = {
+    "demo": demo,
+    "test": test,
+    "lint": lint,
+    "types": types,
+    "imports": imports,
+    "check": check_all,
+    "wheels": wheels,
+    "bench": bench,
+    "bundle": bundle_wheels,
+    "changelog": changelog,
+    "setup": setup,
+    "clean": clean,
+}
+
+
+def _parser(verb: str, function: Callable[[Workbench, list[str]], int]) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(prog=f"python tools/dev.py {verb}", description=function.__doc__)
+
+
+def help_text() -> str:
+    """One line for each verb."""
+    lines = [f"  {verb:<10} {(function.__doc__ or '').splitlines()[0]}" for verb, function in VERBS.items()]
+    return "\n".join(["usage: python tools/dev.py VERB [arguments]", "", *lines])
+
+
+def run(arguments: list[str]) -> int:
+    """Run one verb and return the exit code; what is missing is explained on standard error."""
+    verb, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if verb in ("help", "-h", "--help"):
+        print(help_text())
+        return 0
+    try:
+        if verb not in VERBS:
+            raise Usage(f"no verb {verb!r} (there are: {', '.join(VERBS)})")
+        return VERBS[verb](Workbench(find_checkout(Path(__file__).parent), Console()), rest)
+    except (Missing, StepFailed, Usage) as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
