@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import fib_compile
+import pytest
+
 HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "cattrs", "msgspec")
 
 
@@ -23,3 +26,12 @@ def test_asking_what_is_available_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
+
+
+def test_every_exported_name_is_there() -> None:
+    assert sorted(fib_compile._MODULE_OF) == sorted(fib_compile.__all__)
+    for name in fib_compile.__all__:
+        assert getattr(fib_compile, name) is not None
+        assert name in dir(fib_compile)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = fib_compile.nothing

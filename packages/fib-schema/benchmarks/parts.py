@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import resource
@@ -125,31 +124,29 @@ def rank(root: Path) -> dict[str, float]:
 
 
 def append(root: Path) -> dict[str, float]:
-    """10,000 appends one by one, beside the same bytes written and synced by hand."""
-    from fib_schema import TraceSet, format_json
+    """10,000 appends one by one; the time inside their own fdatasync is taken out and shown apart."""
+    from fib_schema import TraceSet
 
     source = TraceSet.from_path(root)
     traces = [t for name in list(source.definitions)[:10] for t in source.traces[name]][:10_000]
+    syncing = 0.0
+    system_call = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        nonlocal syncing
+        start = time.perf_counter()
+        system_call(descriptor)
+        syncing += time.perf_counter() - start
+
     with tempfile.TemporaryDirectory(prefix="fib-append-", dir=root) as folder:
         target = TraceSet.from_path(folder)
         names = dict.fromkeys(t.definition for t in traces)
         target.add_definitions([source.definitions[name] for name in names])
         target.add_solutions([s for name in names for s in source.solutions[name]])
-        lines = [format_json(t).encode() + b"\n" for t in traces]
-        descriptor = os.open(Path(folder) / "by-hand", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        ours, by_hand = 0.0, 0.0
-        gc.collect()
-        for trace, line in zip(traces, lines, strict=True):
-            start = time.perf_counter()
-            target.add_traces([trace])
-            middle = time.perf_counter()
-            os.write(descriptor, line)
-            os.fdatasync(descriptor)
-            ours += middle - start
-            by_hand += time.perf_counter() - middle
-        os.close(descriptor)
+        os.fdatasync = fdatasync
+        total = seconds_of(lambda: [target.add_traces([trace]) for trace in traces])
     count = len(traces)
-    return {"beyond_micros": (ours - by_hand) / count * 1e6, "sync_micros": by_hand / count * 1e6}
+    return {"beyond_micros": (total - syncing) / count * 1e6, "sync_micros": syncing / count * 1e6}
 
 
 PARTS = {

@@ -35,7 +35,7 @@ from fib_schema import (
     save_jsonl_file,
     to_plain,
 )
-from fib_schema._fast_traces import NotOrdinary, trace_parser
+from fib_schema._fast_traces import NotOrdinary, trace_formatter, trace_parser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,6 +164,22 @@ def test_the_fast_way_gives_what_the_general_way_gives(trace):
     general = parse_json(line, Trace)
     assert to_text(fast) == to_text(general)
     assert set(flatten(fast)) == set(flatten(general))
+
+
+@given(TRACES)
+def test_the_fast_way_writes_what_the_general_way_writes(trace):
+    again = parse_json(format_json(trace), Trace)
+    for candidate in (trace, again):
+        try:
+            line = trace_formatter()(candidate)
+        except NotOrdinary:
+            continue
+        assert list_order(json.loads(line)) == list_order(json.loads(format_json(candidate)))
+
+
+def list_order(plain):
+    """A dict with its keys' order."""
+    return json.dumps(plain)
 
 
 def flatten(record):

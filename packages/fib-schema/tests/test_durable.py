@@ -107,16 +107,16 @@ def test_crowded_writers_lose_and_mix_nothing(seeded):
 
 def test_a_batch_goes_to_all_files_or_to_none(tmp_path):
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    append_lines({first: [b"1"], second: [b"2", b"3"]})
+    append_lines({str(first): [b"1"], str(second): [b"2", b"3"]})
     assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
     (tmp_path / "c.jsonl").mkdir()
     with pytest.raises(IsADirectoryError):
-        append_lines({first: [b"4"], second: [b"5"], tmp_path / "c.jsonl": [b"6"]})
+        append_lines({str(first): [b"4"], str(second): [b"5"], str(tmp_path / "c.jsonl"): [b"6"]})
     assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
 
 
 def test_an_empty_batch_touches_nothing(tmp_path):
-    append_lines({tmp_path / "a.jsonl": []})
+    append_lines({str(tmp_path / "a.jsonl"): []})
     assert list(tmp_path.iterdir()) == []
 
 

@@ -116,12 +116,17 @@ class Benchmark:
 def _execute(judge: Judge, plan: Plan, memory_bytes: int) -> Iterator[Event]:
     for part in plan.definitions:
         for block in _blocks(judge, part, memory_bytes):
-            with ExitStack() as stack:
-                prepared: list[PreparedWorkload] = []
-                yield from _prepare(judge, part, block, prepared, stack)
-                for solution in _solutions_of(part, block):
-                    todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
-                    yield from _evaluate(judge, part.definition, solution, todo)
+            yield from _run_block(judge, part, block)
+
+
+def _run_block(judge: Judge, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
+    """Run one block; nothing that it holds in memory outlives this call."""
+    with ExitStack() as stack:
+        prepared: list[PreparedWorkload] = []
+        yield from _prepare(judge, part, block, prepared, stack)
+        for solution in _solutions_of(part, block):
+            todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
+            yield from _evaluate(judge, part.definition, solution, todo)
 
 
 def _prepare(

@@ -35,7 +35,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items()) or "none yet"
     console.print(
         f"{summary.definitions} definitions, {summary.solutions} solutions, "
-        f"{summary.workloads} workloads, {summary.traces} traces ({statuses})"
+        f"{summary.workloads} workloads, {summary.traces} traces ({statuses})",
+        soft_wrap=True,
     )
     print_leaderboard(console, summary.standings)
 
@@ -61,7 +62,7 @@ def print_leaderboard(console: Console, standings: Iterable[Standing]) -> None:
                 complaints.append(f"{row.solution}: {row.complaint}")
         console.print(table)
     for text in complaints:
-        console.print(Text(text, style="red"))
+        console.print(Text(text, style="red"), soft_wrap=True)
 
 
 def print_best(console: Console, rows: Iterable[Best]) -> None:

@@ -11,11 +11,10 @@ import fcntl
 import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 
-def append_lines(batch: Mapping[Path, Sequence[bytes]]) -> None:
+def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
     """Append lines (without their newlines) to files: all of them or, after an error, none.
 
     A process that is killed in between may leave lines of a batch that it never acknowledged.
@@ -23,31 +22,42 @@ def append_lines(batch: Mapping[Path, Sequence[bytes]]) -> None:
     Raises:
         OSError: Nothing was appended.
     """
-    with ExitStack() as stack:
-        targets = [(_locked(path, stack), lines) for path, lines in sorted(batch.items()) if lines]
-        sizes = [os.fstat(descriptor).st_size for descriptor, _ in targets]
-        try:
-            for (descriptor, lines), size in zip(targets, sizes, strict=True):
-                _write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
-            for descriptor, _ in targets:
-                os.fdatasync(descriptor)
-        except BaseException:
-            for (descriptor, _), size in zip(targets, sizes, strict=True):
-                os.ftruncate(descriptor, size)
-            raise
+    descriptors: list[int] = []
+    written: list[tuple[int, int]] = []
+    try:
+        ordered = sorted((path, lines) for path, lines in batch.items() if lines)
+        for path, _ in ordered:
+            descriptors.append(_locked(path))
+        for descriptor, (_, lines) in zip(descriptors, ordered, strict=True):
+            size = os.fstat(descriptor).st_size
+            written.append((descriptor, size))
+            _write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+        for descriptor in descriptors:
+            os.fdatasync(descriptor)
+    except BaseException:
+        for descriptor, size in written:
+            os.ftruncate(descriptor, size)
+        raise
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def _locked(path: Path, stack: ExitStack) -> int:
+def _locked(path: str) -> int:
     """Open a file for appending, made durable if it is new, under an exclusive lock."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        _sync_folder(path.parent)
-    stack.callback(os.close, descriptor)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _sync_folder(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except BaseException:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

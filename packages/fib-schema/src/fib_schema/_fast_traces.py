@@ -5,17 +5,20 @@ Anything else (an unknown field, a bare NaN, an odd name, an error of any kind) 
 general decoder, which alone decides what is valid and what to say. Workloads and environments
 recur on thousands of lines, so equal bytes share one record.
 
-Measured on two cores: 200,000 traces (169 MB) in 14 s the general way.
+Measured on two cores: 200,000 traces (169 MB) in 14 s the general way, 2.6 s this way. Writing one
+trace takes 25 us the general way; after the wait for a disk, when caches are cold, twice that.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ._checks import component_problem
-from ._record import NO_FIELDS, FrozenDict
+from ._record import NO_FIELDS, FrozenDict, Record
 from ._unchecked import unchecked_constructor
 from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
 from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
@@ -66,6 +69,79 @@ def trace_parser() -> Callable[[bytes], Trace]:
         return _new_trace(NO_FIELDS, _TRACE_KEYS, line.definition, workload, line.solution, evaluation)
 
     return parse
+
+
+def trace_formatter() -> Callable[[Trace], bytes]:
+    """A function that formats an ordinary trace as one line, or raises `NotOrdinary`.
+
+    Ordinary is a trace whose numbers are finite and whose fields are those, in that order, that a
+    trace made in memory is written with. Workloads and environments are formatted once.
+    """
+    import msgspec
+
+    from .codec import format_json
+
+    shapes = _shapes()
+    encode, raw, unset = msgspec.json.Encoder().encode, msgspec.Raw, msgspec.UNSET
+    formatted: dict[int, tuple[object, Raw]] = {}
+
+    def share(record: Record) -> Raw:
+        entry = formatted.get(id(record))
+        if entry is None:
+            if len(formatted) >= _MAX_FORMATTED:
+                formatted.clear()
+            entry = formatted[id(record)] = record, raw(format_json(record).encode())
+        return entry[1]
+
+    def extra(value: FrozenDict[str, Any] | None, is_written: bool) -> Any:
+        if value is None:
+            return None if is_written else unset
+        try:
+            return raw(_JSON_OBJECT(value).encode())
+        except ValueError as error:  # a number that is not finite
+            raise NotOrdinary from error
+
+    def is_ordinary(record: Any, keys: tuple[str, ...]) -> bool:
+        """Whether ``extra`` is written even if it is None."""
+        given = record.source_keys
+        has_extra = given is not None and len(given) > len(keys) and given == (*keys, "extra")
+        if record.unknown_fields or not (given is None or has_extra or given == keys):
+            raise NotOrdinary
+        return has_extra
+
+    def numbers(record: Any, shape: Any, keys: tuple[str, ...]) -> Any:
+        if record is None:
+            return None
+        values = [getattr(record, key) for key in keys]
+        has_extra = is_ordinary(record, keys)
+        if not all(map(math.isfinite, values)):
+            raise NotOrdinary
+        return shape(*values, extra(record.extra, has_extra))
+
+    def format_trace(trace: Trace) -> bytes:
+        evaluation = trace.evaluation
+        if trace.unknown_fields or trace.source_keys not in (None, _TRACE_KEYS):
+            raise NotOrdinary
+        plain = None
+        if evaluation is not None:
+            has_extra = is_ordinary(evaluation, _EVALUATION_KEYS)
+            plain = shapes.new_evaluation(
+                evaluation.status,
+                share(evaluation.environment),
+                evaluation.timestamp,
+                evaluation.log,
+                numbers(evaluation.correctness, shapes.new_correctness, _CORRECTNESS_KEYS),
+                numbers(evaluation.performance, shapes.new_performance, _PERFORMANCE_KEYS),
+                extra(evaluation.extra, has_extra),
+            )
+        return encode(shapes.new_line(trace.definition, share(trace.workload), trace.solution, plain))
+
+    return format_trace
+
+
+_JSON_OBJECT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_MAX_FORMATTED = 1000
+_EVALUATION_KEYS = ("status", "environment", "timestamp", "log", "correctness", "performance")
 
 
 class _Shared:
@@ -248,6 +324,8 @@ class _Shapes:
         environment = shape(
             "environment", ("hardware", str), ("libs", dict[str, str] | UnsetType, UNSET)
         )
+        self.new_line, self.new_evaluation = line, evaluation
+        self.new_correctness, self.new_performance = correctness, performance
         self.line = msgspec.json.Decoder(line)
         self.workload = msgspec.json.Decoder(workload)
         self.environment = msgspec.json.Decoder(environment)

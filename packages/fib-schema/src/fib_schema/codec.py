@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ import attrs
 
 from ._durable import append_lines, replace_file
 from ._fast_traces import NotOrdinary
-from ._record import Record
+from ._record import FrozenDict, Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidRecord, Problem
 from .workload import RandomInput, SafetensorsInput, ScalarInput
@@ -54,8 +54,11 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
 
 def format_json(record: Record, *, indent: int | None = None) -> str:
     """Format a record as JSON; fields keep the order and presence that their source had."""
-    separators = (",", ":") if indent is None else None
-    return json.dumps(to_plain(record), indent=indent, separators=separators, ensure_ascii=False)
+    encode = _COMPACT if indent is None else json.JSONEncoder(indent=indent, ensure_ascii=False).encode
+    return encode(to_plain(record))
+
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def save_json_file(obj: Record, path: str | os.PathLike[str]) -> None:
@@ -98,7 +101,7 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
     Raises:
         OSError: Nothing was appended.
     """
-    append_lines({Path(path): [format_json(obj).encode() for obj in objs]})
+    append_lines({os.fspath(path): [format_json(obj).encode() for obj in objs]})
 
 
 def parse_lines(
@@ -172,9 +175,24 @@ def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
 
 def to_plain(value: Any) -> Any:
     """Turn a record into plain objects for JSON; infinities and NaN of its fields become strings."""
-    if isinstance(value, Record):
-        return {key: _plain_field(item) for key, item in _written_fields(value)}
-    return _plain_field(value)
+    if not isinstance(value, Record):
+        return _plain_field(value)
+    order = _order(type(value), value.source_keys)
+    plain: dict[str, Any] = {}
+    for key in order.written:
+        if key in order.fields:
+            plain[key] = _plain_field(getattr(value, key))
+        elif key in value.unknown_fields:
+            plain[key] = value.unknown_fields[key]
+        elif key == "type" and type(value) in _TAGS:
+            plain[key] = _TAGS[type(value)]
+    for key, default in order.if_changed:
+        item = getattr(value, key)
+        if item != default:
+            plain[key] = _plain_field(item)
+    for key, item in value.unknown_fields.items():
+        plain.setdefault(key, item)
+    return plain
 
 
 def _decode_slowly(text: bytes | str, kind: str, source: str) -> Any:
@@ -194,37 +212,27 @@ def _decode_slowly(text: bytes | str, kind: str, source: str) -> Any:
     raise InvalidRecord(kind, (Problem(source, "$", message),))
 
 
-@cache
-def _fields(cls: type[Record]) -> Mapping[str, Any]:
-    return {f.name: f.default for f in attrs.fields(cls) if f.name not in _BOOKKEEPING}
-
-
-def _written_fields(record: Record) -> Iterator[tuple[str, Any]]:
-    cls = type(record)
-    fields = _fields(cls)
-    written = record.source_keys or (("type",) if cls in _TAGS else ())
-    for key in written:
-        if key in fields:
-            yield key, getattr(record, key)
-        elif key in record.unknown_fields:
-            yield key, _Untouched(record.unknown_fields[key])
-        elif key == "type" and cls in _TAGS:
-            yield key, _TAGS[cls]
-    for key, default in fields.items():
-        if key not in written:
-            value = getattr(record, key)
-            if value != default or (key in _ALWAYS_WRITTEN and record.source_keys is None):
-                yield key, value
-    for key, value in record.unknown_fields.items():
-        if key not in written:
-            yield key, _Untouched(value)
-
-
 @attrs.frozen
-class _Untouched:
-    """A value that no field describes: written as it was read."""
+class _Order:
+    """In which order a record's fields are written."""
 
-    value: Any
+    fields: frozenset[str]
+    written: tuple[str, ...]
+    """Keys that are written whatever they hold: those of the source, or those of a new record."""
+    if_changed: tuple[tuple[str, Any], ...]
+    """Other fields with their defaults: written if they hold something else."""
+
+
+@lru_cache(maxsize=4096)
+def _order(cls: type[Record], source_keys: tuple[str, ...] | None) -> _Order:
+    fields = {f.name: f.default for f in attrs.fields(cls) if f.name not in _BOOKKEEPING}
+    written = source_keys
+    if written is None:
+        tag = ("type",) if cls in _TAGS else ()
+        always = (n for n, d in fields.items() if d is attrs.NOTHING or n in _ALWAYS_WRITTEN)
+        written = (*tag, *always)
+    rest = tuple((name, default) for name, default in fields.items() if name not in written)
+    return _Order(frozenset(fields), written, rest)
 
 
 def _plain_field(value: Any) -> Any:
@@ -233,8 +241,8 @@ def _plain_field(value: Any) -> Any:
         return value
     if kind is float:
         return value if math.isfinite(value) else _NON_FINITE[str(value)]
-    if kind is _Untouched:
-        return value.value
+    if kind is FrozenDict:
+        return {key: _plain_field(item) for key, item in value.items()}
     if isinstance(value, Record):
         return to_plain(value)
     if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import StrEnum
 
 import attrs
 
@@ -24,6 +25,15 @@ class InvalidField(FibError, ValueError):
         return f"{self.where}: {self.problem}"
 
 
+class Severity(StrEnum):
+    """Whether a problem makes data unusable."""
+
+    ERROR = "error"
+    """The data is wrong, and is not used or not to be trusted."""
+    NOTICE = "notice"
+    """The data is used as it is; somebody should look at it."""
+
+
 @attrs.frozen
 class Problem:
     """One thing that is wrong in a data set, with its place and its remedy."""
@@ -34,6 +44,25 @@ class Problem:
     """JSON path inside the record, ``$`` being the record itself."""
     message: str
     """What was found and what would do."""
+    severity: Severity = Severity.ERROR
+    code: str = ""
+    """The kind of problem in a word, such as ``missing-blob``; empty where nobody asked for one."""
+
+    @property
+    def file(self) -> str:
+        """The file alone."""
+        return self._place[0]
+
+    @property
+    def line(self) -> int | None:
+        """The line of a JSON Lines file, counted from 1."""
+        return self._place[1]
+
+    @property
+    def _place(self) -> tuple[str, int | None]:
+        file, _, line = self.source.rpartition(":")
+        is_line = file.endswith(".jsonl") and line.isdecimal()
+        return (file, int(line)) if is_line else (self.source, None)
 
     def __str__(self) -> str:
         place = self.source if self.path == "$" else f"{self.source} at {self.path}"

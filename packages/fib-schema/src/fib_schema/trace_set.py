@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from . import _layout
 from ._best import BestTraces
 from ._checks import component_problem
 from ._durable import append_lines
+from ._fast_traces import NotOrdinary, trace_formatter
 from ._headers import definition_names, solution_names
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
 from .codec import format_json, save_json_file, to_plain
@@ -63,6 +64,8 @@ class TraceSet:
             self._remember_solutions(group)
         self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads))
         self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
+        self._writable_paths: dict[str, str] = {}
+        self._format_ordinary: Callable[[Trace], bytes] | None = None
         self._best = BestTraces()
         self._scores = ScoreBoard()
 
@@ -387,7 +390,7 @@ class TraceSet:
             raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
         path = _layout.blob_file(definition, workload_uuid)
         self._rooted("add_workload_blob_tensor")
-        save_tensors(self._writable(path), path, tensors)
+        save_tensors(Path(self._writable(path)), path, tensors)
         return path
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
@@ -444,11 +447,24 @@ class TraceSet:
         workloads = [trace for trace in batch if trace.is_workload_trace()]
         files: dict[str, list[bytes]] = {}
         for trace in batch:
-            files.setdefault(self._file_of(trace), []).append(format_json(trace).encode())
-        later = self._traces.with_traces(evaluated), self._workloads.with_traces(workloads)
+            files.setdefault(self._file_of(trace), []).append(self._line(trace))
+        traces = self._traces.with_traces(evaluated) if evaluated else self._traces
+        later = traces, self._workloads.with_traces(workloads) if workloads else self._workloads
         if self.root is not None:
             append_lines({self._writable(path): lines for path, lines in files.items()})
         self._traces, self._workloads = later
+
+    def _line(self, trace: Trace) -> bytes:
+        """A trace as one line, in the fast way where that is sure to be right."""
+        if self._format_ordinary is None:
+            self._format_ordinary = trace_formatter()
+        try:
+            return self._format_ordinary(trace)
+        except NotOrdinary:
+            return format_json(trace).encode()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_format_ordinary": None}
 
     def _file_of(self, trace: Trace) -> str:
         definition = self.get_definition(trace.definition)
@@ -477,12 +493,18 @@ class TraceSet:
             raise NoRoot(operation)
         return self.root
 
-    def _writable(self, relative: str) -> Path:
-        """The path to write to, whose folders must not lead out of the root through a link."""
-        path = self._rooted("writing") / relative
-        root = os.path.realpath(self._rooted("writing"))
-        if not _layout.is_below(os.path.realpath(path), root):
-            raise PermissionError(f"{path} leads out of the data set {root} through a link")
+    def _writable(self, relative: str) -> str:
+        """The path to write to, whose folder must not lead out of the root through a link.
+
+        A path is looked at once: an append must not cost a walk along it.
+        """
+        path = self._writable_paths.get(relative)
+        if path is None:
+            root = os.fspath(self._rooted("writing"))
+            path = os.path.join(root, relative)
+            if not _layout.is_below(os.path.realpath(path), os.path.realpath(root)):
+                raise PermissionError(f"{path} leads out of the data set {root} through a link")
+            self._writable_paths[relative] = path
         return path
 
 

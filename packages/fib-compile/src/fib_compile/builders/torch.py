@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import sysconfig
+from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -43,9 +44,7 @@ class TorchBuilder(NativeBuilder):
 
     def abi(self) -> str:
         """Torch keeps no ABI between versions."""
-        from importlib.metadata import version
-
-        return f"torch-{version('torch')}-{sys.implementation.cache_tag}"
+        return _abi()
 
     def toolkit(self, recipe: Recipe) -> Toolkit:
         """Torch's and Python's headers, torch's libraries."""
@@ -89,6 +88,13 @@ class TorchBuilder(NativeBuilder):
             problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
             raise BuildError(solution.name, self.name, problem) from error
         return module
+
+
+@cache
+def _abi() -> str:
+    from importlib.metadata import version
+
+    return f"torch-{version('torch')}-{sys.implementation.cache_tag}"
 
 
 def _module_name(recipe: Recipe) -> str:

@@ -7,6 +7,7 @@ their flags. Building runs no solution code but the library's static initialiser
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,7 @@ class TVMFFIBuilder(NativeBuilder):
 
     def abi(self) -> str:
         """TVM-FFI keeps its ABI within a minor version."""
-        from importlib.metadata import version  # 20 ms, which importing this module need not cost
-
-        major, minor, *_ = version("apache-tvm-ffi").split(".")
-        return f"tvm-ffi-{major}.{minor}"
+        return _abi()
 
     def toolkit(self, recipe: Recipe) -> Toolkit:  # noqa: ARG002
         """Headers and library of the installed TVM-FFI."""
@@ -71,6 +69,14 @@ class TVMFFIBuilder(NativeBuilder):
             exports = ", ".join(_exports(library)) or "nothing; use TVM_FFI_DLL_EXPORT_TYPED_FUNC"
             problem = f"the library has no function {symbol!r}; it exports {exports}"
             raise BuildError(solution.name, self.name, problem) from error
+
+
+@cache
+def _abi() -> str:
+    from importlib.metadata import version  # 20 ms, which importing this module need not cost
+
+    major, minor, *_ = version("apache-tvm-ffi").split(".")
+    return f"tvm-ffi-{major}.{minor}"
 
 
 def _exports(library: Path) -> list[str]:

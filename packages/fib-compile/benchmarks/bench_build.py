@@ -1,6 +1,6 @@
 """Times what a user of fib-compile waits for, and prints one line for each number.
 
-Run it with ``python packages/fib-compile/benchmarks/build.py [--solutions 40]`` on an idle machine.
+Run it with ``python packages/fib-compile/benchmarks/bench_build.py [--solutions 40]`` on an idle machine.
 """
 
 from __future__ import annotations

@@ -1,0 +1,162 @@
+"""Runs: the plan is carried out, every evaluation is recorded, nothing is lost on the way."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench import Benchmark, BenchmarkConfig
+from fib_bench.events import Evaluated, Event, Planned, Skipped
+from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, UnknownName, Workload
+
+GOOD = "def run(x):\n    return x * 2\n"
+WRONG = "def run(x):\n    return x\n"
+QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05, "timeout_seconds": 60.0}
+
+pytestmark = pytest.mark.usefixtures("shared_server")
+
+MakeDataSet = Callable[..., Path]
+MakeSolution = Callable[..., Solution]
+
+
+def benchmark(root: Path, **fields: object) -> Benchmark:
+    return Benchmark(TraceSet.from_path(root), BenchmarkConfig(**{**QUICK, **fields}))
+
+
+def statuses(root: Path) -> list[tuple[str | None, str, str]]:
+    traces = TraceSet.from_path(root).traces.get("double", [])
+    return sorted((t.solution, t.workload.uuid, str(t.evaluation.status)) for t in traces if t.evaluation)
+
+
+def test_every_evaluation_is_on_the_disk(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    root = make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"), sizes=(2, 3))
+    trace_set = benchmark(root).run_all()
+    expected = [
+        ("good", "n-2", "PASSED"),
+        ("good", "n-3", "PASSED"),
+        ("wrong", "n-2", "INCORRECT_NUMERICAL"),
+        ("wrong", "n-3", "INCORRECT_NUMERICAL"),
+    ]
+    assert statuses(root) == expected
+    assert len(trace_set.traces["double"]) == 4
+
+
+def test_traces_may_be_kept_from_the_disk(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    root = make_data_set(make_solution(GOOD))
+    with benchmark(root) as runner:
+        made = runner.run_all(dump_traces=False)
+        assert not runner.get_trace_set().traces.get("double")
+    assert statuses(root) == []
+    assert [t.is_successful() for t in made.traces["double"]] == [True]
+    assert list(made.definitions) == list(made.solutions) == ["double"]
+
+
+def test_resume_runs_what_is_missing_or_has_changed(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    root = make_data_set(make_solution(GOOD, name="a"), sizes=(2, 3))
+    benchmark(root, max_workloads=1).run()
+    assert len(benchmark(root).run(resume=True).traces) == 1
+    assert benchmark(root).run(resume=True).traces == ()
+    TraceSet.from_path(root).add_solutions([make_solution(WRONG, name="b")])
+    assert {t.solution for t in benchmark(root).run(resume=True).traces} == {"b"}
+    file = next(root.rglob("a.json"))
+    file.write_text(file.read_text().replace("x * 2", "x + x"))
+    assert {t.solution for t in benchmark(root).run(resume=True).traces} == {"a"}
+
+
+def test_what_cannot_run_is_reported_and_the_rest_runs(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, make_definition: Callable[..., Definition]
+) -> None:
+    root = make_data_set(make_solution(GOOD), make_solution(WRONG, name="other"), sizes=(2, 10**12, 3))
+    events: list[Event] = []
+    result = benchmark(root).run(observe=events.append)
+    assert len(result.traces) == 4
+    assert [str(skip) for skip in result.failures] == [str(skip) for skip in result.skipped]
+    assert "GiB are free" in result.failures[0].reason
+    assert [event.count for event in events if isinstance(event, Skipped)] == [2]
+    assert isinstance(events[0], Planned)
+    assert sum(isinstance(event, Evaluated) for event in events) == 4
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('broken')", "return torch.rand(x.shape)"])
+def test_a_reference_that_cannot_judge_is_reported(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, definition: Definition, body: str
+) -> None:
+    broken = attrs.evolve(definition, name="broken", reference=f"import torch\ndef run(x):\n    {body}\n")
+    root = make_data_set(make_solution(GOOD), definitions=[broken])
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_solutions([make_solution(GOOD, name="of_broken", definition="broken")])
+    trace_set.add_traces([Trace("broken", Workload({"n": 4}, {"x": RandomInput()}, "w"))])
+    result = benchmark(root).run()
+    assert {t.definition for t in result.traces} == {"double"}
+    assert [(skip.definition, skip.workload) for skip in result.failures] == [("broken", "w")]
+    assert result.failures[0].reason.startswith("the reference failed: ")
+
+
+def test_solutions_in_cpp_and_triton_run_beside_python(
+    make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    pytest.importorskip("triton", reason="Triton is optional")
+    cpp = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  for (int64_t i = 0; i < x.size(0); ++i)
+    static_cast<float*>(y.data_ptr())[i] = 2 * static_cast<float*>(x.data_ptr())[i];
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
+    triton = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def double(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+
+def run(x, y):
+    double[(triton.cdiv(len(x), 8),)](x, y, len(x), BLOCK=8)
+"""
+    solutions = [
+        make_solution(cpp, name="in_cpp", language="cpp", dps=True),
+        make_solution(triton, name="in_triton", language="triton", dps=True),
+    ]
+    result = benchmark(make_data_set(*solutions, sizes=(5,)), timeout_seconds=300.0).run()
+    assert [(t.solution, t.evaluation.log) for t in result.traces if t.evaluation and not t.is_successful()] == []
+    assert len(result.traces) == 2
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_many_workloads_need_few_descriptors(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    root = make_data_set(make_solution(GOOD), sizes=range(1, 15))
+    assert len(benchmark(root, num_trials=16, iterations=1).run().traces) == 14
+
+
+def test_workloads_are_prepared_a_few_at_a_time_where_memory_is_short(
+    make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    root = make_data_set(make_solution(GOOD), make_solution(WRONG, name="wrong"), sizes=(10, 11, 12))
+    events: list[Event] = []
+    benchmark(root, memory_bytes=1).run(observe=events.append)
+    order = [event.trace.workload.uuid for event in events if isinstance(event, Evaluated)]
+    assert order == ["n-10", "n-10", "n-11", "n-11", "n-12", "n-12"]
+
+
+def test_a_name_that_matches_nothing_is_an_error_before_anything_runs(
+    make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    root = make_data_set(make_solution(GOOD, name="good"))
+    with pytest.raises(UnknownName, match="did you mean 'good'"):
+        benchmark(root, solutions=("godo",)).run()
+    assert statuses(root) == []

@@ -1,0 +1,235 @@
+"""The ``fib-bench`` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench import __version__
+from fib_bench.cli import main
+from fib_schema import Definition, SafetensorsInput, Solution, Trace, TraceSet, Workload
+
+GOOD = "print('imported')\ndef run(x):\n    print('called')\n    return x * 2\n"
+WRONG = "def run(x):\n    return x\n"
+
+MakeDataSet = Callable[..., Path]
+MakeSolution = Callable[..., Solution]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process; returns the exit code, stdout and stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as error:
+            code = int(str(error.code))
+        captured = capfd.readouterr()
+        return code, captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture
+def root(make_data_set: MakeDataSet, make_solution: MakeSolution) -> Path:
+    return make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"), sizes=(2, 3))
+
+
+@pytest.mark.usefixtures("shared_server")
+class TestRun:
+    def test_a_wrong_solution_is_a_result_and_no_failure(self, run: Run, root: Path) -> None:
+        code, out, err = run("run", root)
+        assert code == 0
+        assert "good" in out
+        assert "INCORRECT_NUMERICAL" in out
+        assert "4 evaluations to make" in err
+        assert "[4/4" in err
+
+    def test_json_is_all_that_is_on_stdout(self, run: Run, root: Path) -> None:
+        code, out, _ = run("run", root, "--json", "--max-workloads", 1)
+        result = json.loads(out)
+        assert code == 0
+        assert [(t["solution"], t["evaluation"]["status"]) for t in result["traces"]] == [
+            ("good", "PASSED"),
+            ("wrong", "INCORRECT_NUMERICAL"),
+        ]
+        assert result["skipped"] == []
+
+    def test_json_is_strict_where_numbers_are_not_finite(
+        self, run: Run, make_data_set: MakeDataSet, make_solution: MakeSolution
+    ) -> None:
+        _, out, _ = run("run", make_data_set(make_solution("def run(x):\n    return x / 0\n")), "--json")
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(f"{constant} is no JSON")
+
+        json.loads(out, parse_constant=refuse)
+
+    def test_names_may_be_separated_by_commas(self, run: Run, root: Path) -> None:
+        code, out, _ = run("run", root, "--solutions", "good,wrong", "--max-workloads", 1, "--json")
+        assert code == 0
+        assert len(json.loads(out)["traces"]) == 2
+
+    def test_a_name_that_matches_nothing_lists_near_misses(self, run: Run, root: Path) -> None:
+        code, out, err = run("run", root, "--solutions", "goood")
+        assert (code, out) == (2, "")
+        assert "no solution is named 'goood'; did you mean 'good'?" in err
+
+    def test_resume_says_what_it_leaves_out(self, run: Run, root: Path) -> None:
+        run("run", root)
+        code, out, err = run("run", root, "--resume")
+        assert (code, out) == (0, "")
+        assert "skipped: double / good / n-2: a trace of it exists (resume)" in err
+        assert "nothing was left to run" in err
+
+    def test_a_solution_for_other_hardware_is_listed_as_skipped(
+        self, run: Run, root: Path, make_solution: MakeSolution
+    ) -> None:
+        gpu = make_solution("def run(x): ...", name="gpu", hardware=("NVIDIA B200",))
+        TraceSet.from_path(root).add_solutions([gpu])
+        code, _, err = run("run", root, "--solutions", "gpu")
+        assert code == 0
+        assert "skipped: double / gpu: made for NVIDIA B200; this device is 'cpu'" in err
+
+    def test_a_missing_blob_fails_the_run_unless_it_may_be_made(
+        self, run: Run, root: Path, definition: Definition, make_workload: Callable[..., Workload]
+    ) -> None:
+        workload = make_workload(definition, {"n": 5}, "with-blob", x=SafetensorsInput("blob/x.safetensors", "x"))
+        TraceSet.from_path(root).add_traces([Trace("double", workload)])
+        code, out, err = run("run", root, "--json", "--solutions", "good")
+        assert code == 1
+        assert len(json.loads(out)["traces"]) == 2
+        assert "could not run: double / with-blob: input 'x': blob 'blob/x.safetensors'" in err
+        code, out, _ = run("run", root, "--json", "--solutions", "good", "--synthesize-missing")
+        assert code == 0
+        assert len(json.loads(out)["traces"]) == 3
+
+    def test_a_torn_line_is_reported_and_the_rest_runs(self, run: Run, root: Path) -> None:
+        file = next((root / "workloads").rglob("*.jsonl"))
+        with file.open("a") as lines:
+            lines.write('{"definition": "double", "work')
+        code, _, err = run("run", root)
+        assert code == 0
+        assert "warning:" in err
+        assert str(file) in err
+
+
+@pytest.mark.usefixtures("shared_server")
+class TestReport:
+    def test_summary_and_best_tell_what_was_found(self, run: Run, root: Path) -> None:
+        run("run", root)
+        code, out, _ = run("report", "summary", root)
+        assert code == 0
+        assert "1 definitions, 2 solutions, 2 workloads, 4 traces (2 PASSED, 2 INCORRECT_NUMERICAL)" in out
+        code, out, _ = run("report", "best", root)
+        assert code == 0
+        assert "n=2" in out
+        assert "wrong" not in out
+
+    def test_json_parses(self, run: Run, root: Path) -> None:
+        run("run", root)
+        _, out, _ = run("report", "summary", root, "--json")
+        assert [row["solution"] for row in json.loads(out)["standings"]] == ["good", "wrong"]
+        _, out, _ = run("report", "best", root, "--json", "--definitions", "double")
+        assert [row["solution"] for row in json.loads(out)] == ["good", "good"]
+
+    def test_without_traces_it_says_what_to_do(self, run: Run, root: Path) -> None:
+        code, out, err = run("report", "best", root)
+        assert (code, out) == (0, "")
+        assert "make some with 'fib-bench run'" in err
+
+    def test_an_unknown_definition_is_an_error(self, run: Run, root: Path) -> None:
+        code, _, err = run("report", "best", root, "--definitions", "duble")
+        assert code == 2
+        assert "did you mean 'double'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "no-such-folder"], "no data set at 'no-such-folder'"),
+        (["run", ".", "--device", "cuda:0"], "device 'cuda:0': this version measures on 'cpu' only"),
+        (["run", ".", "--device", "toaster"], "device 'toaster'"),
+        (["run", ".", "--max-workloads", "0"], "must be greater than 0"),
+        (["run", ".", "--max-workloads", "many"], "'many' is no number"),
+        (["run", ".", "--timeout", "inf"], "must be greater than 0 and finite"),
+        (["run", ".", "--timeout", "nan"], "must be greater than 0 and finite"),
+        (["run", ".", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["bake"], "invalid choice: 'bake'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_a_wrong_command_is_an_error_that_says_so(
+    run: Run, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version")[:2] == (0, f"fib-bench {__version__}\n")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["report", "--help"], ["demo", "--help"]])
+def test_help_is_told_without_importing_torch(words: list[str]) -> None:
+    code = (
+        "import sys; from fib_bench.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert "usage: fib-bench" in done.stdout
+
+
+def test_an_interrupted_run_keeps_its_traces_and_leaves_no_process(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Callable[[], dict[int, str]]
+) -> None:
+    hang = make_solution("while True: pass", name="b_hangs")
+    root = make_data_set(make_solution("def run(x):\n    return x * 2\n", name="a_good"), hang)
+    command = [sys.executable, "-m", "fib_bench.cli", "run", str(root)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "a_good: PASSED" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "interrupted; what was evaluated so far is recorded" in rest
+    assert "Traceback" not in rest
+    assert survivors() == {}
+    assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["a_good"]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_run_leaves_no_process(
+    make_data_set: MakeDataSet,
+    make_solution: MakeSolution,
+    tmp_path: Path,
+    survivors: Callable[[], dict[int, str]],
+    signal_number: int,
+) -> None:
+    """The server sees that the judge is gone; the marker says that the solution was running by then."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    hang = make_solution(f"open({str(fifo)!r}, 'w').close()\nwhile True: pass", name="hangs")
+    command = [sys.executable, "-m", "fib_bench.cli", "run", str(make_data_set(hang))]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        fifo.read_text()
+        process.send_signal(signal_number)
+        assert process.stderr is not None
+        process.stderr.read()  # ends when the last of them has ended
+    assert process.returncode == -signal_number
+    assert survivors() == {}

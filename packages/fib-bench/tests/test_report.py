@@ -1,0 +1,224 @@
+"""What reports make of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from fib_bench.report import best, complaint, latest, leaderboard, summarise
+from fib_bench.tables import (
+    format_latency,
+    format_ratio,
+    format_trace,
+    print_best,
+    print_leaderboard,
+    print_skipped,
+    print_summary,
+    progress_on,
+)
+from fib_bench.events import Evaluated, Planned, Skipped, Working
+from fib_bench.plan import Plan, Skip
+from fib_schema import (
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    Workload,
+)
+from rich.console import Console
+
+MakeTrace = Callable[..., Trace]
+
+
+@pytest.fixture
+def make_trace(definition: Definition, make_workload: Callable[..., Workload]) -> MakeTrace:
+    """A trace with a speedup, which passed, or with a log, which did not."""
+
+    def make(
+        solution: str, workload: str, speedup: float | None = None, log: str = "", hardware: str = "cpu"
+    ) -> Trace:
+        passed = speedup is not None
+        evaluation = Evaluation(
+            "PASSED" if passed else "RUNTIME_ERROR",
+            Environment(hardware),
+            "2025-01-01",
+            log,
+            Correctness() if passed else None,
+            Performance(1.0 / speedup, 1.0, speedup) if speedup else None,
+        )
+        return Trace("double", make_workload(definition, {"n": 4}, workload), solution, evaluation)
+
+    return make
+
+
+@pytest.fixture
+def make_set(definition: Definition, make_solution: Callable[..., Solution]) -> Callable[..., TraceSet]:
+    def make(*traces: Trace) -> TraceSet:
+        names = dict.fromkeys(str(trace.solution) for trace in traces)
+        solutions = [make_solution(f"def run(x): {name!r}", name=name) for name in names]
+        return TraceSet(definitions={"double": definition}, solutions={"double": solutions}, traces={"double": traces})
+
+    return make
+
+
+@pytest.fixture
+def console() -> Console:
+    return Console(width=100, record=True, file=StringIO())
+
+
+class TestLeaderboard:
+    def test_the_fastest_that_pass_everything_come_first(
+        self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        rows = leaderboard(
+            make_set(
+                make_trace("fails_once", "1", 100.0),
+                make_trace("fails_once", "2", log="boom"),
+                make_trace("slow", "1", 0.5),
+                make_trace("slow", "2", 2.0),
+                make_trace("fast", "1", 4.0),
+                make_trace("fast", "2", 9.0),
+                make_trace("fails", "1", log="boom"),
+            )
+        )
+        assert [(r.solution, r.passed, r.total) for r in rows] == [
+            ("fast", 2, 2),
+            ("slow", 2, 2),
+            ("fails_once", 1, 2),
+            ("fails", 0, 1),
+        ]
+        assert [r.speedup for r in rows] == [pytest.approx(6.0), pytest.approx(1.0), None, None]
+        assert rows[0].latency_ms == (1 / 9, 1 / 4)
+        assert rows[2].complaint == "RUNTIME_ERROR: boom"
+
+    def test_the_latest_trace_counts(self, make_set: Callable[..., TraceSet], make_trace: MakeTrace) -> None:
+        (row,) = leaderboard(make_set(make_trace("a", "1", log="boom"), make_trace("a", "1", 3.0)))
+        assert (row.speedup, row.total) == (pytest.approx(3.0), 1)
+
+    def test_devices_are_told_apart(self, make_trace: MakeTrace) -> None:
+        traces = [make_trace("a", "1", 3.0), make_trace("a", "1", 4.0, hardware="NVIDIA H200")]
+        assert latest(traces) == traces
+
+    def test_traces_of_a_solution_whose_file_is_gone_or_bad_count(
+        self, make_data_set: Callable[..., Path], make_solution: Callable[..., Solution], make_trace: MakeTrace
+    ) -> None:
+        root = make_data_set(make_solution("def run(x): 1", name="bad"), make_solution("def run(x): 2", name="gone"))
+        TraceSet.from_path(root).add_traces([make_trace("bad", "1", 2.0), make_trace("gone", "1", 1.0)])
+        next(root.rglob("gone.json")).unlink()
+        next(root.rglob("bad.json")).write_text("{}")
+        rows = leaderboard(TraceSet.from_path(root))
+        assert [(r.solution, r.language) for r in rows] == [("bad", "?"), ("gone", "?")]
+
+
+class TestBest:
+    def test_is_the_fastest_that_passed_on_each_workload(
+        self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        rows = best(
+            make_set(
+                make_trace("a", "1", 2.0),
+                make_trace("b", "1", 3.0),
+                make_trace("a", "2", 5.0),
+                make_trace("b", "2", log="boom"),
+                make_trace("b", "3", log="boom"),
+            )
+        )
+        assert [(r.workload, r.solution, r.speedup) for r in rows] == [("1", "b", 3.0), ("2", "a", 5.0)]
+
+    def test_of_an_unknown_definition_is_an_error(self, make_set: Callable[..., TraceSet]) -> None:
+        with pytest.raises(UnknownName, match="did you mean 'double'"):
+            best(make_set(), ["dubble"])
+
+    def test_without_traces_is_empty(self, make_set: Callable[..., TraceSet]) -> None:
+        assert best(make_set(), ["double"]) == []
+        assert best(make_set()) == []
+
+    def test_traces_of_a_definition_that_is_gone_do_no_harm(self, make_trace: MakeTrace) -> None:
+        assert [row.solution for row in best(TraceSet(traces={"double": [make_trace("a", "1", 2.0)]}))] == ["a"]
+
+
+def test_a_summary_counts(make_set: Callable[..., TraceSet], make_trace: MakeTrace) -> None:
+    summary = summarise(make_set(make_trace("a", "1", 2.0), make_trace("b", "1", log="boom")))
+    assert (summary.definitions, summary.solutions, summary.workloads, summary.traces) == (1, 2, 0, 2)
+    assert summary.statuses == {"PASSED": 1, "RUNTIME_ERROR": 1}
+    assert len(summary.standings) == 2
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", ""),
+        ("output 'y' has shape (1,)\nmore", "output 'y' has shape (1,)"),
+        ("Traceback (most recent call last):\n  File\nValueError: boom\n", "ValueError: boom"),
+        ("Traceback (most ...\nValueError: boom\n--- printed by the worker ---\nhello", "ValueError: boom"),
+        ("\x1b[2Jcleared\x07", " [2Jcleared "),
+    ],
+)
+def test_a_complaint_is_the_line_that_says_what_went_wrong(make_trace: MakeTrace, log: str, line: str) -> None:
+    evaluation = make_trace("a", "1", log=log).evaluation
+    assert evaluation is not None
+    assert complaint(evaluation) == line
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "text"),
+    [(0.0, "0 us"), (0.0071, "7.1 us"), (0.9, "900 us"), (1.0, "1 ms"), (12.345, "12.3 ms"), (2500.0, "2.5 s")],
+)
+def test_latencies_have_three_digits_and_a_fitting_unit(milliseconds: float, text: str) -> None:
+    assert format_latency(milliseconds) == text
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(2.0, "2.00x"), (0.1, "0.10x"), (0.0123, "0.012x"), (0.0, "0x")])
+def test_small_speedups_keep_two_digits(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text
+
+
+def test_tables_show_names_as_they_are(
+    console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+) -> None:
+    """Square brackets are markup to rich; in names they are letters."""
+    trace_set = make_set(make_trace("a[bold]b", "1", 2.0), make_trace("c[red]d", "1", log="lost [red]text"))
+    print_summary(console, summarise(trace_set))
+    print_leaderboard(console, [])
+    print_best(console, best(trace_set))
+    text = console.export_text()
+    assert text.count("a[bold]b") == 2
+    assert "c[red]d: RUNTIME_ERROR: lost [red]text" in text
+    assert "1 definitions, 2 solutions, 0 workloads, 2 traces (1 PASSED, 1 RUNTIME_ERROR)" in text
+
+
+def test_a_trace_in_one_line_says_how_fast_or_what_is_wrong(make_trace: MakeTrace) -> None:
+    assert format_trace(make_trace("a", "1", 2.0)) == "double [n=4] a: PASSED 500 us, 2.00x"
+    assert format_trace(make_trace("a", "1", log="boom")) == "double [n=4] a: RUNTIME_ERROR boom"
+
+
+def test_skips_are_listed_with_their_reasons_and_not_without_end(console: Console) -> None:
+    skips = [Skip("d", f"s{i}", None, "made for B200") for i in range(15)]
+    print_skipped(console, [*skips, Skip("d", None, "w", "first line\nsecond line", is_failure=True)])
+    text = console.export_text()
+    assert "skipped: d / s0: made for B200" in text
+    assert "skipped: 5 more (--json lists all)" in text
+    assert "could not run: d / w: first line\nsecond line" in text
+    assert "1 could not run" in text
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -> None:
+    console = Console(width=200, record=True, force_terminal=is_terminal, file=StringIO())
+    with progress_on(console) as observe:
+        observe(Planned(Plan((), ())))
+        observe(Working("double: [a]"))
+        observe(Evaluated(make_trace("a", "1", 2.0)))
+        observe(Evaluated(make_trace("b", "1", log="boom [x]")))
+        observe(Skipped(Skip("d", None, "w", "no blob\nat all", is_failure=True), 3))
+    text = console.export_text()
+    assert "b: RUNTIME_ERROR boom [x]" in text
+    assert "could not run: d / w: no blob\n" in text
+    assert ("a: PASSED" in text) is not is_terminal

@@ -1,0 +1,92 @@
+"""The header of a safetensors file: names, dtypes and shapes, without reading a tensor or importing torch.
+
+Source: the safetensors format: 8 bytes of length (little-endian), that much JSON, then the data.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+
+from .definition import DType
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the format itself."""
+
+STORED_DTYPES: Mapping[DType, frozenset[str]] = MappingProxyType({
+    DType.FLOAT32: frozenset({"F32"}),
+    DType.FLOAT16: frozenset({"F16"}),
+    DType.BFLOAT16: frozenset({"BF16"}),
+    DType.FLOAT8_E4M3FN: frozenset({"F8_E4M3"}),
+    DType.FLOAT8_E5M2: frozenset({"F8_E5M2"}),
+    DType.FLOAT4_E2M1: frozenset({"F4", "U8", "I8"}),
+    DType.INT64: frozenset({"I64"}),
+    DType.INT32: frozenset({"I32"}),
+    DType.INT16: frozenset({"I16"}),
+    DType.INT8: frozenset({"I8"}),
+    DType.BOOL: frozenset({"BOOL"}),
+})  # fmt: skip
+"""What a file may call each dtype; fp4 comes two to a byte, too."""
+
+_BITS: Mapping[str, int] = MappingProxyType({
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
+    "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
+})  # fmt: skip
+
+
+class BadHeader(ValueError):
+    """The file is no whole safetensors file; the text says why."""
+
+
+@attrs.frozen
+class StoredTensor:
+    """What a file says about one of its tensors."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_header(path: str) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        BadHeader: It is no whole safetensors file.
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise BadHeader(f"its header would take {length} bytes of {size}; it is cut off or another format")
+        text = file.read(length)
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadHeader(f"its header is no JSON ({error})") from error
+    if not isinstance(plain, dict):
+        raise BadHeader("its header is no JSON object")
+    data_bytes = size - 8 - length
+    return {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
+
+
+def _tensor(name: str, plain: Any, data_bytes: int) -> StoredTensor:
+    match plain:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if all(
+            type(size) is int and size >= 0 for size in shape
+        ):
+            pass
+        case _:
+            raise BadHeader(f"its header does not give dtype, shape and data_offsets of tensor {name!r}")
+    if not 0 <= start <= end <= data_bytes:
+        raise BadHeader(f"tensor {name!r} would end at byte {end} of {data_bytes}; the file is cut off")
+    wanted = -(-math.prod(shape) * _BITS.get(dtype, 0) // 8)
+    if dtype in _BITS and wanted != end - start:
+        raise BadHeader(f"tensor {name!r} has {end - start} bytes, and {dtype} of shape {shape} takes {wanted}")
+    return StoredTensor(dtype, tuple(shape))

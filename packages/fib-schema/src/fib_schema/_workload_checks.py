@@ -1,0 +1,198 @@
+"""Whether a workload fits its definition: axes, inputs, sizes and the constraints that can be decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import attrs
+
+from ._blob_checks import BlobChecks
+from ._raw import child_path
+from ._report import Findings
+from .constraints import constraint_names, evaluate_constraint
+from .definition import Definition, DType, TensorSpec
+from .errors import AxisError, ConstraintError, UnknownName
+from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
+
+MAX_TENSOR_BYTES = 1 << 40
+"""More than any device holds: a slip in an axis."""
+
+_BITS: Mapping[DType, int] = MappingProxyType({
+    DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16, DType.FLOAT8_E4M3FN: 8, DType.FLOAT8_E5M2: 8,
+    DType.FLOAT4_E2M1: 4, DType.INT64: 64, DType.INT32: 32, DType.INT16: 16, DType.INT8: 8, DType.BOOL: 8,
+})  # fmt: skip
+
+
+@attrs.frozen
+class WorkloadChecks:
+    """Checks of one workload against its definition."""
+
+    definition: Definition
+    workload: Workload
+    place: str
+    """Where the workload is: file and line."""
+    findings: Findings
+    blobs: BlobChecks
+
+    def run(self) -> None:
+        """Report everything in which the workload contradicts its definition."""
+        sizes = self._check_axes()
+        self._check_input_names()
+        shapes = {name: self._shape(spec, sizes) for name, spec in self.definition.inputs.items()}
+        for name, source in self.workload.inputs.items():
+            if spec := self.definition.inputs.get(name):
+                self._check_input(name, spec, source, shapes[name])
+        if len(sizes) == len(self.definition.axes):
+            self._check_sizes(sizes)
+            self._check_constraints(sizes, shapes)
+
+    def _check_axes(self) -> dict[str, int]:
+        """Report contradictions in the axes; returns the sizes that are known."""
+        given, axes = self.workload.axes, self.definition.axes
+        for axis in given.keys() - axes.keys():
+            self._error(f"axes.{axis}", f"the definition has no such axis: {UnknownName('axis', axis, tuple(axes))}")
+        for axis in self.definition.var_axes:
+            if axis not in given:
+                self._error("axes", f"there is no value for the variable axis {axis!r}; add it")
+        for axis, size in self.definition.const_axes.items():
+            if given.get(axis, size) != size:
+                self._error(f"axes.{axis}", f"is {given[axis]}, the definition fixes it at {size}; leave it out")
+        return {**{axis: given[axis] for axis in self.definition.var_axes if axis in given}, **self.definition.const_axes}
+
+    def _check_input_names(self) -> None:
+        given, inputs = self.workload.inputs, self.definition.inputs
+        for name in given.keys() - inputs.keys():
+            known = UnknownName("input", name, tuple(inputs))
+            self._error(child_path("inputs", name), f"the definition has no such input: {known}")
+        for name, spec in inputs.items():
+            if name not in given and not spec.optional:
+                self._error("inputs", f"the required input {name!r} is missing; say where it comes from")
+
+    def _check_input(self, name: str, spec: TensorSpec, source: Any, shape: tuple[int, ...] | None) -> None:
+        path = f"inputs.{name}"
+        match source:
+            case ScalarInput() if spec.shape is not None:
+                hint = " (a shape of [] is a tensor, a scalar's is null)" if not spec.shape else ""
+                self._error(path, f"is a scalar, the definition has a tensor of shape {_axes(spec)}{hint}")
+            case ScalarInput(value=value) if problem := _scalar_problem(value, spec.dtype):
+                self._error(f"{path}.value", problem)
+            case RandomInput() if spec.shape is None:
+                self._notice(path, "is a random scalar; a literal one can be repeated")
+            case SafetensorsInput():
+                self.blobs.check(source, spec, shape, self.place, f"$.workload.{path}")
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        for name, spec in {**self.definition.inputs, **self.definition.outputs}.items():
+            if problem := size_problem(spec, sizes):
+                self._error("axes", f"tensor {name!r} {problem}")
+
+    def _check_constraints(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
+        names = {**_stand_ins(self.definition, self.workload, shapes), **sizes}
+        for text in self.definition.constraints:
+            try:
+                holds = evaluate_constraint(text, names)
+            except ConstraintError as error:
+                if constraint_names(text) <= sizes.keys():
+                    self._error("axes", f"{error} (with {_sizes(self.workload)})", "constraint")
+                continue
+            if not holds:
+                message = f"the definition's constraint {text!r} does not hold with {_sizes(self.workload)}"
+                self._error("axes", message, "constraint")
+
+    def _shape(self, spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        if spec.shape is None or not sizes.keys() >= set(spec.shape):
+            return None
+        return tuple(sizes[axis] for axis in spec.shape)
+
+    def _error(self, path: str, message: str, code: str = "workload") -> None:
+        self.findings.error(self.place, message, code, f"$.workload.{path}")
+
+    def _notice(self, path: str, message: str) -> None:
+        self.findings.notice(self.place, message, "workload", f"$.workload.{path}")
+
+
+def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
+    """Say that a tensor is absurdly large; None if it is not, or its size is not known."""
+    if spec.shape is None or not sizes.keys() >= set(spec.shape):
+        return None
+    size_bytes = math.prod(sizes[axis] for axis in spec.shape) * _BITS[spec.dtype] // 8
+    if size_bytes <= MAX_TENSOR_BYTES:
+        return None
+    axes = ", ".join(f"{axis}={sizes[axis]}" for axis in spec.shape)
+    return f"would take 2**{size_bytes.bit_length() - 1} bytes or more, above 2**40 ({axes}); correct the axes"
+
+
+def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
+    """Constraints that nothing can satisfy or break, for they name what does not exist."""
+    known = [*definition.axes, *definition.inputs]
+    found = []
+    for index, text in enumerate(definition.constraints):
+        for name in sorted(constraint_names(text) - set(known)):
+            found.append((index, f"{name!r} is no axis and no input: {UnknownName('name', name, tuple(known))}"))
+    return found
+
+
+@attrs.frozen(eq=False)
+class _Stand:
+    """Stands for a value that is not at hand: whatever needs it cannot be decided."""
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError("its values are not at hand")
+
+    __eq__ = __ne__ = __bool__ = _refuse
+    __hash__ = None  # type: ignore[assignment]
+
+
+@attrs.frozen(eq=False)
+class _TensorStand(_Stand):
+    """Stands for a tensor of which the shape is known."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def size(self, dim: int | None = None) -> int | tuple[int, ...]:
+        return self.shape if dim is None else self.shape[dim]
+
+
+def _stand_ins(
+    definition: Definition, workload: Workload, shapes: Mapping[str, tuple[int, ...] | None]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in definition.inputs:
+        source, shape = workload.inputs.get(name), shapes[name]
+        if source is None:
+            values[name] = None
+        elif isinstance(source, ScalarInput):
+            values[name] = source.value
+        else:
+            values[name] = _Stand() if shape is None else _TensorStand(shape)
+    return values
+
+
+def _scalar_problem(value: float | bool, dtype: DType) -> str | None:
+    is_right = {
+        bool: dtype is DType.BOOL,
+        int: dtype is not DType.BOOL,
+        float: dtype.startswith(("float", "bfloat")),
+    }[type(value)]
+    return None if is_right else f"is {value!r}, the definition says {dtype}; write a value of that type"
+
+
+def _axes(spec: TensorSpec) -> str:
+    return f"[{', '.join(spec.shape or ())}]"
+
+
+def _sizes(workload: Workload) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items()) or "no axes given"
