@@ -205,7 +205,9 @@ def evaluate(
 
 
 @pytest.fixture
-def make_data_set(tmp_path: Path, definition: Definition, make_workload: Callable[..., Workload]) -> Callable[..., Path]:
+def make_data_set(
+    tmp_path: Path, definition: Definition, make_workload: Callable[..., Workload]
+) -> Callable[..., Path]:
     """Write a data set of ``double`` with workloads of the sizes given."""
 
     def make(*solutions: Solution, sizes: Sequence[int] = (4,), definitions: Sequence[Definition] = ()) -> Path:

@@ -95,9 +95,7 @@ def test_a_reference_that_cannot_judge_is_reported(
     assert result.failures[0].reason.startswith("the reference failed: ")
 
 
-def test_solutions_in_cpp_and_triton_run_beside_python(
-    make_data_set: MakeDataSet, make_solution: MakeSolution
-) -> None:
+def test_solutions_in_cpp_and_triton_run_beside_python(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
     pytest.importorskip("triton", reason="Triton is optional")
     cpp = """
 #include <tvm/ffi/container/tensor.h>

@@ -78,7 +78,9 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 
 @pytest.fixture
-def judged(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> Callable[..., Evaluation]:
+def judged(
+    evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]
+) -> Callable[..., Evaluation]:
     """Evaluates a solution and behind it a good one, which must pass."""
 
     def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
@@ -98,7 +100,9 @@ def judged(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..
         pytest.param("def other(x):\n    return x", "it exports other", id="lacks-its-entry"),
         pytest.param("def run(x, y, z):\n    return x", "wrong signature", id="takes-other-arguments"),
         pytest.param("import sys\nsys.exit(3)\ndef run(x): pass", "exit with code 3", id="sys-exit"),
-        pytest.param("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0", id="os-exit"),
+        pytest.param(
+            "import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0", id="os-exit"
+        ),
         pytest.param("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT", id="aborts"),
     ],
 )
@@ -121,7 +125,9 @@ def test_an_import_that_fails_is_a_compile_error(judged: Callable[..., Evaluatio
         pytest.param("def run(x):\n    return run(x)", "RecursionError", id="endless-recursion"),
         pytest.param(JUNK, "broke the protocol", id="junk-to-every-descriptor"),
         pytest.param(DESCRIPTORS, "descriptors came", id="sends-descriptors"),
-        pytest.param("import os\ndef run(x):\n    os.closerange(0, 4096)\n    return x * 2", "exited with", id="closes-all"),
+        pytest.param(
+            "import os\ndef run(x):\n    os.closerange(0, 4096)\n    return x * 2", "exited with", id="closes-all"
+        ),
         pytest.param(
             "import os, time\ndef run(x):\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
             "closed its channel",

@@ -69,7 +69,9 @@ def test_axes_that_contradict_each_other_are_refused(gather: Definition, make_wo
         make_inputs(gather, workload, seed=0)
 
 
-def test_a_constraint_that_does_not_hold_is_named_with_the_axes(make_definition: Make, make_workload: MakeWorkload) -> None:
+def test_a_constraint_that_does_not_hold_is_named_with_the_axes(
+    make_definition: Make, make_workload: MakeWorkload
+) -> None:
     definition = make_definition(
         {"x": "float32[n,m]"}, {"y": "float32[n]"}, "def run(x): ...", constraints=["n == m + 1"]
     )
@@ -77,7 +79,9 @@ def test_a_constraint_that_does_not_hold_is_named_with_the_axes(make_definition:
         make_inputs(definition, make_workload(definition, {"n": 2, "m": 2}), seed=0)
 
 
-def test_a_constraint_that_cannot_be_evaluated_is_an_input_error(make_definition: Make, make_workload: MakeWorkload) -> None:
+def test_a_constraint_that_cannot_be_evaluated_is_an_input_error(
+    make_definition: Make, make_workload: MakeWorkload
+) -> None:
     definition = make_definition(
         {"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x): ...", constraints=["x[5].item() > 0"]
     )
@@ -182,8 +186,6 @@ class TestBlobs:
         with pytest.raises(InputError, match="does not exist; get the blobs, or pass --synthesize-missing"):
             make_inputs(gather, workload, seed=0, root=tmp_path)
 
-    def test_that_are_missing_are_made_on_request(
-        self, tmp_path: Path, gather: Definition, workload: Workload
-    ) -> None:
+    def test_that_are_missing_are_made_on_request(self, tmp_path: Path, gather: Definition, workload: Workload) -> None:
         inputs = make_inputs(gather, workload, seed=0, root=tmp_path, synthesize_missing=True)
         assert isinstance(inputs["page_indices"], torch.Tensor)

@@ -148,7 +148,9 @@ class TestEvaluate:
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
         json.loads(format_json(evaluation))
 
-    @pytest.mark.parametrize(("ratio", "status"), [(None, "INCORRECT_NUMERICAL"), (0.8, "PASSED"), (0.9, "INCORRECT_NUMERICAL")])
+    @pytest.mark.parametrize(
+        ("ratio", "status"), [(None, "INCORRECT_NUMERICAL"), (0.8, "PASSED"), (0.9, "INCORRECT_NUMERICAL")]
+    )
     def test_a_share_of_right_elements_can_be_enough(
         self, evaluate: Evaluate, make_solution: MakeSolution, ratio: float | None, status: str
     ) -> None:

@@ -120,7 +120,9 @@ def test_a_definition_that_is_asked_for_and_has_no_solution_is_listed(definition
     assert [str(skip) for skip in plan.skipped] == ["double: it has no solutions"]
 
 
-def test_a_solution_for_other_hardware_is_skipped_with_the_reason(trace_set: TraceSet, make_solution: MakeSolution) -> None:
+def test_a_solution_for_other_hardware_is_skipped_with_the_reason(
+    trace_set: TraceSet, make_solution: MakeSolution
+) -> None:
     trace_set.add_solutions([make_solution("def run(x): 1", name="gpu", hardware=("NVIDIA H200", "cuda"))])
     plan = plan_of(trace_set, solutions=("gpu",))
     assert plan.count == 0

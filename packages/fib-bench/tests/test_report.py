@@ -7,6 +7,8 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from fib_bench.events import Evaluated, Planned, Skipped, Working
+from fib_bench.plan import Plan, Skip
 from fib_bench.report import best, complaint, latest, leaderboard, summarise
 from fib_bench.tables import (
     format_latency,
@@ -18,8 +20,6 @@ from fib_bench.tables import (
     print_summary,
     progress_on,
 )
-from fib_bench.events import Evaluated, Planned, Skipped, Working
-from fib_bench.plan import Plan, Skip
 from fib_schema import (
     Correctness,
     Definition,
@@ -41,9 +41,7 @@ MakeTrace = Callable[..., Trace]
 def make_trace(definition: Definition, make_workload: Callable[..., Workload]) -> MakeTrace:
     """A trace with a speedup, which passed, or with a log, which did not."""
 
-    def make(
-        solution: str, workload: str, speedup: float | None = None, log: str = "", hardware: str = "cpu"
-    ) -> Trace:
+    def make(solution: str, workload: str, speedup: float | None = None, log: str = "", hardware: str = "cpu") -> Trace:
         passed = speedup is not None
         evaluation = Evaluation(
             "PASSED" if passed else "RUNTIME_ERROR",

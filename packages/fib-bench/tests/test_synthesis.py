@@ -16,7 +16,9 @@ Make = Callable[..., Definition]
 
 
 @pytest.fixture
-def synthesised(make_definition: Make, make_workload: Callable[..., Workload]) -> Callable[..., dict[str, torch.Tensor]]:
+def synthesised(
+    make_definition: Make, make_workload: Callable[..., Workload]
+) -> Callable[..., dict[str, torch.Tensor]]:
     """Make random inputs: ``synthesised({"x": "float32[n]"}, n=4)``."""
 
     def make(
@@ -171,10 +173,29 @@ def test_what_cannot_be_valid_is_refused_with_the_reason(
         synthesised(inputs, **axes)
 
 
-NAMES = (
-    "x weight scale probs top_p temperature cos_sin_cache A_log output1_scales mask kv_indptr kv_last_page_len "
-    "sparse_indices kv_indices topk_ids seq_lens positions top_k input_ids eps sm_scale"
-).split()
+NAMES = [
+    "x",
+    "weight",
+    "scale",
+    "probs",
+    "top_p",
+    "temperature",
+    "cos_sin_cache",
+    "A_log",
+    "output1_scales",
+    "mask",
+    "kv_indptr",
+    "kv_last_page_len",
+    "sparse_indices",
+    "kv_indices",
+    "topk_ids",
+    "seq_lens",
+    "positions",
+    "top_k",
+    "input_ids",
+    "eps",
+    "sm_scale",
+]
 
 
 @given(

@@ -53,7 +53,19 @@ def measure(root: Path, runs: int) -> dict[str, list[dict[str, float]]]:
     return results
 
 
-PARTS = ("bare", "import", "import_store", "open", "floor", "parse", "peer_parse", "best", "rank", "append", "peer_best")
+PARTS = (
+    "bare",
+    "import",
+    "import_store",
+    "open",
+    "floor",
+    "parse",
+    "peer_parse",
+    "best",
+    "rank",
+    "append",
+    "peer_best",
+)
 
 
 def show(results: dict[str, list[dict[str, float]]]) -> None:
@@ -84,5 +96,3 @@ def show(results: dict[str, list[dict[str, float]]]) -> None:
 
 if __name__ == "__main__":
     main()
-
-

@@ -11,7 +11,6 @@ import pytest
 from fib_schema import DataWarning, TraceSet
 from fib_schema._durable import append_lines, create_file, replace_file
 
-
 PROGRAM = """
 import sys
 import attrs

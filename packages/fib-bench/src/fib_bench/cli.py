@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     errors = Console(stderr=True)
-    warnings.showwarning = lambda message, *_: errors.print(f"warning: {message}", style="yellow", markup=False)
+    warnings.showwarning = lambda message, *_: errors.print(
+        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
+    )
     warnings.simplefilter("always", DataWarning)
     try:
         code: int = arguments.command(arguments, errors)

@@ -148,10 +148,11 @@ def progress_on(console: Console) -> Iterator[Observer]:
                 case Evaluated(trace=trace):
                     progress.advance(task)
                     if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
-                        progress.console.print(Text(format_trace(trace), style="red"))
+                        progress.console.print(Text(format_trace(trace), style="red"), soft_wrap=True)
                 case Skipped(skip=skip, count=count):
                     progress.advance(task, count)
-                    progress.console.print(Text(f"could not run: {_first_line(str(skip))}", style="red"))
+                    text = f"could not run: {_first_line(str(skip))}"
+                    progress.console.print(Text(text, style="red"), soft_wrap=True)
 
         yield observe
 

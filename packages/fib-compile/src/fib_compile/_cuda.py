@@ -112,7 +112,10 @@ def _of_devices() -> tuple[str, ...]:
     import subprocess
 
     command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise InvalidArch(f"nvidia-smi does not answer; set {ARCH_VARIABLE}, such as {ARCH_VARIABLE}=9.0a") from error
     numbers = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
     return tuple(sorted(_best(number) for number in numbers if _ARCH.fullmatch(number)))
 

@@ -30,6 +30,10 @@ class NativeBuilder(Builder):
         """What a library of this builder needs from the process that loads it."""
 
     @abstractmethod
+    def headers(self) -> str:
+        """The version of the binding's headers, which a machine that compiles itself does not mix."""
+
+    @abstractmethod
     def toolkit(self, recipe: Recipe) -> Toolkit:
         """The binding's part of the command lines; asked for only when something is compiled."""
 

@@ -51,6 +51,7 @@ class Recipe:
     """C++, then CUDA if it is needed; or what this machine lacks to compile it."""
     dependencies: tuple[Dependency, ...]
     abi: str
+    headers: str
     solution: str
 
     @property
@@ -60,7 +61,7 @@ class Recipe:
 
     @property
     def variant(self) -> str:
-        """What the result depends on besides: the compilers' and the dependencies' versions on this machine."""
+        """What the result depends on besides: the versions of compilers, headers and dependencies here."""
         return digest(self._made_with(), 16)
 
     @property
@@ -113,7 +114,7 @@ class Recipe:
 
     def _made_with(self) -> list[str]:
         compilers = [] if isinstance(self.compilers, NoCompiler) else [one.version for one in self.compilers]
-        return [*compilers, *(f"{one.name} {one.version}" for one in self.dependencies)]
+        return [*compilers, self.headers, *(f"{one.name} {one.version}" for one in self.dependencies)]
 
 
 def make_recipe(builder: NativeBuilder, definition: Definition, solution: Solution) -> Recipe:
@@ -153,6 +154,7 @@ def _make_recipe(builder: NativeBuilder, definition: Definition, solution: Solut
         compilers,
         dependencies,
         abi,
+        builder.headers(),
         solution.name,
     )
 

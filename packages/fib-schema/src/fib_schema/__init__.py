@@ -105,6 +105,7 @@ __all__ = [
     "TraceSetSummary",
     "UnknownName",
     "Workload",
+    "__version__",
     "append_jsonl_file",
     "constraint_names",
     "evaluate_constraint",
@@ -118,7 +119,6 @@ __all__ = [
     "save_json_file",
     "save_jsonl_file",
     "to_plain",
-    "__version__",
 ]
 
 

@@ -44,9 +44,7 @@ class BestTraces:
                 return trace
         return None
 
-    def within(
-        self, traces: Mapping[str, list[Trace]], definition: str, atol: float, rtol: float
-    ) -> list[Trace]:
+    def within(self, traces: Mapping[str, list[Trace]], definition: str, atol: float, rtol: float) -> list[Trace]:
         """Every trace within the bounds, in the order that they were made."""
         candidates = self._index(traces, definition).candidates
         return [trace for absolute, relative, trace in candidates if absolute <= atol and relative <= rtol]

@@ -182,9 +182,7 @@ _PERFORMANCE_KEYS = ("latency_ms", "reference_latency_ms", "speedup_factor")
 def _evaluation(plain: Any, environment: Environment, unset: Any) -> Evaluation:
     status = _STATUSES.get(plain.status)
     log, correctness, performance, extra = plain.log, plain.correctness, plain.performance, plain.extra
-    keys = _evaluation_keys(
-        log is not unset, correctness is not unset, performance is not unset, extra is not unset
-    )
+    keys = _evaluation_keys(log is not unset, correctness is not unset, performance is not unset, extra is not unset)
     correctness = None if correctness is None or correctness is unset else _correctness(correctness, unset)
     performance = None if performance is None or performance is unset else _performance(performance, unset)
     if (
@@ -286,9 +284,7 @@ class _Shapes:
 
         extra = ("extra", dict[str, Any] | None | UnsetType, UNSET)
         number = float | str
-        correctness = shape(
-            "correctness", ("max_relative_error", number), ("max_absolute_error", number), extra
-        )
+        correctness = shape("correctness", ("max_relative_error", number), ("max_absolute_error", number), extra)
         performance = shape(
             "performance",
             ("latency_ms", number),
@@ -318,12 +314,8 @@ class _Shapes:
             | shape("scalar", ("value", bool | int | float), tag="scalar")
             | shape("safetensors", ("path", str), ("tensor_key", str), tag="safetensors")
         )
-        workload = shape(
-            "workload", ("axes", dict[str, int]), ("inputs", dict[str, source]), ("uuid", str)
-        )
-        environment = shape(
-            "environment", ("hardware", str), ("libs", dict[str, str] | UnsetType, UNSET)
-        )
+        workload = shape("workload", ("axes", dict[str, int]), ("inputs", dict[str, source]), ("uuid", str))
+        environment = shape("environment", ("hardware", str), ("libs", dict[str, str] | UnsetType, UNSET))
         self.new_line, self.new_evaluation = line, evaluation
         self.new_correctness, self.new_performance = correctness, performance
         self.line = msgspec.json.Decoder(line)

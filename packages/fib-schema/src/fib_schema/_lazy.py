@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping
 from typing import Generic, TypeVar
 
-from ._layout import DataFile
 from ._fast_traces import trace_parser
 from ._gc import paused_gc
+from ._layout import DataFile
 from ._record import Record
 from .codec import parse_json, parse_lines
 from .errors import DataWarning, Problem

@@ -71,7 +71,9 @@ def _definition(plain: Plain) -> tuple[Plain, list[str]]:
 def _without_empty_shapes(tensors: Any) -> Any:
     if type(tensors) is not dict:
         return tensors
-    return {name: {**t, "shape": None} if type(t) is dict and t.get("shape") == [] else t for name, t in tensors.items()}
+    return {
+        name: {**t, "shape": None} if type(t) is dict and t.get("shape") == [] else t for name, t in tensors.items()
+    }
 
 
 def _solution(plain: Plain) -> tuple[Plain, list[str]]:

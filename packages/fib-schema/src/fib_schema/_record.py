@@ -39,9 +39,7 @@ NO_FIELDS: FrozenDict[str, Any] = FrozenDict()
 class Record:
     """Base of every class that is stored as a JSON object."""
 
-    unknown_fields: FrozenDict[str, Any] = attrs.field(
-        default=NO_FIELDS, converter=FrozenDict, repr=False
-    )
+    unknown_fields: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=FrozenDict, repr=False)
     """Fields of the source that this version does not know; written back as they were."""
     source_keys: tuple[str, ...] | None = attrs.field(default=None, repr=False, eq=False)
     """The keys of the source in their order, or None for a record made in memory."""

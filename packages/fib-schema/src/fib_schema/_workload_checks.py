@@ -14,7 +14,7 @@ from ._raw import child_path
 from ._report import Findings
 from .constraints import constraint_names, evaluate_constraint
 from .definition import Definition, DType, TensorSpec
-from .errors import AxisError, ConstraintError, UnknownName
+from .errors import ConstraintError, UnknownName
 from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
 
 MAX_TENSOR_BYTES = 1 << 40
@@ -60,7 +60,10 @@ class WorkloadChecks:
         for axis, size in self.definition.const_axes.items():
             if given.get(axis, size) != size:
                 self._error(f"axes.{axis}", f"is {given[axis]}, the definition fixes it at {size}; leave it out")
-        return {**{axis: given[axis] for axis in self.definition.var_axes if axis in given}, **self.definition.const_axes}
+        return {
+            **{axis: given[axis] for axis in self.definition.var_axes if axis in given},
+            **self.definition.const_axes,
+        }
 
     def _check_input_names(self) -> None:
         given, inputs = self.workload.inputs, self.definition.inputs

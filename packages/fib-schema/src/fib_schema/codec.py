@@ -252,6 +252,4 @@ def _plain_field(value: Any) -> Any:
     return [_plain_field(item) for item in value]
 
 
-_NON_FINITE: Mapping[str, str] = MappingProxyType(
-    {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"}
-)
+_NON_FINITE: Mapping[str, str] = MappingProxyType({"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"})

@@ -39,9 +39,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs, "all": all, "any": any, "int": int, "len": len, "max": max, "min": min, "sum": sum,
 }  # fmt: skip
 _ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "T"})
-_METHODS = frozenset(
-    {"item", "size", "dim", "numel", "max", "min", "sum", "all", "any", "amax", "amin", "diff"}
-)
+_METHODS = frozenset({"item", "size", "dim", "numel", "max", "min", "sum", "all", "any", "amax", "amin", "diff"})
 _MAX_LENGTH = 2_000
 
 

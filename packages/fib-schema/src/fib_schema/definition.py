@@ -117,15 +117,9 @@ class Definition(Record):
         converter=_checks.to_mapping, validator=_checks.mapping_of(TensorSpec)
     )
     reference: str = attrs.field(validator=_checks.text, repr=False)
-    tags: tuple[str, ...] = attrs.field(
-        default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text
-    )
-    description: str | None = attrs.field(
-        default=None, validator=_checks.optional_text, repr=False
-    )
-    constraints: tuple[str, ...] = attrs.field(
-        default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text
-    )
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
+    constraints: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
 
     def __attrs_post_init__(self) -> None:
@@ -193,9 +187,7 @@ class Definition(Record):
         """The outputs' dtypes in torch's terms, in order. Imports torch."""
         return [_torch_dtype(spec.dtype) for spec in self.outputs.values()]
 
-    def get_axes_values(
-        self, shapes: Sequence[Shape | None] | Mapping[str, Shape | None]
-    ) -> dict[str, int]:
+    def get_axes_values(self, shapes: Sequence[Shape | None] | Mapping[str, Shape | None]) -> dict[str, int]:
         """Read the variable axes off the inputs' shapes.
 
         Args:

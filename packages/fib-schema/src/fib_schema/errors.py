@@ -91,10 +91,7 @@ class DuplicateName(FibError, ValueError):
     second: str
 
     def __str__(self) -> str:
-        return (
-            f"two {self.kind}s are named {self.name!r}: {self.first} and {self.second}; "
-            f"rename or remove one"
-        )
+        return f"two {self.kind}s are named {self.name!r}: {self.first} and {self.second}; rename or remove one"
 
 
 @attrs.frozen
@@ -127,10 +124,7 @@ class DataSetNotFound(FibError, FileNotFoundError):
     path: str
 
     def __str__(self) -> str:
-        return (
-            f"no data set at {self.path!r}: the directory does not exist; "
-            f"pass another path or set FIB_DATASET_PATH"
-        )
+        return f"no data set at {self.path!r}: the directory does not exist; pass another path or set FIB_DATASET_PATH"
 
 
 @attrs.frozen

@@ -88,8 +88,7 @@ class ScoreBoard:
         if not shared or base is None:
             return None
         total = sum(
-            _valid(base.latency_ms[uuid], definition, baseline)
-            / _valid(found.latency_ms[uuid], definition, solution)
+            _valid(base.latency_ms[uuid], definition, baseline) / _valid(found.latency_ms[uuid], definition, solution)
             for uuid in shared
         )
         return SpeedupMetrics(total / len(shared), len(shared))

@@ -58,17 +58,11 @@ class SourceFile(Record):
 class BuildSpec(Record):
     """How to build a solution and how to call it."""
 
-    language: SupportedLanguages = attrs.field(
-        converter=_checks.to_enum(SupportedLanguages, "language")
-    )
-    target_hardware: tuple[str, ...] = attrs.field(
-        converter=_checks.to_tuple, validator=_checks.tuple_of_text
-    )
+    language: SupportedLanguages = attrs.field(converter=_checks.to_enum(SupportedLanguages, "language"))
+    target_hardware: tuple[str, ...] = attrs.field(converter=_checks.to_tuple, validator=_checks.tuple_of_text)
     """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
     entry_point: str = attrs.field(validator=_entry_point)
-    dependencies: tuple[str, ...] = attrs.field(
-        default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text
-    )
+    dependencies: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
     destination_passing_style: bool = attrs.field(default=True, validator=_checks.boolean)
     """Whether outputs are arguments (DPS) or return values."""
     binding: SupportedBindings | None = attrs.field(
@@ -95,9 +89,7 @@ class Solution(Record):
     author: str = attrs.field(validator=_checks.name)
     spec: BuildSpec = attrs.field(validator=_checks.instance_of(BuildSpec))
     sources: tuple[SourceFile, ...] = attrs.field(converter=_checks.to_tuple, repr=False)
-    description: str | None = attrs.field(
-        default=None, validator=_checks.optional_text, repr=False
-    )
+    description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
 
     def __attrs_post_init__(self) -> None:

@@ -81,12 +81,8 @@ class Evaluation(Record):
     timestamp: str = attrs.field(validator=_checks.text)
     """When it ended, in ISO 8601."""
     log: str = attrs.field(default="", validator=_checks.text, repr=False)
-    correctness: Correctness | None = attrs.field(
-        default=None, validator=_checks.instance_of(Correctness, type(None))
-    )
-    performance: Performance | None = attrs.field(
-        default=None, validator=_checks.instance_of(Performance, type(None))
-    )
+    correctness: Correctness | None = attrs.field(default=None, validator=_checks.instance_of(Correctness, type(None)))
+    performance: Performance | None = attrs.field(default=None, validator=_checks.instance_of(Performance, type(None)))
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
     )
@@ -107,12 +103,8 @@ class Trace(Record):
 
     definition: str = attrs.field(validator=_checks.name)
     workload: Workload = attrs.field(validator=_checks.instance_of(Workload))
-    solution: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_checks.name)
-    )
-    evaluation: Evaluation | None = attrs.field(
-        default=None, validator=_checks.instance_of(Evaluation, type(None))
-    )
+    solution: str | None = attrs.field(default=None, validator=attrs.validators.optional(_checks.name))
+    evaluation: Evaluation | None = attrs.field(default=None, validator=_checks.instance_of(Evaluation, type(None)))
 
     def __attrs_post_init__(self) -> None:
         if (self.solution is None) != (self.evaluation is None):

@@ -96,8 +96,7 @@ class TraceSet:
 
     def __repr__(self) -> str:
         return (
-            f"TraceSet(root={str(self.root)!r}, {len(self._definitions)} definitions, "
-            f"{len(self._solutions)} solutions)"
+            f"TraceSet(root={str(self.root)!r}, {len(self._definitions)} definitions, {len(self._solutions)} solutions)"
         )
 
     @property
@@ -213,9 +212,7 @@ class TraceSet:
         """
         return self._best.best(self._traces, def_name, axes, max_abs_error, max_rel_error)
 
-    def get_solution_score(
-        self, solution_name: str, baseline_author: str = "baseline"
-    ) -> SpeedupMetrics | None:
+    def get_solution_score(self, solution_name: str, baseline_author: str = "baseline") -> SpeedupMetrics | None:
         """The mean speedup of a solution over the baseline author's, on workloads that both passed.
 
         Of several traces on one workload the one with the lowest latency counts. If any trace of
@@ -369,9 +366,7 @@ class TraceSet:
         else:
             target.mkdir()
 
-    def add_workload_blob_tensor(
-        self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]
-    ) -> str:
+    def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
         """Store a workload's tensors; they are on the disk when this returns.
 
         Returns:

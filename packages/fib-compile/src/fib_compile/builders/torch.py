@@ -46,6 +46,10 @@ class TorchBuilder(NativeBuilder):
         """Torch keeps no ABI between versions."""
         return _abi()
 
+    def headers(self) -> str:
+        """The ABI says it all."""
+        return _abi()
+
     def toolkit(self, recipe: Recipe) -> Toolkit:
         """Torch's and Python's headers, torch's libraries."""
         import torch

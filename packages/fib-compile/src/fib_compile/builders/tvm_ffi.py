@@ -42,7 +42,12 @@ class TVMFFIBuilder(NativeBuilder):
 
     def abi(self) -> str:
         """TVM-FFI keeps its ABI within a minor version."""
-        return _abi()
+        major, minor, *_ = _version().split(".")
+        return f"tvm-ffi-{major}.{minor}"
+
+    def headers(self) -> str:
+        """A library may use what an older version does not have."""
+        return f"tvm-ffi {_version()}"
 
     def toolkit(self, recipe: Recipe) -> Toolkit:  # noqa: ARG002
         """Headers and library of the installed TVM-FFI."""
@@ -72,11 +77,10 @@ class TVMFFIBuilder(NativeBuilder):
 
 
 @cache
-def _abi() -> str:
+def _version() -> str:
     from importlib.metadata import version  # 20 ms, which importing this module need not cost
 
-    major, minor, *_ = version("apache-tvm-ffi").split(".")
-    return f"tvm-ffi-{major}.{minor}"
+    return version("apache-tvm-ffi")
 
 
 def _exports(library: Path) -> list[str]:
