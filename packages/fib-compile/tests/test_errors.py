@@ -35,7 +35,7 @@ def test_long_details_are_cut() -> None:
 
 @pytest.mark.parametrize("error", [BuildError("s", "b", "p", ("l",), "c", 1, "log"), InvalidDevice("gpu")])
 def test_errors_cross_process_borders(error: FibError) -> None:
-    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):  # noqa: S301 - our own bytes
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(twin) is type(error)
         assert attrs.asdict(twin) == attrs.asdict(error)
 

@@ -29,7 +29,7 @@ def test_flags_for_the_host_compiler(flag: str) -> None:
 @pytest.mark.parametrize(
     "flag",
     [
-        *("-fplugin=evil.so", "-B/tmp", "-I/etc", "-I../x", "-I.", "-include/etc/passwd", "-o", "x.cpp", "@file"),
+        *("-fplugin=evil.so", "-B/x", "-I/etc", "-I../x", "-I.", "-include/etc/passwd", "-o", "x.cpp", "@file"),
         *("-Wl,-rpath,/x", "-Wp,-MD,/x", "-wrapper", "-specs=x", "-march=native", "-mtune=native", "-L/x"),
         *("-DNAME=`x`", "-DNAME=$(x)", "-save-temps", "-fdump-tree-all=/x", "-O3 -fplugin=x", "-O3\n", ""),
         *("--sysroot=/x", "-x", "-Xlinker", "-fprofile-use=/x", "-Ia/../../b"),

@@ -27,7 +27,7 @@ def test_every_order_of_parameters_works(
     positional, keywords = order[: 4 - keyword_only], order[4 - keyword_only :]
     parameters = [*positional, *(["*", *keywords] if keywords else []), *(["**extra"] if has_setup else [])]
     scope: dict[str, Callable[..., str]] = {}
-    exec(f"def run({', '.join(parameters)}): return a + b + c + y", scope)  # noqa: S102 - made of the names above
+    exec(f"def run({', '.join(parameters)}): return a + b + c + y", scope)
 
     adapted = adapt_entry(scope["run"], wide, make_solution("", dps=True), "python", has_setup=has_setup)
     assert adapted(*NAMES) == "abcy"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, model_validator
@@ -36,7 +36,7 @@ class Workload(Strict):
     uuid: str = Field(min_length=1)
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     PASSED = "PASSED"
     INCORRECT_SHAPE = "INCORRECT_SHAPE"
     INCORRECT_NUMERICAL = "INCORRECT_NUMERICAL"

@@ -125,7 +125,7 @@ def test_a_replaced_file_is_old_or_new_and_leaves_nothing_behind(tmp_path):
     replace_file(path, b"new")
     assert path.read_bytes() == b"new"
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError):
+    with pytest.raises(IsADirectoryError):
         replace_file(tmp_path / "folder", b"x")
     assert sorted(os.listdir(tmp_path)) == ["folder", "x.json"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fib_schema import Solution, SourceFile
@@ -44,7 +44,7 @@ def cache_problem(folder: Path, error: OSError) -> str:
     return f"cannot write below {folder}: {reason}; set FIB_CACHE_PATH to a writable folder with free space"
 
 
-def holds_sources(folder: Path, sources: Iterable[SourceFile]) -> bool:
+def holds_sources(folder: Path, sources: Sequence[SourceFile]) -> bool:
     """Whether every source is in the folder, byte for byte."""
     try:
         return all(
@@ -91,11 +91,11 @@ def discard(folder: Path) -> None:
         shutil.rmtree(grave, ignore_errors=True)
 
 
-def _replace(folder: Path, sources: Iterable[SourceFile]) -> None:
+def _replace(folder: Path, sources: Sequence[SourceFile]) -> None:
     temporary = temporary_folder(folder.parent)
     try:
         write_sources(temporary, sources)
-        if folder.exists():
+        if folder.exists() and not holds_sources(folder, sources):  # another process may have been faster
             discard(folder)
         publish(temporary, folder)
     finally:

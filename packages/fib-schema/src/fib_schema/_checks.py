@@ -134,11 +134,19 @@ def mapping_of(*types: type, keys: Callable[[str], str | None] | None = None) ->
     return check
 
 
-def tuple_of_text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate a tuple of strings."""
-    for index, item in enumerate(value):
-        if type(item) is not str:
-            raise fail(record, f"{attribute.name}[{index}]", f"expected a string, got {describe(item)}")
+def tuple_of(kind: type) -> Validator:
+    """Validate a tuple of instances of `kind`."""
+    wanted = "a string" if kind is str else kind.__name__
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        for index, item in enumerate(value):
+            if type(item) is not kind:
+                raise fail(record, f"{attribute.name}[{index}]", f"expected {wanted}, got {describe(item)}")
+
+    return check
+
+
+tuple_of_text = tuple_of(str)
 
 
 def to_float(value: Any) -> Any:
@@ -162,18 +170,13 @@ def to_tuple(value: Any) -> Any:
     return value if type(value) is tuple else tuple(value)
 
 
-def to_enum(kind: type[E], what: str) -> Callable[[Any], E]:
+def member_of(kind: type[E], what: str, value: object) -> E:
     """Convert a string to a member of `kind`, naming the members if there is none."""
-    members: dict[Any, E] = {str(member): member for member in kind}
-
-    def convert(value: Any) -> E:
-        try:
-            return members[value]
-        except (KeyError, TypeError):
-            known = ", ".join(members)
-            raise InvalidField(what, f"{value!r} is unknown (known: {known})") from None
-
-    return convert
+    if isinstance(value, str):
+        for member in kind:
+            if value == member.value:
+                return member
+    raise InvalidField(what, f"{value!r} is unknown (known: {', '.join(kind)})")
 
 
 def describe(value: object) -> str:

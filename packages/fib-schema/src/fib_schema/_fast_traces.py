@@ -239,7 +239,7 @@ def _performance(plain: Any, unset: Any) -> Performance:
 
 def _float(value: float | str) -> float:
     """A number that is no ordinary float: one of the words for NaN and infinity."""
-    found = _FLOAT_WORDS.get(value)  # type: ignore[call-overload]
+    found = _FLOAT_WORDS.get(str(value))
     if found is None:
         raise NotOrdinary
     return float(found)
@@ -309,7 +309,7 @@ class _Shapes:
             ("solution", str | None),
             ("evaluation", evaluation | None),
         )
-        source = (
+        source: Any = (
             shape("random", tag="random")
             | shape("scalar", ("value", bool | int | float), tag="scalar")
             | shape("safetensors", ("path", str), ("tensor_key", str), tag="safetensors")

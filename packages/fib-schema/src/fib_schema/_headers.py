@@ -83,7 +83,7 @@ def _decoder() -> Any:
     import msgspec
 
     optional = str | None
-    fields = [("name", str), ("definition", optional, None), ("author", optional, None)]
+    fields: list[Any] = [("name", str), ("definition", optional, None), ("author", optional, None)]
     return msgspec.json.Decoder(msgspec.defstruct("header", fields))
 
 

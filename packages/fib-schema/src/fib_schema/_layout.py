@@ -21,6 +21,8 @@ SOLUTIONS = "solutions"
 WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
+OLDER_WORKLOADS = "traces/workloads/"
+"""Where the first release kept workloads; an author of that name may have traces there too."""
 
 
 def definition_file(definition: Definition) -> str:

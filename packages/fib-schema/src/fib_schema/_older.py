@@ -58,14 +58,14 @@ def _definition(plain: Plain) -> tuple[Plain, list[str]]:
     new = {("op_type" if key == "type" else key): value for key, value in plain.items()}
     changes = ["'type' is 'op_type' now"]
     for field in ("inputs", "outputs"):
-        new[field] = _without_empty_shapes(new.get(field))
-        if new[field] != plain.get(field):
+        if (tensors := _without_empty_shapes(plain.get(field))) != plain.get(field):
+            new[field] = tensors
             changes.append(f"the shape of scalar {field} is null now, and was []")
     for field in ("tags", "constraints"):
         if field in new and new[field] is None:
             new[field] = []
-            changes.append(f"{field!r} was null")
-    return {key: value for key, value in new.items() if key in plain or value is not None}, changes
+            changes.append(f"{field!r} is an empty list now, and was null")
+    return new, changes
 
 
 def _without_empty_shapes(tensors: Any) -> Any:
@@ -77,8 +77,8 @@ def _without_empty_shapes(tensors: Any) -> Any:
 
 
 def _solution(plain: Plain) -> tuple[Plain, list[str]]:
-    spec = plain.get("spec")
-    if type(spec) is not dict:
+    spec, extra = plain.get("spec"), plain.get("extra")
+    if type(spec) is not dict or not (extra is None or type(extra) is dict):
         return plain, []
     kept: Plain = {}
     new, changes = _with_language(spec, kept)
@@ -92,7 +92,7 @@ def _solution(plain: Plain) -> tuple[Plain, list[str]]:
     if not changes:
         return plain, []
     upgraded = {**plain, "spec": new}
-    return (_with_extra(upgraded, {"sol_execbench": kept}) if kept else upgraded), changes
+    return (_with_extra(upgraded, {_free_key("sol_execbench", extra or {}): kept}) if kept else upgraded), changes
 
 
 def _with_language(spec: Plain, kept: Plain) -> tuple[Plain, list[str]]:
@@ -170,6 +170,7 @@ def _with_log(evaluation: Plain, read_log: LogReader | None) -> tuple[Plain, lis
     extra = evaluation.get("extra")
     if not older or not (extra is None or type(extra) is dict):
         return evaluation, []
+    moved = {_free_key(key, extra or {}): value for key, value in older.items()}
     new = {key: value for key, value in evaluation.items() if key not in older}
     if "log" not in new:
         name = older.get("log_file")
@@ -177,10 +178,16 @@ def _with_log(evaluation: Plain, read_log: LogReader | None) -> tuple[Plain, lis
         error = older.get("error")
         new["log"] = text if text is not None else error if isinstance(error, str) else ""
     changes = [f"evaluation.{key} is in 'extra' now" for key in older]
-    return _with_extra(new, older), changes
+    return _with_extra(new, moved), changes
 
 
 def _with_extra(record: Plain, fields: Plain) -> Plain:
     """A record with more in its `extra`; what is there already stays."""
-    extra = record.get("extra")
-    return {**record, "extra": {**fields, **(extra if type(extra) is dict else {})}}
+    return {**record, "extra": {**(record.get("extra") or {}), **fields}}
+
+
+def _free_key(key: str, taken: Plain) -> str:
+    """The key, with as many underscores as it takes to overwrite nothing."""
+    while key in taken:
+        key += "_"
+    return key

@@ -21,11 +21,8 @@ class Found:
     """Its path below the root, for people: ``/`` between folders, odd bytes escaped."""
     size_bytes: int
 
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The folders below the root, and the file name without its suffix."""
-        *folders, last = self.name.split("/")
-        return (*folders, last.rpartition(".")[0])
+    parts: tuple[str, ...]
+    """The folders below the root, and the file name without its suffix."""
 
     @property
     def stem(self) -> str:
@@ -83,7 +80,8 @@ class _Scanner:
         if not stat.S_ISREG(status.st_mode):
             self._findings.error(name, "is no ordinary file (a pipe, socket or device); remove it", "no-file")
         elif name.endswith(self._suffix):
-            self.found.append(Found(path, name, status.st_size))
+            parts = tuple(name.removesuffix(self._suffix).split("/"))
+            self.found.append(Found(path, name, status.st_size, parts))
         else:
             message = f"is not read, for its name does not end in {self._suffix}; rename or remove it"
             self._findings.notice(name, message, "other-suffix")

@@ -181,7 +181,7 @@ def _mapping(converter: Converter, item_kind: Any, detailed: bool) -> Hook:
 
 def _record(converter: Converter, cls: type[Record], detailed: bool) -> Hook:
     """Structure one class, remembering its source's keys and the fields that nobody planned for."""
-    omitted = {name: override(omit=True) for name in ("unknown_fields", "source_keys")}
+    omitted: dict[str, Any] = {name: override(omit=True) for name in ("unknown_fields", "source_keys")}
     attrs.resolve_types(cls)
     generated = make_dict_structure_fn(cls, converter, _cattrs_detailed_validation=detailed, **omitted)
     known = {f.name for f in attrs.fields(cls)} - omitted.keys() | ({"type"} if cls in _TAGGED else set())

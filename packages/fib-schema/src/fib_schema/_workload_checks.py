@@ -15,7 +15,7 @@ from ._report import Findings
 from .constraints import constraint_names, evaluate_constraint
 from .definition import Definition, DType, TensorSpec
 from .errors import ConstraintError, UnknownName
-from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
+from .workload import SafetensorsInput, ScalarInput, Workload
 
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: a slip in an axis."""
@@ -82,8 +82,6 @@ class WorkloadChecks:
                 self._error(path, f"is a scalar, the definition has a tensor of shape {_axes(spec)}{hint}")
             case ScalarInput(value=value) if problem := _scalar_problem(value, spec.dtype):
                 self._error(f"{path}.value", problem)
-            case RandomInput() if spec.shape is None:
-                self._notice(path, "is a random scalar; a literal one can be repeated")
             case SafetensorsInput():
                 self.blobs.check(source, spec, shape, self.place, f"$.workload.{path}")
 
@@ -112,9 +110,6 @@ class WorkloadChecks:
 
     def _error(self, path: str, message: str, code: str = "workload") -> None:
         self.findings.error(self.place, message, code, f"$.workload.{path}")
-
-    def _notice(self, path: str, message: str) -> None:
-        self.findings.notice(self.place, message, "workload", f"$.workload.{path}")
 
 
 def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:

@@ -177,7 +177,8 @@ def to_plain(value: Any) -> Any:
     """Turn a record into plain objects for JSON; infinities and NaN of its fields become strings."""
     if not isinstance(value, Record):
         return _plain_field(value)
-    order = _order(type(value), value.source_keys)
+    cls: Any = type(value)  # mypy takes the hash of an unhashable record for that of its class
+    order = _order(cls, value.source_keys)
     plain: dict[str, Any] = {}
     for key in order.written:
         if key in order.fields:

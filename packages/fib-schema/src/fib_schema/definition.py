@@ -40,6 +40,10 @@ class DType(StrEnum):
     BOOL = "bool"
 
 
+def _dtype(value: object) -> DType:
+    return _checks.member_of(DType, "dtype", value)
+
+
 _ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8})
 
 
@@ -79,7 +83,7 @@ class TensorSpec(Record):
         converter=attrs.converters.optional(_checks.to_tuple),
         validator=attrs.validators.optional(_checks.tuple_of_text),
     )
-    dtype: DType = attrs.field(converter=_checks.to_enum(DType, "dtype"))
+    dtype: DType = attrs.field(converter=_dtype)
     description: str | None = attrs.field(default=None, validator=_checks.optional_text)
     optional: bool = attrs.field(default=False, validator=_checks.boolean)
     """Whether a call may pass None."""

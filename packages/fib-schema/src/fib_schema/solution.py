@@ -32,6 +32,14 @@ class SupportedBindings(StrEnum):
     TORCH = "torch"
 
 
+def _language(value: object) -> SupportedLanguages:
+    return _checks.member_of(SupportedLanguages, "language", value)
+
+
+def _binding(value: object) -> SupportedBindings | None:
+    return None if value is None else _checks.member_of(SupportedBindings, "binding", value)
+
+
 def _relative_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     _checks.text(record, attribute, value)
     if problem := _checks.relative_path_problem(value):
@@ -58,7 +66,7 @@ class SourceFile(Record):
 class BuildSpec(Record):
     """How to build a solution and how to call it."""
 
-    language: SupportedLanguages = attrs.field(converter=_checks.to_enum(SupportedLanguages, "language"))
+    language: SupportedLanguages = attrs.field(converter=_language)
     target_hardware: tuple[str, ...] = attrs.field(converter=_checks.to_tuple, validator=_checks.tuple_of_text)
     """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
     entry_point: str = attrs.field(validator=_entry_point)
@@ -67,7 +75,7 @@ class BuildSpec(Record):
     """Whether outputs are arguments (DPS) or return values."""
     binding: SupportedBindings | None = attrs.field(
         default=None,
-        converter=attrs.converters.optional(_checks.to_enum(SupportedBindings, "binding")),
+        converter=_binding,
     )
 
     def __attrs_post_init__(self) -> None:
@@ -88,7 +96,9 @@ class Solution(Record):
     definition: str = attrs.field(validator=_checks.name)
     author: str = attrs.field(validator=_checks.name)
     spec: BuildSpec = attrs.field(validator=_checks.instance_of(BuildSpec))
-    sources: tuple[SourceFile, ...] = attrs.field(converter=_checks.to_tuple, repr=False)
+    sources: tuple[SourceFile, ...] = attrs.field(
+        converter=_checks.to_tuple, validator=_checks.tuple_of(SourceFile), repr=False
+    )
     description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
 
@@ -97,9 +107,6 @@ class Solution(Record):
             raise _checks.fail(self, "sources", "is empty; a solution has at least one source file")
         seen: set[str] = set()
         for index, source in enumerate(self.sources):
-            if not isinstance(source, SourceFile):
-                problem = f"expected SourceFile, got {_checks.describe(source)}"
-                raise _checks.fail(self, f"sources[{index}]", problem)
             if source.path.casefold() in seen:
                 raise _checks.fail(self, f"sources[{index}].path", f"{source.path!r} occurs twice")
             seen.add(source.path.casefold())

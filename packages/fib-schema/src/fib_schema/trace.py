@@ -28,7 +28,10 @@ class EvaluationStatus(StrEnum):
     TIMEOUT = "TIMEOUT"
 
 
-_number = {"converter": _checks.to_float, "validator": _checks.non_negative_float}
+def _status(value: object) -> EvaluationStatus:
+    return _checks.member_of(EvaluationStatus, "status", value)
+
+
 _NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
 
 
@@ -36,8 +39,12 @@ _NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORR
 class Correctness(Record):
     """How far the outputs are from the reference's; NaN and infinity are possible."""
 
-    max_relative_error: float = attrs.field(default=0.0, **_number)
-    max_absolute_error: float = attrs.field(default=0.0, **_number)
+    max_relative_error: float = attrs.field(
+        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
+    )
+    max_absolute_error: float = attrs.field(
+        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
+    )
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
     )
@@ -47,9 +54,11 @@ class Correctness(Record):
 class Performance(Record):
     """Median latencies in milliseconds and their ratio."""
 
-    latency_ms: float = attrs.field(default=0.0, **_number)
-    reference_latency_ms: float = attrs.field(default=0.0, **_number)
-    speedup_factor: float = attrs.field(default=0.0, **_number)
+    latency_ms: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
+    reference_latency_ms: float = attrs.field(
+        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
+    )
+    speedup_factor: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
     """``reference_latency_ms / latency_ms``."""
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
@@ -76,7 +85,7 @@ class Evaluation(Record):
             correctness or has performance, or another status has either.
     """
 
-    status: EvaluationStatus = attrs.field(converter=_checks.to_enum(EvaluationStatus, "status"))
+    status: EvaluationStatus = attrs.field(converter=_status)
     environment: Environment = attrs.field(validator=_checks.instance_of(Environment))
     timestamp: str = attrs.field(validator=_checks.text)
     """When it ended, in ISO 8601."""

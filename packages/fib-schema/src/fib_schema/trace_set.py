@@ -177,7 +177,7 @@ class TraceSet:
 
     def get_solution(self, name: str) -> Solution | None:
         """The solution of that name, or None."""
-        return self._solutions[name] if name in self._solutions else None
+        return self._solutions.get(name)
 
     def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
         """The names of all solutions, or of one definition's; no solution is parsed for that."""
@@ -308,7 +308,7 @@ class TraceSet:
         for definition in scope:
             for author, score in self._best_scores(definition, baseline_author).items():
                 scores.setdefault(author, []).append(score)
-        ranked = [(author, score) for author, group in scores.items() if (score := mean_score(group))]
+        ranked = [(author, mean) for author, group in scores.items() if (mean := mean_score(group))]
         return sorted(ranked, key=lambda item: (-item[1].avg_speedup, item[0]))
 
     def _best_scores(self, definition: str, baseline_author: str) -> dict[str, SpeedupMetrics]:
@@ -443,11 +443,11 @@ class TraceSet:
         files: dict[str, list[bytes]] = {}
         for trace in batch:
             files.setdefault(self._file_of(trace), []).append(self._line(trace))
-        traces = self._traces.with_traces(evaluated) if evaluated else self._traces
-        later = traces, self._workloads.with_traces(workloads) if workloads else self._workloads
+        later_traces = self._traces.with_traces(evaluated) if evaluated else self._traces
+        later_workloads = self._workloads.with_traces(workloads) if workloads else self._workloads
         if self.root is not None:
             append_lines({self._writable(path): lines for path, lines in files.items()})
-        self._traces, self._workloads = later
+        self._traces, self._workloads = later_traces, later_workloads
 
     def _line(self, trace: Trace) -> bytes:
         """A trace as one line, in the fast way where that is sure to be right."""

@@ -1,0 +1,50 @@
+"""Sources appear whole or not at all, however many write them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_compile import _sources
+from fib_compile._sources import ensure_sources, holds_sources
+from fib_schema import Solution
+
+MakeSolution = Callable[..., Solution]
+
+
+def test_concurrent_writers_agree(make_solution: MakeSolution, tmp_path: Path) -> None:
+    solution = make_solution({f"part{n}.py": f"# {n}\n" * 100 for n in range(20)})
+    barrier = threading.Barrier(8)
+    problems: list[str] = []
+
+    def work() -> None:
+        barrier.wait(10)
+        folder = ensure_sources(tmp_path, "package", solution, "python")
+        if not holds_sources(folder, solution.sources):
+            problems.append("sources are missing")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert problems == []
+    assert [path.name for path in tmp_path.iterdir()] == ["package"]
+
+
+def test_a_writer_that_comes_second_leaves_the_first_ones_folder(
+    make_solution: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solution = make_solution("x = 1\n")
+    write = _sources.write_sources
+
+    def overtaken(folder: Path, sources: object) -> None:
+        monkeypatch.setattr(_sources, "write_sources", write)
+        first = ensure_sources(tmp_path, "package", solution, "python")
+        (first / "mark").touch()
+        write(folder, solution.sources)
+
+    monkeypatch.setattr(_sources, "write_sources", overtaken)
+    assert (ensure_sources(tmp_path, "package", solution, "python") / "mark").exists()
