@@ -24,6 +24,7 @@ from fib_schema import (
     RandomInput,
     Solution,
     SourceFile,
+    Trace,
     TraceSet,
     Workload,
     evaluate_constraint,
@@ -205,23 +206,14 @@ def test_references_make_something_of_the_inputs(op_type: str) -> None:
 
 
 def test_sampling_is_refused_because_its_reference_is_random(tmp_path: Path) -> None:
-    name = "top_k_sampling_from_probs_v128256"
-    definition = TraceSet.from_path(_data_set()).definitions[name]
+    definition = TraceSet.from_path(_data_set()).definitions["top_k_sampling_from_probs_v128256"]
+    spec = BuildSpec("python", ("cpu",), "k.py::run")
+    idle = Solution("idle", definition.name, "tests", spec, (SourceFile("k.py", "def run(*args): ...\n"),))
     trace_set = TraceSet(tmp_path)
     trace_set.add_definitions([definition])
-    result = _run_one(trace_set, definition)
-    assert result == [
-        "the reference failed: it gives other outputs when it is called again with the same inputs"
-    ]
-
-
-def _run_one(trace_set: TraceSet, definition: Definition) -> list[str]:
-    """Run an idle solution on a small workload; gives the reasons why it could not run."""
-    from fib_schema import Trace
-
-    spec = BuildSpec("python", ("cpu",), "k.py::run")
-    solution = Solution("idle", definition.name, "tests", spec, (SourceFile("k.py", "def run(*args): ...\n"),))
-    trace_set.add_solutions([solution])
+    trace_set.add_solutions([idle])
     trace_set.add_traces([Trace(definition.name, _small_workload(definition))])
     result = Benchmark(trace_set, BenchmarkConfig(num_trials=1, iterations=1)).run()
-    return [skip.reason.partition(" (")[0] for skip in result.failures]
+    assert result.traces == ()
+    (failure,) = result.failures
+    assert "it gives other outputs when it is called again with the same inputs" in failure.reason

@@ -22,10 +22,12 @@ static uint16_t narrow(float value) {  // round to nearest, ties to even
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-// One query head over the keys that it may see, in one pass: the sum is rescaled whenever the maximum grows.
+// One query head over the keys that it may see, in one pass: what was summed is rescaled whenever the maximum grows.
+// As in the reference, a query before the first key gives NaN, and one of a sequence without keys zeros: `sum` begins
+// at 0 for the one and at 1 for the other.
 static float attend(const uint16_t* query, const uint16_t* keys, const uint16_t* values, const int32_t* pages,
-                    int64_t count, int64_t stride, int64_t width, float scale, uint16_t* output) {
-  float maximum = -std::numeric_limits<float>::infinity(), sum = 0.0f;
+                    int64_t count, int64_t stride, int64_t width, float scale, float sum, uint16_t* output) {
+  float maximum = -std::numeric_limits<float>::infinity();
   std::vector<float> total(width, 0.0f);
   for (int64_t j = 0; j < count; ++j) {
     const uint16_t *key = keys + pages[j] * stride, *value = values + pages[j] * stride;
@@ -38,7 +40,7 @@ static float attend(const uint16_t* query, const uint16_t* keys, const uint16_t*
     sum = sum * shrink + weight;
     maximum = top;
   }
-  for (int64_t i = 0; i < width; ++i) output[i] = narrow(count > 0 ? total[i] / sum : 0.0f);
+  for (int64_t i = 0; i < width; ++i) output[i] = narrow(total[i] / sum);
   return (maximum + std::log(sum)) / std::log(2.0f);
 }
 
@@ -52,14 +54,14 @@ void run(TensorView q, TensorView k_cache, TensorView v_cache, TensorView qo_ind
                 *kv_starts = static_cast<int32_t*>(kv_indptr.data_ptr()),
                 *pages = static_cast<int32_t*>(kv_indices.data_ptr());
   for (int64_t b = 0; b + 1 < qo_indptr.size(0); ++b) {
-    const int64_t later = (kv_starts[b + 1] - kv_starts[b]) - (q_starts[b + 1] - q_starts[b]);
+    const int64_t count = kv_starts[b + 1] - kv_starts[b], later = count - (q_starts[b + 1] - q_starts[b]);
     for (int64_t row = q_starts[b]; row < q_starts[b + 1]; ++row) {
       const int64_t seen = row - q_starts[b] + 1 + later;
       for (int64_t h = 0; h < heads; ++h) {
         const int64_t at = h / (heads / kv_heads) * width;
         static_cast<float*>(lse.data_ptr())[row * heads + h] =
             attend(queries + (row * heads + h) * width, keys + at, values + at, pages + kv_starts[b], seen, stride,
-                   width, static_cast<float>(sm_scale),
+                   width, static_cast<float>(sm_scale), count > 0 ? 0.0f : 1.0f,
                    static_cast<uint16_t*>(output.data_ptr()) + (row * heads + h) * width);
       }
     }

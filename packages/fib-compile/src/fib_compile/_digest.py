@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
-from fib_schema._framing import framed
+from fib_schema.framing import framed
 
 __all__ = ["digest", "framed"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, KeysView, Mapping
 from typing import Generic, TypeVar
 
 from ._fast_traces import trace_parser
 from ._gc import paused_gc
 from ._layout import DataFile
+from ._older import older_notices
 from ._record import Record
-from .codec import parse_json, parse_lines
+from .codec import parse_lines, parse_upgraded
 from .errors import DataWarning, Problem
 from .solution import Solution
 from .trace import Trace
@@ -25,8 +27,15 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         InvalidRecord: The file holds no valid record; says where and why.
     """
 
-    def __init__(self, cls: type[R], files: Mapping[str, DataFile], records: Mapping[str, R]) -> None:
+    def __init__(
+        self,
+        cls: type[R],
+        files: Mapping[str, DataFile],
+        records: Mapping[str, R],
+        problems: list[Problem] | None = None,
+    ) -> None:
         self._cls = cls
+        self._problems: list[Problem] = [] if problems is None else problems
         self._files = files
         self._records = dict(records)
         self._names = dict.fromkeys([*files, *records])
@@ -34,7 +43,8 @@ class LazyRecords(Mapping[str, R], Generic[R]):
     def __getitem__(self, name: str) -> R:
         if (record := self._records.get(name)) is None:
             file = self._files[name]
-            record = parse_json(file.read(), self._cls, source=file.path)
+            record, changes = parse_upgraded(file.read(), self._cls, source=file.path)
+            self._problems += older_notices(file.path, dict.fromkeys(changes, 1))
             self._records[name] = record
         return record
 
@@ -57,7 +67,7 @@ class LazyRecords(Mapping[str, R], Generic[R]):
 
     def with_records(self, records: Mapping[str, R]) -> LazyRecords[R]:
         """A copy with more records in memory."""
-        return LazyRecords(self._cls, self._files, {**self._records, **records})
+        return LazyRecords(self._cls, self._files, {**self._records, **records}, self._problems)
 
 
 class SolutionsByDefinition(Mapping[str, list[Solution]]):
@@ -124,16 +134,21 @@ class TraceFiles:
 
     def _read(self, file: DataFile) -> None:
         problems: list[Problem] = []
+        changes: Counter[str] = Counter()
         if self._parse_ordinary is None:
             self._parse_ordinary = trace_parser()
         parse_ordinary = self._parse_ordinary
         with paused_gc():
-            for trace in parse_lines(file.read(), Trace, file.path, problems, parse_ordinary):
+            for trace in parse_lines(file.read(), Trace, file.path, problems, parse_ordinary, changes):
                 self._traces.setdefault(trace.definition, []).append(trace)
         if problems:
             self.problems += problems
             shown = f"{len(problems)} problems in {file.path}; what is bad was skipped: {problems[0]}"
             warnings.warn(shown, DataWarning, stacklevel=6)
+        if changes:
+            notices = older_notices(file.path, changes)
+            self.problems += notices
+            warnings.warn(str(notices[0]), DataWarning, stacklevel=6)
 
 
 class TracesByDefinition(Mapping[str, list[Trace]]):

@@ -8,12 +8,16 @@ change needs a marker that the current schema does not have.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
+from ._layout import OLDER_WORKLOADS, DataFile
 from .definition import Definition
+from .errors import Problem, Severity
 from .solution import Solution, SupportedLanguages
 from .trace import Trace
 
@@ -50,6 +54,40 @@ def upgrade(plain: Any, cls: type, read_log: LogReader | None = None) -> tuple[A
     if cls is Trace:
         return _trace(plain, read_log)
     return plain, []
+
+
+def older_notices(source: str, changes: Mapping[str, int]) -> list[Problem]:
+    """A notice for each change that made records of a file current, with how many records it made so.
+
+    Args:
+        source: The file.
+        changes: How often each change was made.
+    """
+    return [
+        Problem(
+            source,
+            "$",
+            f"is of an older schema: {change}{f' ({count} lines)' if count > 1 else ''}; "
+            f"rewrite the set with 'fib-bench migrate'",
+            Severity.NOTICE,
+            "older-schema",
+        )
+        for change, count in changes.items()
+    ]
+
+
+def holds_older_workloads(file: DataFile, root: str | os.PathLike[str]) -> bool:
+    """Whether a file below ``traces/workloads/`` holds workloads, and no traces of an author of that name."""
+    if not file.path.startswith(os.path.join(root, OLDER_WORKLOADS)):
+        return False
+    for line in file.read().split(b"\n"):
+        if line and not line.isspace():
+            try:
+                plain = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            return isinstance(plain, dict) and plain.get("evaluation") is None
+    return False
 
 
 def _definition(plain: Plain) -> tuple[Plain, list[str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ import attrs
 
 from ._durable import append_lines, replace_file
 from ._fast_traces import NotOrdinary
+from ._older import upgrade
 from ._record import FrozenDict, Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidRecord, Problem
@@ -50,6 +52,19 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
         InvalidRecord: The text is no JSON or no such record; holds every problem with its path.
     """
     return structure(decode(text, cls.__name__, source=source), cls, source=source)
+
+
+def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, list[str]]:
+    """Parse one JSON text of the current schema or an older one into a record.
+
+    Returns:
+        The record, and what was changed to make it current.
+
+    Raises:
+        InvalidRecord: As `parse_json`.
+    """
+    plain, changes = upgrade(decode(text, cls.__name__, source=source), cls)
+    return structure(plain, cls, source=source), changes
 
 
 def format_json(record: Record, *, indent: int | None = None) -> str:
@@ -110,6 +125,7 @@ def parse_lines(
     source: str,
     problems: list[Problem],
     parse_ordinary: Callable[[bytes], R] | None = None,
+    changes: Counter[str] | None = None,
 ) -> Iterator[R]:
     """Yield the good records of JSON Lines and collect what is wrong with the other lines.
 
@@ -119,6 +135,7 @@ def parse_lines(
         source: What to call them in problems.
         problems: Where problems go.
         parse_ordinary: A fast parser that raises `NotOrdinary` where it is not sure.
+        changes: Read lines of older schemas too, and count here what made them current.
     """
     is_torn = bool(data) and not data.endswith(b"\n")
     lines = data.split(b"\n")
@@ -135,7 +152,12 @@ def parse_lines(
                 continue
         place = f"{source}:{number}"
         try:
-            yield parse_json(line, cls, source=place)
+            if changes is None:
+                yield parse_json(line, cls, source=place)
+            else:
+                record, made = parse_upgraded(line, cls, source=place)
+                changes.update(made)
+                yield record
         except InvalidRecord as error:
             is_last = is_torn and number == len(lines)
             problems.extend([Problem(place, "$", _TORN)] if is_last else error.problems)

@@ -100,7 +100,67 @@ class ScoreBoard:
         return table
 
 
-def mean_score(scores: Iterable[SpeedupMetrics]) -> SpeedupMetrics | None:
+@attrs.frozen
+class League:
+    """Who takes part: solutions by definition, their authors, and everyone's traces."""
+
+    solution_names: Mapping[str, tuple[str, ...]]
+    authors: Mapping[str, str]
+    traces: Mapping[str, list[Trace]]
+    board: ScoreBoard
+
+    def solution_score(self, solution: str, baseline_author: str) -> SpeedupMetrics | None:
+        """The score of one solution; see `TraceSet.get_solution_score`."""
+        for definition, names in self.solution_names.items():
+            if solution in names:
+                return self._score(definition, solution, self._baseline(definition, baseline_author))
+        return None
+
+    def author_score(self, author: str, baseline_author: str, scope: Iterable[str]) -> SpeedupMetrics | None:
+        """The score of one author; see `TraceSet.get_author_score`."""
+        taken = [d for d in scope if any(self.authors[name] == author for name in self.solution_names[d])]
+        best = [self._best_by_author(definition, baseline_author).get(author) for definition in taken]
+        return _mean(score for score in best if score)
+
+    def ranking(self, baseline_author: str, scope: Iterable[str]) -> list[tuple[str, SpeedupMetrics]]:
+        """All authors with a score; see `TraceSet.rank_authors`."""
+        scores: dict[str, list[SpeedupMetrics]] = {}
+        for definition in scope:
+            for author, score in self._best_by_author(definition, baseline_author).items():
+                scores.setdefault(author, []).append(score)
+        ranked = [(author, mean) for author, group in scores.items() if (mean := _mean(group))]
+        return sorted(ranked, key=lambda item: (-item[1].avg_speedup, item[0]))
+
+    def has_one_baseline(self, definition: str, author: str) -> bool:
+        """Whether the baseline author has exactly one solution of a definition."""
+        return len(self._solutions_by(definition, author)) == 1
+
+    def _best_by_author(self, definition: str, baseline_author: str) -> dict[str, SpeedupMetrics]:
+        baseline = self._baseline(definition, baseline_author)
+        best: dict[str, SpeedupMetrics] = {}
+        for name in self.solution_names[definition]:
+            score, author = self._score(definition, name, baseline), self.authors[name]
+            if score and (author not in best or score.avg_speedup > best[author].avg_speedup):
+                best[author] = score
+        return best
+
+    def _score(self, definition: str, solution: str, baseline: str) -> SpeedupMetrics | None:
+        if solution == baseline:
+            return None
+        return self.board.solution_score(definition, solution, baseline, self.traces.get(definition, []))
+
+    def _baseline(self, definition: str, author: str) -> str:
+        found = self._solutions_by(definition, author)
+        if len(found) != 1:
+            count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
+            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
+        return found[0]
+
+    def _solutions_by(self, definition: str, author: str) -> list[str]:
+        return [n for n in self.solution_names.get(definition, ()) if self.authors[n] == author]
+
+
+def _mean(scores: Iterable[SpeedupMetrics]) -> SpeedupMetrics | None:
     """The mean of the best scores of several definitions, or None if there are none."""
     kept = list(scores)
     if not kept:

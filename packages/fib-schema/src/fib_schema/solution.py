@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 
 from . import _checks
-from ._framing import framed
 from ._record import NO_FIELDS, FrozenDict, Record
+from .framing import framed
 
 
 class SupportedLanguages(StrEnum):

@@ -16,11 +16,12 @@ from ._durable import append_lines
 from ._fast_traces import NotOrdinary, trace_formatter
 from ._headers import definition_names, solution_names
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
+from ._older import holds_older_workloads, older_notices
 from .codec import format_json, save_json_file, to_plain
 from .definition import Definition
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, DuplicateName, NoRoot, Problem, UnknownName
-from .ranking import ScoreBoard, ScoringError, SpeedupMetrics, TraceSetSummary, mean_score
+from .ranking import League, ScoreBoard, SpeedupMetrics, TraceSetSummary
 from .solution import Solution
 from .trace import Trace
 
@@ -86,12 +87,11 @@ class TraceSet:
         self = cls(root)
         problems = self._found_problems
         files = definition_names(_layout.list_files(root, _layout.DEFINITIONS, ".json", problems))
-        self._definitions = LazyRecords(Definition, files, {})
+        self._definitions = LazyRecords(Definition, files, {}, problems)
         names = solution_names(_layout.list_files(root, _layout.SOLUTIONS, ".json", problems))
         self._solution_names, self._authors = names.of_definition, names.author
-        self._solutions = LazyRecords(Solution, names.files, {})
-        self._workloads = self._open_lines(_layout.WORKLOADS)
-        self._traces = self._open_lines(_layout.TRACES)
+        self._solutions = LazyRecords(Solution, names.files, {}, problems)
+        self._workloads, self._traces = self._open_lines(root)
         return self
 
     def __repr__(self) -> str:
@@ -229,10 +229,7 @@ class TraceSet:
             ScoringError: The baseline author has no solution or several for the definition, or a
                 passing trace has an invalid latency (a ValueError).
         """
-        for definition, names in self._solution_names.items():
-            if solution_name in names:
-                return self._score(definition, solution_name, self._baseline(definition, baseline_author))
-        return None
+        return self._league().solution_score(solution_name, baseline_author)
 
     def get_author_score(
         self,
@@ -257,12 +254,8 @@ class TraceSet:
             ScoringError: As `get_solution_score`.
             ValueError: Both `op_type` and `definition_name` are given.
         """
-        scores = []
-        for definition in self._in_scope(op_type, definition_name):
-            if any(self._authors[name] == author for name in self._solution_names[definition]):
-                best = self._best_scores(definition, baseline_author).get(author)
-                scores += [best] if best else []
-        return mean_score(scores)
+        scope = self._in_scope(op_type, definition_name)
+        return self._league().author_score(author, baseline_author, scope)
 
     def rank_authors(
         self,
@@ -280,7 +273,7 @@ class TraceSet:
                 or a passing trace has an invalid latency (a ValueError).
             ValueError: Both `op_type` and `definition_name` are given.
         """
-        return self._rank(self._in_scope(op_type, definition_name), baseline_author)
+        return self._league().ranking(baseline_author, self._in_scope(op_type, definition_name))
 
     def summary(
         self,
@@ -295,48 +288,17 @@ class TraceSet:
             ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = self._in_scope(op_type, definition_name)
-        is_ranked = {d: len(self._solutions_by(d, baseline_author)) == 1 for d in scope}
+        league = self._league()
+        ranked = [name for name in scope if league.has_one_baseline(name, baseline_author)]
         groups = [self._traces.get(name, []) for name in self._definitions_in_scope(op_type, definition_name)]
         passed = sum(trace.is_successful() for group in groups for trace in group)
         total = sum(map(len, groups))
-        rankings = self._rank([d for d in scope if is_ranked[d]], baseline_author)
-        unranked = tuple(d for d in scope if not is_ranked[d])
-        return TraceSetSummary(total, passed, total - passed, tuple(rankings), unranked)
+        rankings = tuple(league.ranking(baseline_author, ranked))
+        unranked = tuple(name for name in scope if name not in ranked)
+        return TraceSetSummary(total, passed, total - passed, rankings, unranked)
 
-    def _rank(self, scope: Iterable[str], baseline_author: str) -> list[tuple[str, SpeedupMetrics]]:
-        scores: dict[str, list[SpeedupMetrics]] = {}
-        for definition in scope:
-            for author, score in self._best_scores(definition, baseline_author).items():
-                scores.setdefault(author, []).append(score)
-        ranked = [(author, mean) for author, group in scores.items() if (mean := mean_score(group))]
-        return sorted(ranked, key=lambda item: (-item[1].avg_speedup, item[0]))
-
-    def _best_scores(self, definition: str, baseline_author: str) -> dict[str, SpeedupMetrics]:
-        """The best score of each author for a definition."""
-        baseline = self._baseline(definition, baseline_author)
-        best: dict[str, SpeedupMetrics] = {}
-        for name in self._solution_names[definition]:
-            score = self._score(definition, name, baseline)
-            author = self._authors[name]
-            if score and (author not in best or score.avg_speedup > best[author].avg_speedup):
-                best[author] = score
-        return best
-
-    def _score(self, definition: str, solution: str, baseline: str) -> SpeedupMetrics | None:
-        if solution == baseline:
-            return None
-        traces = self._traces.get(definition, [])
-        return self._scores.solution_score(definition, solution, baseline, traces)
-
-    def _baseline(self, definition: str, author: str) -> str:
-        found = self._solutions_by(definition, author)
-        if len(found) != 1:
-            count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
-            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
-        return found[0]
-
-    def _solutions_by(self, definition: str, author: str) -> list[str]:
-        return [n for n in self._solution_names.get(definition, ()) if self._authors[n] == author]
+    def _league(self) -> League:
+        return League(self._solution_names, self._authors, self._traces, self._scores)
 
     def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
         """Definitions in scope that have solutions."""
@@ -478,10 +440,18 @@ class TraceSet:
         self._solutions = self._solutions.with_records(new)
         self._solution_names = names
 
-    def _open_lines(self, folder: str) -> TracesByDefinition:
-        root = self._rooted("from_path")
-        files = _layout.list_files(root, folder, ".jsonl", self._found_problems)
-        return TracesByDefinition(TraceFiles(files, self._definitions), {})
+    def _open_lines(self, root: Path) -> tuple[TracesByDefinition, TracesByDefinition]:
+        """The workloads and the traces; older sets keep the former among the latter."""
+        problems = self._found_problems
+        workloads = _layout.list_files(root, _layout.WORKLOADS, ".jsonl", problems)
+        traces = _layout.list_files(root, _layout.TRACES, ".jsonl", problems)
+        older = [file for file in traces if holds_older_workloads(file, root)]
+        for file in older:
+            problems += older_notices(file.path, {"workloads lie below workloads/ now, not below traces/": 1})
+        newer = [file for file in traces if file not in older] if older else traces
+        groups = [*workloads, *older], newer
+        by_definition = [TracesByDefinition(TraceFiles(files, self._definitions), {}) for files in groups]
+        return by_definition[0], by_definition[1]
 
     def _rooted(self, operation: str) -> Path:
         if self.root is None:
