@@ -107,7 +107,9 @@ def _keep_small_workloads(root: Path) -> int:
     """Remove large workloads from the copy; says how many evaluations are left."""
     left = 0
     for file in (root / "workloads").rglob("*.jsonl"):
-        lines = [line for line in file.read_text("utf-8").splitlines() if _is_small(json.loads(line)["workload"]["axes"])]
+        lines = [
+            line for line in file.read_text("utf-8").splitlines() if _is_small(json.loads(line)["workload"]["axes"])
+        ]
         file.write_text("".join(f"{line}\n" for line in lines[:3]), "utf-8")
         left += len(lines[:3]) * sum(definition == file.stem for definition, _ in SOLUTIONS)
     return left
@@ -184,7 +186,17 @@ def test_inputs_that_satisfy_the_constraints_can_be_made(name: str) -> None:
 
 
 OP_TYPES = (
-    "dsa_paged gdn gemm gqa_paged gqa_ragged mamba_ssu mla_paged mla_ragged rmsnorm rope sampling".split()
+    "dsa_paged",
+    "gdn",
+    "gemm",
+    "gqa_paged",
+    "gqa_ragged",
+    "mamba_ssu",
+    "mla_paged",
+    "mla_ragged",
+    "rmsnorm",
+    "rope",
+    "sampling",
 )
 """All but ``moe``: its smallest reference needs gigabytes, and checks its constants."""
 

@@ -128,7 +128,7 @@ def test_the_end_of_the_server_ends_its_workers(cache_path: Path, build: Callabl
     with WorkerServer("cpu") as server, server.spawn() as worker:
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLost, match="the worker server died under this worker|the worker is gone"):
+        with pytest.raises(WorkerLost, match=r"the worker server died under this worker|the worker is gone"):
             worker.request(build("while True: pass"), seconds=60)
 
 

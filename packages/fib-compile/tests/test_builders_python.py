@@ -60,23 +60,23 @@ def test_sources_are_written_below_the_build_folder_only(
         "from helper import f",
         "import helper; f = helper.f",
         "import helper as h; f = h.f",
-        "import tools.deep as d; f = d.f",
-        "import tools.deep; f = tools.deep.f",
-        "from tools import deep; f = deep.f",
-        "from tools.deep import f",
+        "import gadgets.deep as d; f = d.f",
+        "import gadgets.deep; f = gadgets.deep.f",
+        "from gadgets import deep; f = deep.f",
+        "from gadgets.deep import f",
     ],
 )
 def test_own_files_are_importable(definition: Definition, make_solution: MakeSolution, statement: str) -> None:
     files = {
         "k.py": f"{statement}\ndef run(x):\n    return f(x)\n",
         "helper.py": "def f(x):\n    return x + 1\n",
-        "tools/deep.py": "from helper import f\n",
+        "gadgets/deep.py": "from helper import f\n",
     }
     runnable = PythonBuilder().build(definition, make_solution(files))
 
     assert torch.equal(runnable(X), X + 1)
     assert "helper" not in sys.modules
-    assert "tools" not in sys.modules
+    assert "gadgets" not in sys.modules
 
 
 def test_own_files_win_over_installed_modules_of_their_name(

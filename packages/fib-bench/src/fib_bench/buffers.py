@@ -80,7 +80,7 @@ class Arena:
 
     def checksum(self) -> int:
         """A checksum of all bytes, to notice writes."""
-        return zlib.crc32(memoryview(self._bytes.numpy()))
+        return zlib.crc32(self._bytes.numpy().data)
 
     def overwrite(self, other: Arena) -> None:
         """Copy all bytes of an arena of the same size, those between tensors too."""

@@ -22,6 +22,7 @@ from rich.console import Console
 
 from . import __version__
 from .config import BenchmarkConfig
+from .data_set_commands import add_migrate, add_validate
 from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
 from .report import best, summarise
 from .tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
@@ -147,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("dir", metavar="DIR", help="the data set")
         sub.add_argument("--json", action="store_true", help="print JSON")
         sub.set_defaults(command=command)
+    add_validate(commands.add_parser("validate", help="say everything that is wrong with a data set"))
+    add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
     demo.set_defaults(command=_demo)

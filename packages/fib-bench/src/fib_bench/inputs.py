@@ -144,7 +144,7 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
     if spec.shape is not None:
         raise CannotSynthesise(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
     wanted = dtype_str_to_python_dtype(spec.dtype)
-    if wanted is float and type(value) is int:
+    if wanted is float and type(value) is not bool:
         return float(value)
     if type(value) is not wanted:
         raise CannotSynthesise(f"the workload gives {value!r}, expected a scalar of dtype {spec.dtype}")

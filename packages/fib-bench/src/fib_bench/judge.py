@@ -169,7 +169,7 @@ class Judge:
     def _run_reference(self, definition: Definition, workload: Workload, sets: Sequence[PreparedSet]) -> Timing:
         with self._server.spawn() as worker:
             try:
-                return self._reference_outputs(worker, definition, workload, sets)
+                return self._reference_outputs(worker, definition, sets)
             except (WorkerLost, _Rejected) as error:
                 log = _log(str(error), worker)
                 raise ReferenceFailed(definition.name, workload.uuid, log) from error
@@ -178,7 +178,6 @@ class Judge:
         self,
         worker: Worker,
         definition: Definition,
-        workload: Workload,
         sets: Sequence[PreparedSet],
     ) -> Timing:
         """Fill the expected outputs, and time the reference on buffers that are thrown away."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 
 import attrs
-from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
+from fib_schema import Definition, Evaluation, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
 
 from .config import BenchmarkConfig
 
@@ -197,7 +197,11 @@ def _plain(name: str) -> str:
 def _done(traces: Iterable[Trace], hardware: str) -> frozenset[tuple[str, str, str]]:
     """What has a trace: workload, solution and the hash of the solution as it was."""
     return frozenset(
-        (trace.workload.uuid, trace.solution, str((trace.evaluation.extra or {}).get("solution_hash")))
+        (trace.workload.uuid, trace.solution, _solution_hash(trace.evaluation))
         for trace in traces
         if trace.solution and trace.evaluation and trace.evaluation.environment.hardware == hardware
     )
+
+
+def _solution_hash(evaluation: Evaluation) -> str:
+    return "" if evaluation.extra is None else str(evaluation.extra.get("solution_hash"))

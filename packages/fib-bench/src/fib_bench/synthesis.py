@@ -58,6 +58,7 @@ class Sketch:
 
 
 Maker = Callable[[Sketch, str, torch.Generator], torch.Tensor | float]
+TensorMaker = Callable[[Sketch, str, torch.Generator], torch.Tensor]
 
 
 @attrs.frozen
@@ -138,7 +139,7 @@ def _weight(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tens
     return values / math.sqrt(max(shape[-1], 1))
 
 
-def _uniform(low: float, high: float) -> Maker:
+def _uniform(low: float, high: float) -> TensorMaker:
     def make(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
         return torch.rand(sketch.shape(name), generator=generator) * (high - low) + low
 
@@ -221,7 +222,7 @@ def _constant(value: float) -> Maker:
 def _integers(low: int, high: int, sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     """Uniform integers from `low` to `high`, both included."""
     shape = sketch.shape(name)
-    if high < low and math.prod(shape):
+    if high < low and 0 not in shape:
         raise CannotSynthesise(f"there is no valid value: it would lie between {low} and {high}")
     return torch.randint(low, max(high, low) + 1, shape, generator=generator)
 

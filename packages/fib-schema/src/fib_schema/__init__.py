@@ -37,12 +37,15 @@ if TYPE_CHECKING:
         InvalidRecord,
         NoRoot,
         Problem,
+        Severity,
         UnknownName,
     )
+    from .migration import MigrationReport, TargetNotEmpty, migrate
     from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
     from .trace_set import TraceSet
+    from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
 
 _MODULES = {
@@ -56,12 +59,14 @@ _MODULES = {
     "environment": "get_fib_cache_path get_fib_dataset_path",
     "errors": (
         "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError InvalidField "
-        "InvalidRecord NoRoot Problem UnknownName"
+        "InvalidRecord NoRoot Problem Severity UnknownName"
     ),
+    "migration": "MigrationReport TargetNotEmpty migrate",
     "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
     "solution": "BuildSpec Solution SourceFile SupportedBindings SupportedLanguages",
     "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace",
     "trace_set": "TraceSet",
+    "validation": "Report validate",
     "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -87,18 +92,22 @@ __all__ = [
     "InputSpec",
     "InvalidField",
     "InvalidRecord",
+    "MigrationReport",
     "NoRoot",
     "Performance",
     "Problem",
     "RandomInput",
+    "Report",
     "SafetensorsInput",
     "ScalarInput",
     "ScoringError",
+    "Severity",
     "Solution",
     "SourceFile",
     "SpeedupMetrics",
     "SupportedBindings",
     "SupportedLanguages",
+    "TargetNotEmpty",
     "TensorSpec",
     "Trace",
     "TraceSet",
@@ -114,11 +123,13 @@ __all__ = [
     "get_fib_dataset_path",
     "load_json_file",
     "load_jsonl_file",
+    "migrate",
     "parse_constraint",
     "parse_json",
     "save_json_file",
     "save_jsonl_file",
     "to_plain",
+    "validate",
 ]
 
 

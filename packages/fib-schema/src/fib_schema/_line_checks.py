@@ -11,6 +11,7 @@ import attrs
 from . import _layout
 from ._blob_checks import BlobChecks
 from ._fast_traces import NotOrdinary, trace_parser
+from ._older import older_notices
 from ._raw import lines, parse_line, report_repeated_keys
 from ._report import Findings
 from ._scan import Found
@@ -48,9 +49,9 @@ class LineChecks:
             plain = parse_line(line, "record", place, self._findings)
             if plain is None:
                 return None
-            trace_or_none, older = structured(plain, Trace, place, self._findings)
-            changes.update(older)
-            return trace_or_none
+            made = structured(plain, Trace, place, self._findings)
+            changes.update(made.changes)
+            return made.record
         report_repeated_keys(line, place, self._findings)
         return trace
 
@@ -86,10 +87,8 @@ class _FileChecks:
         for (kind, name), (place, count) in self._once.items():
             more = f" (and on {count - 1} more lines)" if count > 1 else ""
             _RECURRING[kind](self, name, place, more)
-        for change, count in self.changes.items():
-            where = "a line is" if count == 1 else f"{count} lines are"
-            message = f"{where} of an older schema: {change}; rewrite the set with 'fib-bench migrate'"
-            self.findings.notice(self.file.name, message, "older-schema")
+        for notice in older_notices(self.file.name, self.changes):
+            self.findings.add(notice)
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1

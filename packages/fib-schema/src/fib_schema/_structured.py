@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-from ._older import upgrade
+from ._older import LogReader, upgrade
 from ._record import Record
 from ._report import Findings
 from .codec import structure
@@ -39,15 +39,26 @@ class Known:
     workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
 
 
-def structured(plain: Any, cls: type[R], place: str, findings: Findings) -> tuple[R | None, list[str]]:
-    """The record that plain objects make, and what made them current if they were of an older schema.
+@attrs.frozen
+class Structured(Generic[R]):
+    """What plain objects make."""
 
-    Every problem is reported; the record is None if there are any.
-    """
-    current, changes = upgrade(plain, cls)
+    record: R | None
+    """None if they make none."""
+    plain: Any
+    """The plain objects in the current schema."""
+    changes: list[str]
+    """What made them current; empty where they were."""
+
+
+def structured(
+    plain: Any, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+) -> Structured[R]:
+    """Make a record of plain objects of the current schema or an older one, and report every problem."""
+    current, changes = upgrade(plain, cls, read_log)
     try:
-        return structure(current, cls, source=place), changes
+        return Structured(structure(current, cls, source=place), current, changes)
     except InvalidRecord as error:
         for problem in error.problems:
             findings.error(place, problem.message, "schema", problem.path)
-        return None, changes
+        return Structured(None, current, changes)

@@ -6,6 +6,7 @@ Source: the schema of the public flashinfer-trace data set.
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -155,7 +156,7 @@ class Definition(Record):
 
     def _check_reference(self) -> None:
         try:
-            module = ast.parse(self.reference)
+            module = parse_reference(self.reference)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise _checks.fail(self, "reference", f"does not parse: {error}") from error
         if not any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in module.body):
@@ -293,6 +294,17 @@ class Definition(Record):
         if axis not in axes:
             raise AxisError(self.name, axis, "is variable and has no value here")
         return axes[axis]
+
+
+def parse_reference(text: str) -> ast.Module:
+    """Parse reference code without the compiler's warnings (of odd escapes, say): it is data here.
+
+    Raises:
+        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is no text for a parser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
 
 
 TORCH_DTYPE_NAMES: Mapping[DType, str] = MappingProxyType(

@@ -445,11 +445,10 @@ class TraceSet:
         problems = self._found_problems
         workloads = _layout.list_files(root, _layout.WORKLOADS, ".jsonl", problems)
         traces = _layout.list_files(root, _layout.TRACES, ".jsonl", problems)
-        older = [file for file in traces if holds_older_workloads(file, root)]
+        older = {file: None for file in traces if holds_older_workloads(file, root)}
         for file in older:
             problems += older_notices(file.path, {"workloads lie below workloads/ now, not below traces/": 1})
-        newer = [file for file in traces if file not in older] if older else traces
-        groups = [*workloads, *older], newer
+        groups = [*workloads, *older], [file for file in traces if file not in older]
         by_definition = [TracesByDefinition(TraceFiles(files, self._definitions), {}) for files in groups]
         return by_definition[0], by_definition[1]
 

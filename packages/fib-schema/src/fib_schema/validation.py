@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import ast
 import os
-import warnings
 from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _layout
 from ._blob_checks import BlobChecks
 from ._line_checks import LineChecks
+from ._older import older_notices
 from ._raw import read_json
 from ._record import Record
 from ._report import MAX_PROBLEMS, Findings, Report
 from ._scan import Found, scan
 from ._structured import Known, KnownSolution, structured
 from ._workload_checks import constraint_problems, size_problem
-from .definition import Definition
+from .definition import Definition, parse_reference
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, UnknownName
 from .solution import Solution
@@ -102,11 +102,10 @@ def _record(file: Found, cls: type[R], findings: Findings) -> tuple[Any, R | Non
     plain = read_json(file, cls.__name__.lower(), findings)
     if plain is None:
         return None, None
-    record, changes = structured(plain, cls, file.name, findings)
-    for change in changes:
-        message = f"is of an older schema: {change}; rewrite the set with 'fib-bench migrate'"
-        findings.notice(file.name, message, "older-schema")
-    return plain, record
+    made = structured(plain, cls, file.name, findings)
+    for notice in older_notices(file.name, dict.fromkeys(made.changes, 1)):
+        findings.add(notice)
+    return plain, made.record
 
 
 def _name(plain: Any, file: Found) -> str:
@@ -121,13 +120,13 @@ def _duplicate(kind: str, name: str, first: str, file: Found, findings: Findings
 
 def _check_path(file: Found, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
     """Report where a path says something else than the record; None in `wanted` is not known."""
-    right = "/".join("*" if part is None else part for part in wanted) + ".json"
+    right = "/".join("*" if value is None else value for value in wanted) + ".json"
     if len(file.parts) != len(wanted):
         findings.notice(file.name, f"lies at another depth than usual; move it to {right}", "unusual-path")
     levels = len(wanted) if len(file.parts) == len(wanted) else 1
-    for found, word, value in zip(file.parts[-levels:], words[-levels:], wanted[-levels:], strict=True):
-        if value is not None and found != value:
-            message = f"its path says {found!r}, and its {word} is {value!r}; move it to {right} or correct the record"
+    for part, word, value in zip(file.parts[-levels:], words[-levels:], wanted[-levels:], strict=True):
+        if value is not None and part != value:
+            message = f"its path says {part!r}, and its {word} is {value!r}; move it to {right} or correct the record"
             findings.error(file.name, message, "path-contradicts")
 
 
@@ -136,8 +135,8 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
         findings.error(place, problem, "constraint", f"$.constraints[{index}]")
     for field, specs in (("inputs", definition.inputs), ("outputs", definition.outputs)):
         for name, spec in specs.items():
-            if problem := size_problem(spec, definition.const_axes):
-                findings.error(place, problem, "size", f"$.{field}.{name}")
+            if too_large := size_problem(spec, definition.const_axes):
+                findings.error(place, too_large, "size", f"$.{field}.{name}")
     parameters = _parameters(definition.reference)
     inputs = list(definition.inputs)
     if parameters is not None and parameters[: len(inputs)] != inputs:
@@ -150,11 +149,8 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
 
 def _parameters(reference: str) -> list[str] | None:
     """The positional parameters of a reference's ``run``; None if it takes any number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)
-        tree = ast.parse(reference)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+    nodes = parse_reference(reference).body
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "run"]
     arguments = functions[-1].args
     if arguments.vararg:
         return None

@@ -1,0 +1,84 @@
+"""``fib-bench validate`` and ``fib-bench migrate``: what a data set is worth, before anything is run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from fib_schema import MigrationReport, Problem, Report, migrate, validate
+from rich.console import Console
+from rich.text import Text
+
+_SHOWN = 100
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """Declare what ``validate`` takes."""
+    parser.description = "Exits with 1 if there are errors; notices do not count."
+    parser.add_argument("dir", metavar="DIR", help="the data set")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.set_defaults(command=_validate)
+
+
+def add_migrate(parser: argparse.ArgumentParser) -> None:
+    """Declare what ``migrate`` takes."""
+    parser.description = "Exits with 1 if something could not be read or the result has errors."
+    parser.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
+    parser.add_argument("target", metavar="DST", help="a folder that is new or empty")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.set_defaults(command=_migrate)
+
+
+def _validate(arguments: argparse.Namespace, errors: Console) -> int:
+    del errors
+    report = validate(arguments.dir)
+    if arguments.json:
+        _print_json(report.to_plain())
+    else:
+        _print_report(Console(), report)
+    return 0 if report.is_ok else 1
+
+
+def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
+    del errors
+    report = migrate(arguments.source, arguments.target)
+    if arguments.json:
+        _print_json(report.to_plain())
+    else:
+        _print_migration(Console(), report)
+    return 0 if report.is_ok else 1
+
+
+def _print_migration(console: Console, report: MigrationReport) -> None:
+    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items())
+    _print(console, f"{report.source} -> {report.target}: {counts}")
+    for change, count in report.changes.items():
+        _print(console, f"changed in {count} records: {change}")
+    _print_problems(console, "rejected", report.rejected, "red")
+    if report.rejected:
+        _print(console, f"what was rejected is in {report.target}/rejected, with problems.jsonl", "yellow")
+    _print_report(console, report.validation)
+
+
+def _print_report(console: Console, report: Report) -> None:
+    _print_problems(console, "error", report.problems, "red")
+    _print_problems(console, "notice", report.notices, "yellow")
+    _print(console, report.summary, "" if report.is_ok else "red")
+
+
+def _print_problems(console: Console, word: str, problems: Sequence[Problem], style: str) -> None:
+    for problem in problems[:_SHOWN]:
+        _print(console, f"{word}: {problem}", style)
+    if (more := len(problems) - _SHOWN) > 0:
+        _print(console, f"{word}: {more} more (--json lists all)", style)
+
+
+def _print(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")

@@ -1,0 +1,204 @@
+"""Writes records of a data set to where they belong in a new one, and what has no place to ``rejected/``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import _layout
+from ._layout import is_below
+from ._raw import BOM, lines, parse_line, read_json
+from ._record import Record
+from ._report import Findings, plain_problem
+from ._scan import Found
+from ._structured import structured
+from .definition import Definition
+from .errors import Problem, UnknownName
+from .solution import Solution
+from .trace import Trace
+
+R = TypeVar("R", bound=Record)
+
+REJECTED = "rejected"
+_MAX_LOG_BYTES = 16 << 20
+_MAX_BUFFERED_BYTES = 16 << 20
+_LOSES = frozenset({"duplicate-key"})
+"""Problems of records that can be read, yet not without losing a part."""
+
+
+class Rewriter:
+    """Migrates one file after the other: definitions, then solutions, then lines."""
+
+    def __init__(self, root: str, new_root: str, findings: Findings) -> None:
+        self.changes: Counter[str] = Counter()
+        self._root = root
+        self._new_root = Path(new_root)
+        self._findings = findings
+        self._definitions: dict[str, Definition] = {}
+        self._authors: dict[str, str] = {}
+        self._problems: list[Problem] = []
+        self._lines: dict[str, list[bytes]] = {}
+        self._buffered_bytes = 0
+
+    def definition(self, file: Found) -> None:
+        """Migrate a definition's file."""
+        found = Findings()
+        record, text = self._read(file, Definition, found)
+        if record is not None and record.name in self._definitions:
+            found.error(file.name, f"another file holds a definition named {record.name!r}", "duplicate-name")
+            record = None
+        if record is not None:
+            self._definitions[record.name] = record
+            self._write(_layout.definition_file(record), text, "definitions")
+        self._reject_file(file, found, is_lost=record is None)
+
+    def solution(self, file: Found) -> None:
+        """Migrate a solution's file."""
+        found = Findings()
+        record, text = self._read(file, Solution, found)
+        if record is not None and record.name in self._authors:
+            found.error(file.name, f"another file holds a solution named {record.name!r}", "duplicate-name")
+            record = None
+        definition = self._definition_of(record, file.name, found)
+        if record is not None and definition is not None:
+            self._authors[record.name] = record.author
+            self._write(_layout.solution_file(record, definition), text, "solutions")
+        self._reject_file(file, found, is_lost=definition is None)
+
+    def lines(self, file: Found) -> None:
+        """Migrate a file of workloads or traces, line by line."""
+        found = Findings()
+        for number, line in lines(file, found):
+            problems = Findings()
+            path = self._place_line(file, line, f"{file.name}:{number}", problems)
+            self._reject_line(file, line, problems, is_lost=path is None)
+        self._flush()
+        whole = found.report("").problems
+        if any(problem.code != "bom" for problem in whole):
+            self._reject_file(file, found, is_lost=True)
+
+    def close(self) -> None:
+        """Write what is wrong with what was rejected."""
+        if self._problems:
+            rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in self._problems)
+            self._append(f"{REJECTED}/problems.jsonl", rows.encode())
+
+    def _read(self, file: Found, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
+        """The current record of a file, and its text: the file's own where nothing has changed."""
+        plain = read_json(file, cls.__name__.lower(), found)
+        if plain is None:
+            return None, b""
+        made = structured(plain, cls, file.name, found, self._log)
+        self.changes.update(made.changes)
+        if made.changes:
+            return made.record, _dumped(made.plain, indent=2) + b"\n"
+        return made.record, Path(file.path).read_bytes().removeprefix(BOM)
+
+    def _place_line(self, file: Found, line: bytes, place: str, found: Findings) -> str | None:
+        """Add a line to the file that it belongs to; None if there is none or it is bad."""
+        plain = parse_line(line, "record", place, found)
+        if plain is None:
+            return None
+        made = structured(plain, Trace, place, found, self._log)
+        trace = made.record
+        definition = self._definition_of(trace, place, found)
+        if trace is None or definition is None:
+            return None
+        path = self._path(trace, definition, file)
+        if path is None:
+            message = str(UnknownName("solution", str(trace.solution), tuple(self._authors)))
+            found.error(place, message, "unknown-solution", "$.solution")
+            return None
+        if path.startswith(f"{_layout.WORKLOADS}/") and not file.name.startswith(f"{_layout.WORKLOADS}/"):
+            self.changes["workloads lie below workloads/ now, not below traces/"] += 1
+        self.changes.update(made.changes)
+        self._buffer(path, _dumped(made.plain) if made.changes else line.strip())
+        self._findings.counts["workloads" if trace.evaluation is None else "traces"] += 1
+        return path
+
+    def _path(self, trace: Trace, definition: Definition, file: Found) -> str | None:
+        if trace.solution is None:
+            return _layout.workloads_file(definition)
+        author = self._authors.get(trace.solution)
+        if author is None and len(file.parts) == 4 and file.parts[0] == _layout.TRACES:
+            author = Path(file.path).parts[-3]
+        return author and _layout.traces_file(author, definition)
+
+    def _definition_of(self, record: Solution | Trace | None, place: str, found: Findings) -> Definition | None:
+        if record is None:
+            return None
+        definition = self._definitions.get(record.definition)
+        if definition is None:
+            message = str(UnknownName("definition", record.definition, tuple(self._definitions)))
+            found.error(place, message, "unknown-definition", "$.definition")
+        return definition
+
+    def _log(self, name: str) -> str | None:
+        """The text of a log file of the set."""
+        path = os.path.realpath(os.path.join(self._root, name)) if "\0" not in name else ""
+        if not is_below(path, os.path.realpath(self._root)) or not os.path.isfile(path):
+            return None
+        if os.path.getsize(path) > _MAX_LOG_BYTES:
+            return None
+        return Path(path).read_bytes().decode("utf-8", "replace")
+
+    def _reject_file(self, file: Found, found: Findings, *, is_lost: bool) -> None:
+        """Copy a file that could not be migrated, or not without losing a part of it."""
+        problems = found.report("").problems
+        if is_lost or any(problem.code in _LOSES for problem in problems):
+            path = self._free_path(f"{REJECTED}/{file.name}")
+            self._keep(problems)
+            with suppress(OSError), open(file.path, "rb") as handle:  # unreadable: among the problems already
+                while part := handle.read(1 << 20):
+                    self._append(path, part)
+
+    def _reject_line(self, file: Found, line: bytes, found: Findings, *, is_lost: bool) -> None:
+        problems = found.report("").problems
+        if is_lost or any(problem.code in _LOSES for problem in problems):
+            self._buffer(f"{REJECTED}/{file.name}", line.removesuffix(b"\n"))
+            self._keep(problems)
+
+    def _keep(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._problems.append(problem)
+            self._findings.add(problem)
+
+    def _write(self, path: str, text: bytes, kind: str) -> None:
+        self._append(path, text)
+        self._findings.counts[kind] += 1
+
+    def _buffer(self, path: str, line: bytes) -> None:
+        self._lines.setdefault(path, []).append(line + b"\n")
+        self._buffered_bytes += len(line)
+        if self._buffered_bytes > _MAX_BUFFERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for path, group in self._lines.items():
+            self._append(path, b"".join(group))
+        self._lines.clear()
+        self._buffered_bytes = 0
+
+    def _append(self, path: str, data: bytes) -> None:
+        target = self._new_root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab") as handle:
+            handle.write(data)
+
+    def _free_path(self, path: str) -> str:
+        while (self._new_root / path).exists():
+            path += "_"
+        return path
+
+
+def _dumped(plain: Any, indent: int | None = None) -> bytes:
+    separators = (",", ":") if indent is None else None
+    try:
+        return json.dumps(plain, indent=indent, separators=separators, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell only as an escape
+        return json.dumps(plain, indent=indent, separators=separators).encode()

@@ -1,0 +1,156 @@
+"""Rewrites a data set of an older schema, or of a known variant, into the current layout; nothing is lost.
+
+What needs no change is copied byte for byte. What cannot be read or has no place is copied into
+``rejected/`` as it was, with ``rejected/problems.jsonl`` saying why.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from . import _layout
+from ._layout import is_below
+from ._older import upgrade
+from ._report import Findings, Report, plain_problem
+from ._rewrite import REJECTED, Rewriter
+from ._scan import scan
+from .errors import DataSetNotFound, FibError, Problem
+from .validation import validate
+
+__all__ = ["MigrationReport", "TargetNotEmpty", "migrate", "upgrade"]
+
+_FOLDERS = (_layout.DEFINITIONS, _layout.SOLUTIONS, _layout.WORKLOADS, _layout.TRACES)
+
+
+@attrs.frozen
+class TargetNotEmpty(FibError, FileExistsError):
+    """The folder to migrate into holds something, or lies inside the set to migrate."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path!r} {self.problem}; pass a folder that is new or empty"
+
+
+@attrs.frozen
+class MigrationReport:
+    """What a migration did."""
+
+    source: str
+    target: str
+    counts: Mapping[str, int]
+    """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and other ``files`` were written."""
+    changes: Mapping[str, int]
+    """What was changed, with the number of records in which it was."""
+    rejected: tuple[Problem, ...]
+    """Why records and files are in ``rejected/``; places are those of the source."""
+    validation: Report
+    """The state of the result."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether everything could be read and the result is valid."""
+        return not self.rejected and self.validation.is_ok
+
+    def to_text(self) -> str:
+        """The report for people, in lines."""
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        lines = [f"{self.source} -> {self.target}: {counts}"]
+        lines += [f"changed in {count} records: {change}" for change, count in self.changes.items()]
+        lines += [f"rejected: {problem}" for problem in self.rejected]
+        return "\n".join([*lines, self.validation.to_text()])
+
+    def to_plain(self) -> dict[str, Any]:
+        """The report as plain objects for JSON."""
+        return {
+            "source": self.source,
+            "target": self.target,
+            "is_ok": self.is_ok,
+            "counts": dict(self.counts),
+            "changes": dict(self.changes),
+            "rejected": [plain_problem(problem) for problem in self.rejected],
+            "validation": self.validation.to_plain(),
+        }
+
+
+def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> MigrationReport:
+    """Rewrite a data set into the current schema and layout, and validate the result.
+
+    Args:
+        source: The set to read; it is not changed.
+        target: A folder that is new or empty. Blobs are hard links where the file system allows it.
+
+    Raises:
+        DataSetNotFound: There is no such source (a FileNotFoundError).
+        TargetNotEmpty: The target holds something, or lies inside the source (a FileExistsError).
+        OSError: The target cannot be written.
+    """
+    root, new_root = os.fspath(source), os.fspath(target)
+    if not os.path.isdir(root):
+        raise DataSetNotFound(root)
+    _check_target(root, new_root)
+    os.makedirs(new_root, exist_ok=True)
+    findings = Findings()
+    rewriter = Rewriter(root, new_root, findings)
+    _carry_over(root, new_root, findings)
+    for file in scan(root, _layout.DEFINITIONS, ".json", findings):
+        rewriter.definition(file)
+    for file in scan(root, _layout.SOLUTIONS, ".json", findings):
+        rewriter.solution(file)
+    for folder in (_layout.WORKLOADS, _layout.TRACES):
+        for file in scan(root, folder, ".jsonl", findings):
+            rewriter.lines(file)
+    rewriter.close()
+    return _report(root, new_root, findings, rewriter.changes)
+
+
+def _report(root: str, new_root: str, findings: Findings, changes: Counter[str]) -> MigrationReport:
+    kinds = ("definitions", "solutions", "workloads", "traces", "files")
+    counts = {kind: findings.counts[kind] for kind in kinds}
+    rejected = findings.report(root).problems
+    return MigrationReport(root, new_root, counts, dict(changes), rejected, validate(new_root))
+
+
+def _check_target(root: str, new_root: str) -> None:
+    real, real_root = os.path.realpath(new_root), os.path.realpath(root)
+    if real == real_root or is_below(real, real_root):
+        raise TargetNotEmpty(new_root, f"lies inside {root!r}, which is to be migrated")
+    if os.path.lexists(new_root) and not os.path.isdir(new_root):
+        raise TargetNotEmpty(new_root, "is no folder")
+    if os.path.isdir(new_root) and os.listdir(new_root):
+        raise TargetNotEmpty(new_root, "is not empty")
+
+
+def _carry_over(root: str, new_root: str, findings: Findings) -> None:
+    """Copy what holds no records: blobs, texts, logs, and files of other names among the records."""
+    for entry in sorted(os.listdir(root)):
+        if entry not in _FOLDERS and not entry.startswith("."):
+            for file in scan(root, entry, "", findings):
+                _copy(file.path, Path(new_root, os.path.relpath(file.path, root)), is_blob=entry == "blob")
+                findings.counts["files"] += 1
+    for folder in _FOLDERS:
+        wanted = ".json" if folder in {_layout.DEFINITIONS, _layout.SOLUTIONS} else ".jsonl"
+        for file in scan(root, folder, "", Findings()):
+            if not file.path.endswith(wanted):
+                _copy(file.path, Path(new_root, REJECTED, os.path.relpath(file.path, root)), is_blob=False)
+                findings.counts["files"] += 1
+
+
+def _copy(path: str, target: Path, *, is_blob: bool) -> None:
+    """Copy a file; give a blob, which nobody ever writes to again, a second name where that is possible."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    real = os.path.realpath(path)
+    if is_blob:
+        with suppress(OSError):
+            os.link(real, target)
+            return
+    shutil.copy2(real, target)

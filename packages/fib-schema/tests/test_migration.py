@@ -1,0 +1,422 @@
+"""Older data is read with a notice, and rewritten without losing anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_schema import (
+    DataSetNotFound,
+    DataWarning,
+    Definition,
+    InvalidRecord,
+    Severity,
+    Solution,
+    TargetNotEmpty,
+    Trace,
+    TraceSet,
+    load_json_file,
+    migrate,
+    validate,
+)
+from fib_schema.migration import upgrade
+from hypothesis import given
+from hypothesis import strategies as st
+
+Plain = dict[str, Any]
+
+OLD_DEFINITION: Plain = {
+    "name": "scaled",
+    "type": "pointwise",
+    "axes": {"n": {"type": "var"}},
+    "inputs": {"x": {"shape": ["n"], "dtype": "float32"}, "scale": {"shape": [], "dtype": "float32"}},
+    "outputs": {"y": {"shape": ["n"], "dtype": "float32"}},
+    "reference": "def run(x, scale):\n    return x * scale\n",
+    "constraints": None,
+    "x_origin": {"model": "m"},
+}
+SOLUTION: Plain = {
+    "name": "plain",
+    "definition": "scaled",
+    "author": "ada",
+    "spec": {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
+    "sources": [{"path": "main.py", "content": "def run(x, scale, y): ...\n"}],
+}
+VARIANT: Plain = {
+    **SOLUTION,
+    "name": "native",
+    "spec": {
+        "languages": ["cuda_cpp", "cutlass"],
+        "target_hardware": ["B200", "NVIDIA_H100", "LOCAL"],
+        "entry_point": "binding.cpp::run",
+        "dependencies": ["cutlass"],
+        "compile_options": {"cuda_cflags": ["-O3"], "ld_flags": ["-lcuda"]},
+    },
+    "sources": [{"path": "binding.cpp", "content": "// a binding\n"}],
+}
+WORKLOAD: Plain = {
+    "definition": "scaled",
+    "workload": {
+        "axes": {"n": 4},
+        "inputs": {"x": {"type": "random"}, "scale": {"type": "scalar", "value": 2.0}},
+        "uuid": "w0",
+    },
+    "solution": None,
+    "evaluation": None,
+}
+OLD_TRACE: Plain = {
+    **WORKLOAD,
+    "solution": "plain",
+    "evaluation": {
+        "status": "RUNTIME_ERROR",
+        "log_file": "logs/1.log",
+        "environment": {"device": "cpu", "libs": {"torch": "2"}},
+        "timestamp": "2025-01-01T00:00:00",
+        "error": "it broke",
+        "x_run": 7,
+    },
+}
+
+
+def write(path: Path, *records: Plain | str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    texts = [record if isinstance(record, str) else json.dumps(record) for record in records]
+    path.write_text("".join(text + "\n" for text in texts))
+
+
+def read_lines(path: Path) -> list[Plain]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A set of the first release, with a solution of the variant."""
+    root = tmp_path / "old"
+    write(root / "definitions/scaled.json", OLD_DEFINITION)
+    write(root / "solutions/plain.json", SOLUTION)
+    write(root / "solutions/native.json", VARIANT)
+    write(root / "traces/workloads/pointwise/scaled.jsonl", WORKLOAD)
+    write(root / "traces/pointwise/scaled.jsonl", OLD_TRACE, {**OLD_TRACE, "x_new": [1]})
+    write(root / "logs/1.log", "Traceback")
+    (root / "blob").mkdir()
+    (root / "blob/t.safetensors").write_bytes(b"tensors")
+    return root
+
+
+class TestUpgrade:
+    def test_a_definition(self) -> None:
+        new, changes = upgrade(OLD_DEFINITION, Definition)
+        assert list(new) == ["name", "op_type", *list(OLD_DEFINITION)[2:]]
+        assert (new["op_type"], new["constraints"], new["x_origin"]) == ("pointwise", [], {"model": "m"})
+        assert new["inputs"]["scale"]["shape"] is None
+        assert changes == [
+            "'type' is 'op_type' now",
+            "the shape of scalar inputs is null now, and was []",
+            "'constraints' is an empty list now, and was null",
+        ]
+
+    def test_an_empty_shape_of_a_current_definition_is_a_tensor(self) -> None:
+        current = {**OLD_DEFINITION, "op_type": "pointwise"}
+        assert upgrade(current, Definition) == (current, [])
+
+    def test_a_trace(self) -> None:
+        new, changes = upgrade(OLD_TRACE, Trace)
+        evaluation = new["evaluation"]
+        assert evaluation["extra"] == {"log_file": "logs/1.log", "error": "it broke"}
+        assert evaluation["environment"] == {"hardware": "cpu", "libs": {"torch": "2"}}
+        assert (evaluation["log"], evaluation["x_run"]) == ("it broke", 7)
+        assert changes == [
+            "evaluation.log_file is in 'extra' now",
+            "evaluation.error is in 'extra' now",
+            "environment.device is 'hardware' now",
+        ]
+
+    def test_a_trace_with_its_log(self) -> None:
+        new, _ = upgrade(OLD_TRACE, Trace, {"logs/1.log": "Traceback"}.get)
+        assert new["evaluation"]["log"] == "Traceback"
+
+    def test_a_trace_without_any_text(self) -> None:
+        evaluation = {"log_file": "gone.log", "error": None}
+        new, _ = upgrade({**WORKLOAD, "evaluation": evaluation}, Trace)
+        assert new["evaluation"] == {"log": "", "extra": {"log_file": "gone.log", "error": None}}
+
+    def test_nothing_in_extra_is_overwritten(self) -> None:
+        evaluation = {"log_file": "a", "log": "text", "extra": {"log_file": "b"}}
+        new, _ = upgrade({"evaluation": evaluation}, Trace)
+        assert new["evaluation"] == {"log": "text", "extra": {"log_file": "b", "log_file_": "a"}}
+
+    def test_a_native_solution_of_the_variant(self) -> None:
+        new, changes = upgrade(VARIANT, Solution)
+        assert new["spec"] == {
+            "language": "cuda",
+            "target_hardware": ["NVIDIA B200", "NVIDIA H100", "cuda"],
+            "entry_point": "binding.cpp::run",
+            "dependencies": ["cutlass"],
+            "compile_options": {"cuda_cflags": ["-O3"], "ldflags": ["-lcuda"]},
+            "binding": "torch",
+        }
+        kept = {"languages": ["cuda_cpp", "cutlass"], "target_hardware": ["B200", "NVIDIA_H100", "LOCAL"]}
+        assert new["extra"] == {"sol_execbench": kept}
+        assert len(changes) == 4
+
+    @pytest.mark.parametrize(
+        ("languages", "entry_point", "language"),
+        [
+            (["pytorch"], "main.py::run", "python"),
+            (["pytorch", "triton"], "main.py::run", "triton"),
+            (["cute_dsl"], "main.py::run", "python"),
+            (["cudnn"], "main.py::run", "python"),
+            (["cudnn"], "main.cu::run", "cuda"),
+            (["cpp"], "main.cpp::run", "cpp"),
+            (["triton"], 5, "triton"),
+        ],
+    )
+    def test_the_entry_point_decides_the_language(
+        self, languages: list[str], entry_point: object, language: str
+    ) -> None:
+        spec = {"languages": languages, "entry_point": entry_point}
+        assert upgrade({"spec": spec}, Solution)[0]["spec"]["language"] == language
+
+    def test_a_language_that_only_the_variant_has(self) -> None:
+        new, _ = upgrade({"spec": {"language": "pytorch", "entry_point": "main.py::run"}}, Solution)
+        assert new["spec"]["language"] == "python"
+        assert new["extra"] == {"sol_execbench": {"language": "pytorch"}}
+
+    @pytest.mark.parametrize("hardware", [["H100"], ["NVIDIA H100"], ["cpu"], [3], None])
+    def test_a_current_solution_stays_as_it_is(self, hardware: object) -> None:
+        spec = {**SOLUTION["spec"], "target_hardware": hardware}
+        current = {**SOLUTION, "spec": spec}
+        assert upgrade(current, Solution) == (current, [])
+
+    JSON = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("LOCAL"),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    )
+    KEYS = st.sampled_from(
+        ["type", "op_type", "inputs", "tags", "extra", "spec", "languages", "language", "target_hardware"]
+        + ["entry_point", "compile_options", "ld_flags", "evaluation", "log_file", "log", "error"]
+        + ["environment", "device", "hardware"]
+    )
+    OBJECTS = st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON)))
+
+    @given(OBJECTS | JSON, st.sampled_from([Definition, Solution, Trace]))
+    def test_it_never_fails_changes_its_argument_or_needs_a_second_pass(self, plain: Any, cls: type) -> None:
+        before = json.dumps(plain)
+        new, changes = upgrade(plain, cls)
+        assert json.dumps(plain) == before
+        assert bool(changes) == (new is not plain)
+        assert upgrade(new, cls) == (new, [])
+
+
+class TestReading:
+    def test_older_records_are_read_with_a_notice(self, old: Path) -> None:
+        trace_set = TraceSet.from_path(old)
+        assert trace_set.definitions["scaled"].op_type == "pointwise"
+        assert trace_set.definitions["scaled"].inputs["scale"].is_scalar
+        solution = trace_set.get_solution("native")
+        assert solution is not None
+        assert solution.spec.language == "cuda"
+        with pytest.warns(DataWarning, match="older schema.*migrate") as caught:
+            traces = trace_set.traces["scaled"]
+        assert len(caught) == 1
+        assert [trace.evaluation and trace.evaluation.environment.hardware for trace in traces] == ["cpu", "cpu"]
+        assert [trace.workload.uuid for trace in trace_set.workloads["scaled"]] == ["w0"]
+        assert {problem.severity for problem in trace_set.problems} == {Severity.NOTICE}
+        messages = [problem.message for problem in trace_set.problems]
+        assert "is of an older schema: environment.device is 'hardware' now (2 lines); rewrite" in messages[-1]
+        assert any("workloads lie below workloads/ now" in message for message in messages)
+
+    def test_such_a_set_pickles(self, old: Path) -> None:
+        trace_set = pickle.loads(pickle.dumps(TraceSet.from_path(old)))
+        assert trace_set.definitions["scaled"].op_type == "pointwise"
+        assert any("'type' is 'op_type'" in problem.message for problem in trace_set.problems)
+
+    def test_traces_of_an_author_named_workloads_stay_traces(self, old: Path) -> None:
+        write(old / "traces/workloads/pointwise/scaled.jsonl", "", "{", OLD_TRACE)
+        trace_set = TraceSet.from_path(old)
+        with pytest.warns(DataWarning):
+            assert len(trace_set.traces["scaled"]) == 3
+
+    def test_a_single_file_is_read_strictly(self, old: Path) -> None:
+        with pytest.raises(InvalidRecord, match="misses the required field 'op_type'"):
+            load_json_file(Definition, old / "definitions/scaled.json")
+
+    def test_validation_reports_notices_only(self, old: Path) -> None:
+        report = validate(old)
+        codes = {notice.code for notice in report.notices}
+        assert report.is_ok, report.to_text()
+        assert codes == {"older-schema", "unusual-path"}
+
+
+class TestMigrate:
+    def test_everything_is_in_its_place_and_valid(self, old: Path, tmp_path: Path) -> None:
+        report = migrate(old, tmp_path / "new")
+        assert report.is_ok, report.to_text()
+        assert (report.validation.problems, report.validation.notices) == ((), ())
+        assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 1, "traces": 2, "files": 2}
+        assert report.changes["evaluation.log_file is in 'extra' now"] == 2
+        assert report.changes["workloads lie below workloads/ now, not below traces/"] == 1
+        found = sorted(str(p.relative_to(tmp_path / "new")) for p in (tmp_path / "new").rglob("*") if p.is_file())
+        assert found == [
+            "blob/t.safetensors",
+            "definitions/pointwise/scaled.json",
+            "logs/1.log",
+            "solutions/ada/pointwise/scaled/native.json",
+            "solutions/ada/pointwise/scaled/plain.json",
+            "traces/ada/pointwise/scaled.jsonl",
+            "workloads/pointwise/scaled.jsonl",
+        ]
+
+    def test_no_field_is_lost(self, old: Path, tmp_path: Path) -> None:
+        migrate(old, tmp_path / "new")
+        definition = load_json_file(Definition, tmp_path / "new/definitions/pointwise/scaled.json")
+        assert definition.unknown_fields["x_origin"] == {"model": "m"}
+        first, second = read_lines(tmp_path / "new/traces/ada/pointwise/scaled.jsonl")
+        assert first["evaluation"]["log"] == "Traceback\n"
+        assert first["evaluation"]["extra"] == {"log_file": "logs/1.log", "error": "it broke"}
+        assert first["evaluation"]["x_run"] == 7
+        assert second == {**first, "x_new": [1]}
+
+    def test_what_is_current_is_copied_byte_for_byte(self, old: Path, tmp_path: Path) -> None:
+        text = json.dumps(WORKLOAD).replace("2.0", "2.00")
+        write(old / "workloads/w.jsonl", text.replace("w0", "w1"))
+        migrate(old, tmp_path / "new")
+        solution = tmp_path / "new/solutions/ada/pointwise/scaled/plain.json"
+        assert solution.read_bytes() == (old / "solutions/plain.json").read_bytes()
+        assert text.replace("w0", "w1") in (tmp_path / "new/workloads/pointwise/scaled.jsonl").read_text()
+
+    def test_a_migrated_set_migrates_without_a_change(self, old: Path, tmp_path: Path) -> None:
+        migrate(old, tmp_path / "new")
+        report = migrate(tmp_path / "new", tmp_path / "newer")
+        assert report.is_ok
+        assert report.changes == {}
+
+    def test_the_source_is_not_changed(self, old: Path, tmp_path: Path) -> None:
+        before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
+        write(old / "rejected/problems.jsonl", "of an earlier migration")
+        write(old / "workloads/bad.jsonl", "{")
+        migrate(old, tmp_path / "new")
+        assert (old / "rejected/problems.jsonl").read_text() == "of an earlier migration\n"
+        assert {path: path.read_bytes() for path in before} == before
+
+    def test_blobs_are_linked_and_other_files_are_not(self, old: Path, tmp_path: Path) -> None:
+        migrate(old, tmp_path / "new")
+        assert os.path.samefile(old / "blob/t.safetensors", tmp_path / "new/blob/t.safetensors")
+        assert not os.path.samefile(old / "logs/1.log", tmp_path / "new/logs/1.log")
+
+    def test_blobs_are_copied_where_no_link_can_be(
+        self, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(18, "Invalid cross-device link")
+
+        monkeypatch.setattr(os, "link", refuse)
+        migrate(old, tmp_path / "new")
+        assert (tmp_path / "new/blob/t.safetensors").read_bytes() == b"tensors"
+
+    @pytest.mark.parametrize("log_file", ["../secret.log", "/etc/hostname", "a\0b", "logs", "", 5, None])
+    def test_only_logs_of_the_set_are_read(self, old: Path, tmp_path: Path, log_file: object) -> None:
+        (tmp_path / "secret.log").write_text("secret")
+        evaluation = {**OLD_TRACE["evaluation"], "log_file": log_file, "error": None}
+        write(old / "traces/pointwise/scaled.jsonl", {**OLD_TRACE, "evaluation": evaluation})
+        migrate(old, tmp_path / "new")
+        (trace,) = read_lines(tmp_path / "new/traces/ada/pointwise/scaled.jsonl")
+        assert trace["evaluation"]["log"] == ""
+        assert trace["evaluation"]["extra"]["log_file"] == log_file
+
+
+class TestRejected:
+    def test_bad_lines_are_kept_with_their_problems(self, old: Path, tmp_path: Path) -> None:
+        unknown = json.dumps({**WORKLOAD, "definition": "none"})
+        torn = '{"definition": "sc'
+        (old / "workloads").mkdir()
+        (old / "workloads/more.jsonl").write_text(f"{{}}\n{unknown}\n{torn}")
+        report = migrate(old, tmp_path / "new")
+        assert not report.is_ok
+        assert [problem.source for problem in report.rejected] == [
+            "workloads/more.jsonl:1",
+            "workloads/more.jsonl:1",
+            "workloads/more.jsonl:2",
+            "workloads/more.jsonl:3",
+        ]
+        kept = (tmp_path / "new/rejected/workloads/more.jsonl").read_text()
+        assert kept == f"{{}}\n{unknown}\n{torn}\n"
+        reasons = read_lines(tmp_path / "new/rejected/problems.jsonl")
+        assert reasons[2]["message"] == "no definition is named 'none'; known are 'scaled'"
+        assert (reasons[2]["file"], reasons[2]["line"]) == ("workloads/more.jsonl", 2)
+
+    def test_bad_files_are_kept_as_they_were(self, old: Path, tmp_path: Path) -> None:
+        (old / "definitions/bad.json").write_bytes(b"\xff\xfe")
+        (old / "traces/pointer.jsonl").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+        report = migrate(old, tmp_path / "new")
+        assert [problem.code for problem in report.rejected] == ["json", "git-lfs"]
+        assert (tmp_path / "new/rejected/definitions/bad.json").read_bytes() == b"\xff\xfe"
+        assert (tmp_path / "new/rejected/traces/pointer.jsonl").read_bytes().startswith(b"version")
+
+    @pytest.mark.parametrize(
+        ("path", "record", "message"),
+        [
+            ("definitions/z.json", OLD_DEFINITION, "another file holds a definition named 'scaled'"),
+            ("solutions/z.json", SOLUTION, "another file holds a solution named 'plain'"),
+            ("solutions/z.json", {**SOLUTION, "name": "z", "definition": "none"}, "no definition is named 'none'"),
+            ("traces/z.jsonl", {**OLD_TRACE, "solution": "none"}, "no solution is named 'none'"),
+        ],
+    )
+    def test_records_without_a_place(self, old: Path, tmp_path: Path, path: str, record: Plain, message: str) -> None:
+        write(old / path, record)
+        report = migrate(old, tmp_path / "new")
+        (problem,) = report.rejected
+        assert message in problem.message
+        assert (tmp_path / "new/rejected" / path).read_text() == (old / path).read_text()
+
+    def test_a_trace_of_an_unknown_solution_keeps_its_authors_folder(self, old: Path, tmp_path: Path) -> None:
+        write(old / "traces/bob/pointwise/scaled.jsonl", {**OLD_TRACE, "solution": "none"})
+        report = migrate(old, tmp_path / "new")
+        assert report.rejected == ()
+        assert (tmp_path / "new/traces/bob/pointwise/scaled.jsonl").exists()
+
+    def test_a_record_with_a_key_twice_is_migrated_and_kept_as_it_was(self, old: Path, tmp_path: Path) -> None:
+        text = json.dumps(OLD_DEFINITION)[:-1] + ', "x_origin": 1}'
+        write(old / "definitions/scaled.json", text)
+        report = migrate(old, tmp_path / "new")
+        assert [problem.code for problem in report.rejected] == ["duplicate-key"]
+        assert (tmp_path / "new/rejected/definitions/scaled.json").read_text() == text + "\n"
+        assert report.counts["definitions"] == 1
+
+    def test_files_of_other_names_are_kept(self, old: Path, tmp_path: Path) -> None:
+        write(old / "traces/notes.txt", "words")
+        report = migrate(old, tmp_path / "new")
+        assert report.is_ok
+        assert (tmp_path / "new/rejected/traces/notes.txt").read_text() == "words\n"
+
+
+class TestTarget:
+    def test_one_that_is_not_empty_is_refused(self, old: Path, tmp_path: Path) -> None:
+        write(tmp_path / "new/file", "x")
+        with pytest.raises(TargetNotEmpty, match="is not empty; pass a folder that is new or empty"):
+            migrate(old, tmp_path / "new")
+        with pytest.raises(FileExistsError, match="is no folder"):
+            migrate(old, tmp_path / "new/file")
+
+    def test_one_inside_the_source_is_refused(self, old: Path) -> None:
+        with pytest.raises(TargetNotEmpty, match="which is to be migrated"):
+            migrate(old, old / "new")
+        assert not (old / "new").exists()
+
+    def test_a_missing_source_creates_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(DataSetNotFound):
+            migrate(tmp_path / "nowhere", tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+    def test_the_report_has_a_text_and_a_plain_form(self, old: Path, tmp_path: Path) -> None:
+        write(old / "workloads/more.jsonl", "{")
+        report = migrate(old, tmp_path / "new")
+        text = report.to_text()
+        assert "changed in 1 records: 'type' is 'op_type' now" in text
+        assert "rejected: workloads/more.jsonl:1: is no JSON" in text
+        plain = json.loads(json.dumps(report.to_plain()))
+        assert (plain["is_ok"], plain["rejected"][0]["line"]) == (False, 1)

@@ -1,0 +1,690 @@
+"""Every kind of bad data is reported with its place, what was found and what would do."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_schema import (
+    DataSetNotFound,
+    DataWarning,
+    FibError,
+    Problem,
+    Severity,
+    Trace,
+    TraceSet,
+    _raw,
+    _report,
+    load_jsonl_file,
+    validate,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+DEFINITION = "definitions/attention/attend.json"
+SOLUTION = "solutions/ada/attention/attend/quick.json"
+WORKLOADS = "workloads/attention/attend.jsonl"
+TRACES = "traces/ada/attention/attend.jsonl"
+BLOB = "blob/workloads/attention/attend/attend_w0.safetensors"
+
+Plain = dict[str, Any]
+
+
+def definition_plain() -> Plain:
+    return {
+        "name": "attend",
+        "op_type": "attention",
+        "axes": {"n": {"type": "var"}, "m": {"type": "var"}, "d": {"type": "const", "value": 8}},
+        "inputs": {
+            "q": {"shape": ["n", "d"], "dtype": "bfloat16"},
+            "indptr": {"shape": ["m"], "dtype": "int32"},
+            "scale": {"shape": None, "dtype": "float32"},
+            "bias": {"shape": ["d"], "dtype": "float32", "optional": True},
+        },
+        "outputs": {"y": {"shape": ["n", "d"], "dtype": "bfloat16"}},
+        "constraints": ["m == n + 1", "n == indptr[-1].item()", "q.shape[1] == d", "bias is None or n > 0"],
+        "reference": "def run(q, indptr, scale, bias=None):\n    return q\n",
+    }
+
+
+def solution_plain() -> Plain:
+    return {
+        "name": "quick",
+        "definition": "attend",
+        "author": "ada",
+        "spec": {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
+        "sources": [{"path": "main.py", "content": "def run(q, indptr, scale, bias, y): ...\n"}],
+    }
+
+
+def workload_plain() -> Plain:
+    inputs = {
+        "q": {"type": "random"},
+        "indptr": {"type": "safetensors", "path": f"./{BLOB}", "tensor_key": "indptr"},
+        "scale": {"type": "scalar", "value": 0.5},
+    }
+    return {"definition": "attend", "workload": {"axes": {"n": 3, "m": 4}, "inputs": inputs, "uuid": "w0"}}
+
+
+def trace_plain() -> Plain:
+    evaluation = {
+        "status": "PASSED",
+        "environment": {"hardware": "cpu", "libs": {}},
+        "timestamp": "2026-01-01T00:00:00",
+        "log": "",
+        "correctness": {"max_relative_error": 0.0, "max_absolute_error": 0.0},
+        "performance": {"latency_ms": 1.0, "reference_latency_ms": 2.0, "speedup_factor": 2.0},
+    }
+    return {**workload_plain(), "solution": "quick", "evaluation": evaluation}
+
+
+def safetensors(tensors: Mapping[str, tuple[str, list[int], int]]) -> bytes:
+    """A file of zeros: dtype, shape and size in bytes by name."""
+    header, end = {}, 0
+    for name, (dtype, shape, size) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps({"__metadata__": {"made": "here"}, **header}).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(end)
+
+
+class Folder:
+    """A data set in the making."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def write(self, path: str, content: bytes | str | Plain) -> None:
+        data = json.dumps(content) if isinstance(content, dict) else content
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data.encode() if isinstance(data, str) else data)
+
+    def write_lines(self, path: str, *records: Plain) -> None:
+        self.write(path, "".join(json.dumps(record) + "\n" for record in records))
+
+    def problems(self) -> list[Problem]:
+        return list(validate(self.root).problems)
+
+    def only_problem(self) -> Problem:
+        (problem,) = validate(self.root).problems
+        return problem
+
+    def only_notice(self) -> Problem:
+        report = validate(self.root)
+        assert report.is_ok, report.to_text()
+        (notice,) = report.notices
+        return notice
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A small data set without any problem."""
+    made = Folder(tmp_path / "set")
+    made.write(DEFINITION, definition_plain())
+    made.write(SOLUTION, solution_plain())
+    made.write_lines(WORKLOADS, workload_plain())
+    made.write_lines(TRACES, trace_plain())
+    made.write(BLOB, safetensors({"indptr": ("I32", [4], 16)}))
+    return made
+
+
+class TestReport:
+    def test_a_good_set_has_none(self, folder: Folder) -> None:
+        report = validate(folder.root)
+        assert (report.problems, report.notices) == ((), ())
+        assert report.counts == {"definitions": 1, "solutions": 1, "workloads": 1, "traces": 1, "blobs": 1}
+        assert report.summary.endswith("1 traces, 1 blobs: 0 errors, 0 notices")
+
+    def test_all_problems_come_at_once(self, folder: Folder) -> None:
+        folder.write("definitions/x/a.json", "{")
+        folder.write("definitions/x/b.json", "[]")
+        folder.write_lines(WORKLOADS, workload_plain(), {"definition": 3})
+        problems = folder.problems()
+        assert [(p.source, p.path) for p in problems] == [
+            ("definitions/x/a.json", "$"),
+            ("definitions/x/b.json", "$"),
+            (f"{WORKLOADS}:2", "$.definition"),
+            (f"{WORKLOADS}:2", "$.workload"),
+        ]
+
+    def test_plain_form_names_file_line_and_path(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, {**workload_plain(), "definition": 3})
+        folder.write_lines(TRACES)
+        plain = json.loads(json.dumps(validate(folder.root).to_plain()))
+        assert plain["is_ok"] is False
+        assert plain["problems"] == [
+            {
+                "severity": "error",
+                "code": "schema",
+                "file": WORKLOADS,
+                "line": 1,
+                "path": "$.definition",
+                "message": "expected a string, got integer 3",
+            }
+        ]
+
+    def test_text_form_has_a_line_per_problem(self, folder: Folder) -> None:
+        folder.write("definitions/README.txt", "words")
+        lines = validate(folder.root).to_text().splitlines()
+        assert lines[0].startswith("notice: definitions/README.txt: is not read")
+        assert lines[-1].endswith("0 errors, 1 notice")
+
+    def test_what_is_too_much_is_counted(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_report, "MAX_PROBLEMS", 2)
+        folder.write(WORKLOADS, "{}\n" * 5)
+        report = validate(folder.root)
+        assert (len(report.problems), report.omitted) == (2, 9)
+        assert "2 errors, 0 notices and 9 that are not listed" in report.summary
+
+    def test_errors_behind_many_notices_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_report, "MAX_PROBLEMS", 1)
+        folder.write("definitions/README.txt", "words")
+        folder.write(WORKLOADS, "{}\n")
+        assert not validate(folder.root).is_ok
+
+    def test_a_missing_root_raises_and_an_empty_one_does_not(self, tmp_path: Path) -> None:
+        with pytest.raises(DataSetNotFound):
+            validate(tmp_path / "nowhere")
+        assert validate(tmp_path).is_ok
+
+    def test_the_public_data_lacks_nothing_but_its_blobs(self, public_data: Path) -> None:
+        report = validate(public_data)
+        assert report.counts["definitions"] > 0
+        assert {problem.code for problem in report.problems} <= {"missing-blob"}
+
+
+def edited(plain: Plain, path: str, value: object) -> Plain:
+    """A copy with one field set, or removed if the value is ``...``."""
+    copy = json.loads(json.dumps(plain))
+    *parents, last = path.split(".")
+    inner = copy
+    for key in parents:
+        inner = inner[key]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return copy
+
+
+WORKLOAD_CASES = {
+    "a missing axis": ("axes.n", ..., "axes", "there is no value for the variable axis 'n'; add it"),
+    "an unknown axis": ("axes.nn", 3, "axes.nn", "no such axis: no axis is named 'nn'; did you mean 'n'?"),
+    "another constant": ("axes.d", 9, "axes.d", "is 9, the definition fixes it at 8; leave it out"),
+    "a missing input": ("inputs.q", ..., "inputs", "the required input 'q' is missing; say where it comes from"),
+    "an unknown input": ("inputs.k", {"type": "random"}, "inputs.k", "no such input: no input is named 'k'"),
+    "a scalar for a tensor": (
+        "inputs.q", {"type": "scalar", "value": 1}, "inputs.q", "is a scalar, the definition has a tensor of shape [n,",
+    ),
+    "a scalar of another type": ("inputs.scale.value", True, "inputs.scale.value", "is True, the definition says"),
+    "a constraint on axes": ("axes.m", 9, "axes", "constraint 'm == n + 1' does not hold with n=3, m=9"),
+    "an absurd size": ("axes", {"n": 2**40, "m": 2**40 + 1}, "axes", "tensor 'q' would take 2**44 bytes or more"),
+    "another tensor key": (
+        "inputs.indptr.tensor_key", "x", "inputs.indptr.tensor_key", "has no tensor 'x' (it has indptr)",
+    ),
+    "a missing blob": (
+        "inputs.indptr.path", "blob/none", "inputs.indptr.path", "the blob blob/none does not exist; get it, or remove",
+    ),
+}  # fmt: skip
+
+
+class TestWorkloads:
+    @pytest.mark.parametrize("case", WORKLOAD_CASES)
+    def test_contradictions_of_the_definition(self, folder: Folder, case: str) -> None:
+        field, value, path, message = WORKLOAD_CASES[case]
+        folder.write_lines(WORKLOADS, edited(workload_plain(), f"workload.{field}", value))
+        folder.write_lines(TRACES)
+        found = [p for p in folder.problems() if message in p.message]
+        assert [(p.source, p.path) for p in found] == [(f"{WORKLOADS}:1", f"$.workload.{path}")], folder.problems()
+
+    def test_a_path_out_of_the_root_is_a_schema_error(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.inputs.indptr.path", "../x"))
+        folder.write_lines(TRACES)
+        problem = folder.only_problem()
+        assert problem.path.startswith("$.workload.inputs['indptr']")
+        assert "'..' would leave its folder; blobs stay below the data set's root" in problem.message
+
+    def test_a_scalar_for_an_empty_shape_is_told_of_null(self, folder: Folder) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "inputs.scale.shape", []))
+        folder.write_lines(TRACES)
+        assert "(a shape of [] is a tensor, a scalar's is null)" in folder.only_problem().message
+
+    def test_an_optional_input_may_be_given_or_not(self, folder: Folder) -> None:
+        given = edited(workload_plain(), "workload.inputs.bias", {"type": "random"})
+        folder.write_lines(WORKLOADS, workload_plain(), edited(given, "workload.uuid", "w1"))
+        assert folder.problems() == []
+
+    def test_a_constraint_decided_by_shapes(self, folder: Folder) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "constraints", ["q.shape[1] == n and q.size(0) == n"]))
+        folder.write_lines(TRACES)
+        assert "does not hold with n=3, m=4" in folder.only_problem().message
+
+    def test_a_constraint_on_values_is_left_open(self, folder: Folder) -> None:
+        constraints = ["indptr == q", "indptr.max().item() < 0", "q in [1]", "not indptr", "scale[0] == 1"]
+        folder.write(DEFINITION, edited(definition_plain(), "constraints", constraints))
+        assert folder.problems() == []
+
+    def test_a_constraint_on_axes_that_cannot_be_evaluated(self, folder: Folder) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "constraints", ["d % (n - 3) == 0"]))
+        folder.write_lines(TRACES)
+        assert "ZeroDivisionError" in folder.only_problem().message
+
+    def test_one_uuid_twice(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, workload_plain(), workload_plain())
+        problem = folder.only_problem()
+        assert (problem.line, problem.code) == (2, "duplicate-workload")
+        assert problem.message == f"the uuid 'w0' is that of {WORKLOADS}:1 too; give one of them another"
+
+    def test_a_trace_among_workloads(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, workload_plain(), trace_plain())
+        assert folder.only_problem().message == "is a trace (it has an evaluation); move it below traces/"
+
+
+BLOB_CASES: dict[str, tuple[bytes, str]] = {
+    "dtype": (
+        safetensors({"indptr": ("I64", [4], 32)}),
+        f"{BLOB}: the tensor is I64, the definition says int32 (I32)",
+    ),
+    "shape": (
+        safetensors({"indptr": ("I32", [5], 20)}),
+        f"{BLOB}: the tensor has shape [5], the axes say [4] (m=4)",
+    ),
+    "rank": (
+        safetensors({"indptr": ("I32", [2, 2], 16)}),
+        f"{BLOB}: the tensor has shape [2, 2], the definition has the axes [m]",
+    ),
+    "a pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        f"{BLOB} is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set",
+    ),
+    "nothing": (b"", f"{BLOB} is no whole safetensors file: its header would take 0 bytes of 0"),
+    "another format": (b"PK\x03\x04" * 9, f"{BLOB} is no whole safetensors file: its header would take"),
+    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is no whole safetensors file: its header is no JSON"),
+    "a list": (struct.pack("<Q", 2) + b"[]", f"{BLOB} is no whole safetensors file: its header is no JSON object"),
+    "a bad entry": (
+        struct.pack("<Q", 8) + b'{"x": 1}',
+        f"{BLOB} is no whole safetensors file: its header does not give dtype, shape and data_offsets of tensor 'x'",
+    ),
+    "cut off": (
+        safetensors({"indptr": ("I32", [4], 16)})[:-4],
+        f"{BLOB} is no whole safetensors file: tensor 'indptr' would end at byte 16 of 12; the file is cut off",
+    ),
+    "a wrong size": (
+        safetensors({"indptr": ("I32", [4], 20)}),
+        f"{BLOB} is no whole safetensors file: tensor 'indptr' has 20 bytes, and I32 of shape [4] takes 16",
+    ),
+}
+
+
+class TestBlobs:
+    @pytest.mark.parametrize("case", BLOB_CASES)
+    def test_headers_that_contradict(self, folder: Folder, case: str) -> None:
+        data, message = BLOB_CASES[case]
+        folder.write(BLOB, data)
+        problem = folder.only_problem()
+        assert problem.source == f"{WORKLOADS}:1"
+        assert problem.path.startswith("$.workload.inputs.indptr")
+        assert problem.message.startswith(message)
+
+    def test_a_tensor_for_a_scalar(self, folder: Folder) -> None:
+        source = {"type": "safetensors", "path": BLOB, "tensor_key": "scale"}
+        folder.write(BLOB, safetensors({"indptr": ("I32", [4], 16), "scale": ("F32", [1], 4)}))
+        folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.inputs.scale", source))
+        folder.write_lines(TRACES)
+        message = f"{BLOB}: the tensor has shape [1], the definition says it is a scalar"
+        assert folder.only_problem().message == message
+
+    def test_a_link_out_of_the_set(self, folder: Folder, tmp_path: Path) -> None:
+        (folder.root / BLOB).rename(tmp_path / "outside")
+        (folder.root / BLOB).symlink_to(tmp_path / "outside")
+        problem = folder.only_problem()
+        assert problem.message == f"{BLOB} leads out of the data set through a link; copy the file instead"
+
+    def test_a_folder_in_its_place(self, folder: Folder) -> None:
+        (folder.root / BLOB).unlink()
+        (folder.root / BLOB).mkdir()
+        assert folder.only_problem().message == f"{BLOB} is no ordinary file"
+
+    def test_a_bad_file_is_reported_once(self, folder: Folder) -> None:
+        (folder.root / BLOB).unlink()
+        folder.write_lines(WORKLOADS, workload_plain(), edited(workload_plain(), "workload.uuid", "w1"))
+        assert folder.only_problem().code == "missing-blob"
+
+
+DEFINITION_CASES: dict[str, tuple[str, object, str, str, str]] = {
+    "a missing field": ("reference", ..., "schema", "$.reference", "misses the required field 'reference'"),
+    "a wrong type": ("axes.d.value", 4.7, "schema", "$.axes['d'].value", "expected an integer, got number 4.7"),
+    "the name": ("name", "other", "path-contradicts", "$", "its path says 'attend', and its name is 'other'"),
+    "the op_type": ("op_type", "gemm", "path-contradicts", "$", "its path says 'attention', and its op_type is 'gemm'"),
+    "a constraint on nothing": (
+        "constraints", ["nn == m"], "constraint", "$.constraints[0]", "'nn' is no axis and no input",
+    ),
+    "an absurd constant": ("axes.d.value", 2**41, "size", "$.inputs.bias", "would take 2**43 bytes or more"),
+}  # fmt: skip
+
+
+class TestDefinitionsAndSolutions:
+    @pytest.mark.parametrize("case", DEFINITION_CASES)
+    def test_a_bad_definition(self, folder: Folder, case: str) -> None:
+        field, value, code, path, message = DEFINITION_CASES[case]
+        folder.write(DEFINITION, edited(definition_plain(), field, value))
+        found = [p for p in folder.problems() if p.source == DEFINITION]
+        assert [(p.code, p.path) for p in found] == [(code, path)]
+        assert message in found[0].message
+
+    def test_a_bad_definition_does_not_make_its_records_bad(self, folder: Folder) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "reference", ...))
+        assert folder.only_problem().source == DEFINITION
+
+    def test_two_definitions_of_one_name(self, folder: Folder) -> None:
+        folder.write("definitions/attention/more.json", definition_plain())
+        problem = folder.only_problem()
+        assert (problem.source, problem.code) == ("definitions/attention/more.json", "duplicate-name")
+        assert problem.message == f"{DEFINITION} holds a definition named 'attend' too; rename or remove one"
+
+    def test_two_solutions_of_one_name(self, folder: Folder) -> None:
+        folder.write("solutions/bob/attention/attend/quick.json", edited(solution_plain(), "author", "bob"))
+        assert "holds a solution named 'quick' too" in folder.only_problem().message
+
+    @pytest.mark.parametrize(
+        ("path", "message"),
+        [
+            ("solutions/bob/attention/attend/quick.json", "its path says 'bob', and its author is 'ada'"),
+            ("solutions/ada/gemm/attend/quick.json", "says 'gemm', and its definition's op_type is 'attention'"),
+            ("solutions/ada/attention/other/quick.json", "says 'other', and its definition is 'attend'"),
+            ("solutions/ada/attention/attend/other.json", "says 'other', and its name is 'quick'"),
+        ],
+    )
+    def test_a_solution_in_the_wrong_place(self, folder: Folder, path: str, message: str) -> None:
+        (folder.root / SOLUTION).unlink()
+        folder.write(path, solution_plain())
+        problem = folder.only_problem()
+        assert (problem.source, problem.code) == (path, "path-contradicts")
+        assert message in problem.message
+        assert f"move it to {SOLUTION}" in problem.message
+
+    def test_a_file_at_another_depth_is_a_notice(self, folder: Folder) -> None:
+        (folder.root / SOLUTION).unlink()
+        folder.write("solutions/quick.json", solution_plain())
+        assert folder.only_notice().message == f"lies at another depth than usual; move it to {SOLUTION}"
+
+    def test_a_solution_of_an_unknown_definition(self, folder: Folder) -> None:
+        folder.write(
+            "solutions/ada/attention/atend/slow.json", {**solution_plain(), "name": "slow", "definition": "atend"}
+        )
+        problem = folder.only_problem()
+        assert problem.path == "$.definition"
+        assert problem.message == "no definition is named 'atend'; did you mean 'attend'?"
+
+    def test_parameters_in_another_order_are_a_notice(self, folder: Folder) -> None:
+        reference = 'def run(indptr, q, scale, bias):\n    return "\\d"\n'
+        folder.write(DEFINITION, edited(definition_plain(), "reference", reference))
+        notice = folder.only_notice()
+        assert notice.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
+
+    def test_a_reference_may_take_any_number(self, folder: Folder) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "reference", "def run(*args):\n    return args[0]\n"))
+        assert validate(folder.root).notices == ()
+
+
+class TestTraces:
+    def test_an_unknown_solution_is_reported_once_per_file(self, folder: Folder) -> None:
+        folder.write_lines(TRACES, trace_plain(), *[edited(trace_plain(), "solution", "quack")] * 3)
+        problem = folder.only_problem()
+        assert (problem.source, problem.path) == (f"{TRACES}:2", "$.solution")
+        assert problem.message == "no solution is named 'quack'; did you mean 'quick'? (and on 2 more lines)"
+
+    def test_an_unknown_definition(self, folder: Folder) -> None:
+        folder.write_lines("traces/ada/attention/none.jsonl", edited(trace_plain(), "definition", "none"))
+        messages = [problem.message for problem in folder.problems()]
+        assert messages == [
+            "solution 'quick' is for 'attend', not for 'none'",
+            "no definition is named 'none'; known are 'attend'",
+        ]
+
+    def test_a_record_that_contradicts_its_file(self, folder: Folder) -> None:
+        folder.write("definitions/attention/other.json", {**definition_plain(), "name": "other"})
+        record = edited(edited(workload_plain(), "definition", "other"), "workload.uuid", "w1")
+        folder.write_lines(WORKLOADS, workload_plain(), record)
+        problem = folder.only_problem()
+        assert (problem.line, problem.path) == (2, "$.definition")
+        assert problem.message == "is of 'other', and its file is named for 'attend'; move it to a file of its own"
+
+    def test_a_file_named_for_no_definition_is_a_notice(self, folder: Folder) -> None:
+        (folder.root / WORKLOADS).rename(folder.root / "workloads/all.jsonl")
+        assert "the file is named for no definition" in folder.only_notice().message
+
+    def test_an_author_and_an_op_type_that_contradict_the_path(self, folder: Folder) -> None:
+        folder.write_lines("traces/bob/gemm/attend.jsonl", trace_plain())
+        assert [problem.message for problem in folder.problems()] == [
+            "its path says 'bob', and the solution's author is 'ada'; move it",
+            "its path says 'gemm', and the definition's op_type is 'attention'; move it",
+        ]
+
+    def test_a_workload_among_traces(self, folder: Folder) -> None:
+        (folder.root / WORKLOADS).unlink()
+        folder.write_lines(TRACES, workload_plain())
+        assert folder.only_problem().message == "is a workload (it has no evaluation); move it below workloads/"
+
+    def test_an_unknown_workload_is_a_notice(self, folder: Folder) -> None:
+        (folder.root / WORKLOADS).unlink()
+        notice = folder.only_notice()
+        assert (notice.source, notice.path) == (f"{TRACES}:1", "$.workload.uuid")
+        assert notice.message == "no workload file has a workload of this uuid"
+
+    def test_a_workload_that_only_a_trace_has_is_checked(self, folder: Folder) -> None:
+        (folder.root / WORKLOADS).unlink()
+        folder.write_lines(TRACES, *[edited(trace_plain(), "workload.axes.m", 9)] * 2)
+        assert [p.code for p in folder.problems()] == ["blob-contradicts", "constraint"]
+
+    def test_another_workload_of_the_same_uuid_is_a_notice(self, folder: Folder) -> None:
+        folder.write_lines(TRACES, edited(trace_plain(), "workload.inputs.scale.value", 0.25))
+        assert (
+            folder.only_notice().message == f"has the uuid of {WORKLOADS}:1 and differs from it; give it another uuid"
+        )
+
+    @pytest.mark.parametrize(("text", "shown"), [("0.0", "0.0"), ("NaN", "nan"), ('"Infinity"', "inf")])
+    def test_a_latency_that_no_measurement_gives_is_a_notice(self, folder: Folder, text: str, shown: str) -> None:
+        line = json.dumps(trace_plain()).replace('"latency_ms": 1.0', f'"latency_ms": {text}')
+        folder.write(TRACES, line + "\n")
+        notice = folder.only_notice()
+        assert notice.path == "$.evaluation.performance.latency_ms"
+        assert notice.message.startswith(f"is {shown}, which no measurement gives")
+
+    def test_bare_infinities_of_errors_are_fine(self, folder: Folder) -> None:
+        line = json.dumps(trace_plain()).replace('"max_relative_error": 0.0', '"max_relative_error": Infinity')
+        folder.write(TRACES, line + "\n")
+        assert validate(folder.root).to_text().endswith("0 errors, 0 notices")
+
+
+TEXT_CASES: dict[str, tuple[bytes, str, str]] = {
+    "empty": (b" \n", "empty", "is empty; write a definition or remove the file"),
+    "no JSON": (b'{"a": }', "json", "is no JSON: Expecting value at line 1 column 7"),
+    "null": (b"null", "json", "is null; write a definition or remove it"),
+    "bad UTF-8": (b'{"name": "\xff"}', "json", "is not UTF-8: byte 10 is 255; save the file as UTF-8"),
+    "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs", "is a Git LFS pointer and not the file"),
+    "nesting": (b'{"extra": ' + b"[" * 200 + b"]" * 200 + b"}", "nesting", "nests more than 100 levels deep (201)"),
+    "absurd nesting": (b"[" * 200_000 + b"]" * 200_000, "json", "nests too deeply to be read"),
+    "a huge number": (b'{"a": ' + b"9" * 9000 + b"}", "json", "cannot be read: Exceeds the limit"),
+}
+
+
+class TestTexts:
+    @pytest.mark.parametrize("case", TEXT_CASES)
+    def test_files_that_hold_no_record(self, folder: Folder, case: str) -> None:
+        data, code, message = TEXT_CASES[case]
+        folder.write("definitions/attention/bad.json", data)
+        problem = folder.only_problem()
+        assert (problem.source, problem.code) == ("definitions/attention/bad.json", code)
+        assert message in problem.message
+
+    @pytest.mark.parametrize("path", [DEFINITION, WORKLOADS])
+    def test_a_byte_order_mark(self, folder: Folder, path: str) -> None:
+        file = folder.root / path
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+        problem = folder.only_problem()
+        assert problem.code == "bom"
+        assert problem.message.endswith("save the file as UTF-8 without it")
+
+    def test_a_file_beyond_the_limit(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder.write("definitions/attention/large.json", " " * (2 << 20))
+        monkeypatch.setattr(_raw, "MAX_RECORD_BYTES", 1 << 20)
+        assert folder.only_problem().message == "the file has 2 MiB, and a record at most 1 MiB; store tensors as blobs"
+
+    @pytest.mark.parametrize("end", ["\n", "x\n", ""])
+    def test_a_line_beyond_the_limit_hides_no_other(
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, end: str
+    ) -> None:
+        monkeypatch.setattr(_raw, "MAX_RECORD_BYTES", 4000)
+        line = json.dumps(workload_plain())
+        folder.write(WORKLOADS, f"{line}\n" + "x" * 4000 + end + (json.dumps({}) if end else ""))
+        problems = folder.problems()
+        assert problems[0].source == f"{WORKLOADS}:2"
+        assert problems[0].message.startswith("the line has 0 MiB") is (len("x" * 4000 + end) > 4000)
+        assert {p.line for p in problems[1:]} == ({3} if end else set())
+
+    def test_a_torn_last_line(self, folder: Folder) -> None:
+        line = json.dumps(workload_plain())
+        folder.write(WORKLOADS, f"{line}\n{line[:50]}")
+        problem = folder.only_problem()
+        assert (problem.source, problem.code) == (f"{WORKLOADS}:2", "torn-line")
+        assert problem.message.startswith("the last line is torn (incomplete, no newline)")
+
+    def test_a_last_line_without_a_newline_is_whole(self, folder: Folder) -> None:
+        folder.write(WORKLOADS, json.dumps(workload_plain()))
+        assert folder.problems() == []
+
+    def test_a_pointer_in_place_of_lines(self, folder: Folder) -> None:
+        folder.write(TRACES, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+        assert folder.only_problem().code == "git-lfs"
+
+    def test_an_empty_file_of_lines_is_a_notice(self, folder: Folder) -> None:
+        folder.write(TRACES, "\n\n")
+        assert folder.only_notice().message == "holds no record; remove the file"
+
+    def test_keys_that_occur_twice(self, folder: Folder) -> None:
+        text = json.dumps(definition_plain()).replace('"n": {"type": "var"}', '"n": {"type": "var", "type": "var"}')
+        folder.write(DEFINITION, text[:-1] + ', "name": "attend", "a b": [{"x": 1, "x": 2, "x": 3}], "a b": 0}')
+        found = [(problem.path, problem.code) for problem in folder.problems()]
+        assert found == [
+            ("$.axes.n.type", "duplicate-key"),
+            ("$.name", "duplicate-key"),
+            ("$['a b'][0].x", "duplicate-key"),
+            ("$['a b']", "duplicate-key"),
+        ]
+        assert folder.problems()[0].message.startswith("occurs more than once in its object, and readers take the last")
+
+    def test_keys_that_occur_twice_on_an_ordinary_line(self, folder: Folder) -> None:
+        folder.write(TRACES, json.dumps(trace_plain())[:-1] + ', "solution": "quick"}\n')
+        assert (folder.only_problem().source, folder.only_problem().path) == (f"{TRACES}:1", "$.solution")
+
+    def test_names_that_no_terminal_shows(self, folder: Folder) -> None:
+        folder.write(SOLUTION, json.dumps({**solution_plain(), "definition": "\ud800"}))
+        validate(folder.root).to_text().encode()
+
+
+class TestFiles:
+    def test_links_out_of_the_set(self, folder: Folder, tmp_path: Path) -> None:
+        (tmp_path / "outside").mkdir()
+        (folder.root / "definitions/link").symlink_to(tmp_path / "outside")
+        problem = folder.only_problem()
+        assert problem.source == "definitions/link"
+        assert problem.message == "is a link that leads out of the data set; copy what it points to instead"
+
+    def test_a_folder_that_is_a_link_out(self, folder: Folder, tmp_path: Path) -> None:
+        (folder.root / "traces").rename(tmp_path / "traces")
+        (folder.root / "traces").symlink_to(tmp_path / "traces")
+        assert (folder.only_problem().source, folder.only_problem().code) == ("traces", "link-out")
+
+    def test_links_in_a_circle(self, folder: Folder) -> None:
+        (folder.root / "definitions/attention/again").symlink_to("..")
+        assert folder.only_notice().code == "link-again"
+
+    def test_links_to_nothing(self, folder: Folder) -> None:
+        (folder.root / "definitions/gone.json").symlink_to("nothing")
+        assert folder.only_problem().message == "cannot be read: No such file or directory"
+
+    def test_a_pipe_is_not_waited_for(self, folder: Folder) -> None:
+        os.mkfifo(folder.root / "definitions/pipe.json")
+        assert folder.only_problem().message.startswith("is no ordinary file")
+
+    def test_other_suffixes_are_notices(self, folder: Folder) -> None:
+        folder.write("traces/ada/attention/attend.jsonl.bak", "")
+        notice = folder.only_notice()
+        assert notice.message == "is not read, for its name does not end in .jsonl; rename or remove it"
+
+    def test_hidden_files_are_left_alone(self, folder: Folder) -> None:
+        folder.write("traces/ada/.tmp", "")
+        assert validate(folder.root).notices == ()
+
+
+class TestProblem:
+    def test_it_knows_its_file_and_line(self) -> None:
+        problem = Problem("a/b.jsonl:12", "$", "x")
+        assert (problem.file, problem.line, problem.severity) == ("a/b.jsonl", 12, Severity.ERROR)
+        assert (Problem("a:3.json", "$", "x").file, Problem("a:3.json", "$", "x").line) == ("a:3.json", None)
+
+
+# -- random damage -----------------------------------------------------------------------------
+
+VALUES = st.sampled_from([None, True, 4.7, -1, 2**70, math.nan, "", "..", "\ud800", "x" * 300, [], [[]], {}, {"a": 1}])
+RECORDS = st.sampled_from([definition_plain(), solution_plain(), workload_plain(), trace_plain()])
+
+
+@st.composite
+def damaged(draw: Callable[..., Any]) -> bytes:
+    """A record of which fields are replaced, and bytes cut, changed or doubled."""
+    plain = json.loads(json.dumps(draw(RECORDS)))
+    for _ in range(draw(st.integers(0, 3))):
+        inner = plain
+        while isinstance(inner, dict) and inner:
+            key = draw(st.sampled_from(sorted(inner)))
+            if not isinstance(inner[key], dict) or draw(st.booleans()):
+                inner[key] = draw(VALUES)
+                break
+            inner = inner[key]
+    data = json.dumps(plain).encode()
+    start = draw(st.integers(0, len(data)))
+    end = draw(st.integers(start, min(len(data), start + 8)))
+    return data[:start] + draw(st.sampled_from([b"", b"\xff", b"\n", b"{", b'"', data[start:end] * 2])) + data[end:]
+
+
+CONTENTS = st.binary(max_size=60) | damaged() | RECORDS.map(lambda plain: json.dumps(plain).encode())
+
+
+@settings(
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
+@given(st.lists(CONTENTS, min_size=4, max_size=4), st.binary(max_size=60))
+def test_no_data_makes_validation_or_reading_fail(folder: Folder, contents: list[bytes], blob: bytes) -> None:
+    """Whatever the files hold, validation reports, and readers raise documented errors only."""
+    for path, data in zip((DEFINITION, SOLUTION, WORKLOADS, TRACES), contents, strict=True):
+        folder.write(path, data)
+    folder.write(BLOB, blob)
+    report = validate(folder.root)
+    report.to_text().encode()
+    json.dumps(report.to_plain())
+    _read_all(folder.root)
+
+
+def _read_all(root: Path) -> None:
+    trace_set = TraceSet.from_path(root)
+    for records in (trace_set.definitions, trace_set.solutions):
+        for name in records:
+            with suppress(FibError):
+                _ = records[name]
+    with warnings.catch_warnings(action="ignore", category=DataWarning):
+        list(trace_set.traces.items())
+        list(trace_set.workloads.items())
+    for path in (WORKLOADS, TRACES):
+        with suppress(FibError):
+            load_jsonl_file(Trace, root / path)
