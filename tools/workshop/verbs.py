@@ -124,13 +124,13 @@ def wheels(workbench: Workbench, arguments: list[str]) -> int:
 
 
 def bench(workbench: Workbench, arguments: list[str]) -> int:
-    """Run the scripts in packages/NAME/benchmarks."""
+    """Run the scripts packages/NAME/benchmarks/bench_*.py; `fib-` may be left out of the name."""
     parser = _parser("bench", bench)
     parser.add_argument("name", metavar="NAME", help="a package")
     (package,) = workbench.checkout.named([parser.parse_args(arguments).name])
-    scripts = sorted(package.folder.glob("benchmarks/*.py"))
+    scripts = sorted(package.folder.glob("benchmarks/bench_*.py"))
     if not scripts:
-        raise Usage(f"{package.name} has no benchmarks (looked for benchmarks/*.py in {package.folder})")
+        raise Usage(f"{package.name} has no benchmarks (looked for benchmarks/bench_*.py in {package.folder})")
     variables = workbench.variables()
     environment = workbench.environment()
     return workbench.foreground([[environment.python, str(script)] for script in scripts], environment, variables)

@@ -8,6 +8,7 @@ from fib_schema import (
     AxisConst,
     AxisVar,
     BuildSpec,
+    CompileOptions,
     Correctness,
     Definition,
     DType,
@@ -110,6 +111,7 @@ DEFINITIONS = st.builds(
     extra=OBJECTS,
     unknown_fields=UNKNOWN,
 )
+FLAGS = st.lists(TEXT, max_size=2)
 SOLUTIONS = st.builds(
     Solution,
     name=NAMES,
@@ -123,6 +125,7 @@ SOLUTIONS = st.builds(
         st.lists(TEXT, max_size=2),
         st.booleans(),
         st.none() | st.sampled_from(SupportedBindings),
+        st.none() | st.builds(CompileOptions, FLAGS, FLAGS, FLAGS, unknown_fields=UNKNOWN),
         unknown_fields=UNKNOWN,
     ),
     sources=TEXT.map(lambda text: [SourceFile("main.py", text), SourceFile("pkg/other.py", text)]),
@@ -303,6 +306,28 @@ def test_infinity_is_read_in_both_spellings_and_written_as_a_string(spelling):
 def test_unknown_fields_and_the_order_of_keys_are_kept():
     text = '{"uuid":"w","later":{"a":[1,null]},"inputs":{"A":{"type":"random","seed":7}},"axes":{"M":1}}'
     assert format_json(parse_json(text, Workload)) == text
+
+
+SPEC = '{"language":"cpp","target_hardware":["cpu"],"entry_point":"k.cpp::run","compile_options":%s}'
+
+
+def test_compile_options_are_kept_as_they_were_written():
+    for options in ("null", "{}", '{"ldflags":["-lm"],"later":[1],"cflags":["-O3","-g"]}'):
+        assert format_json(parse_json(SPEC % options, BuildSpec)) == SPEC % options
+    assert parse_json(SPEC % '{"cflags":["-O3"]}', BuildSpec).compile_options == CompileOptions(("-O3",))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ('{"cflags":["-O3",3]}', r"\$.compile_options.cflags\[1\]: expected a string, got integer 3"),
+        ('{"ldflags":"-lm"}', r"\$.compile_options.ldflags: expected a list, got string '-lm'"),
+        ("[]", r"\$.compile_options: expected an object, got list"),
+    ],
+)
+def test_bad_compile_options_are_refused_with_their_path(options, message):
+    with pytest.raises(InvalidRecord, match=message):
+        parse_json(SPEC % options, BuildSpec)
 
 
 def test_a_changed_copy_keeps_unknown_fields_and_writes_the_change():

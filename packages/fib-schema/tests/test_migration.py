@@ -196,11 +196,11 @@ class TestUpgrade:
         st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("LOCAL"),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
     )
-    KEYS = st.sampled_from(
-        ["type", "op_type", "inputs", "tags", "extra", "spec", "languages", "language", "target_hardware"]
-        + ["entry_point", "compile_options", "ld_flags", "evaluation", "log_file", "log", "error"]
-        + ["environment", "device", "hardware"]
+    OLD_KEYS = st.sampled_from(["type", "languages", "language", "ld_flags", "log_file", "error", "device"])
+    KEYS = OLD_KEYS | st.sampled_from(
+        ["op_type", "inputs", "tags", "extra", "spec", "target_hardware", "entry_point", "compile_options", "hardware"]
     )
+    KEYS |= st.sampled_from(["evaluation", "environment", "log"])
     OBJECTS = st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON | st.dictionaries(KEYS, JSON)))
 
     @given(OBJECTS | JSON, st.sampled_from([Definition, Solution, Trace]))
@@ -318,7 +318,7 @@ class TestMigrate:
         migrate(old, tmp_path / "new")
         assert (tmp_path / "new/blob/t.safetensors").read_bytes() == b"tensors"
 
-    @pytest.mark.parametrize("log_file", ["../secret.log", "/etc/hostname", "a\0b", "logs", "", 5, None])
+    @pytest.mark.parametrize("log_file", ["../secret.log", "/etc/hostname", "a\0b", "\ud800", "logs", "", 5, None])
     def test_only_logs_of_the_set_are_read(self, old: Path, tmp_path: Path, log_file: object) -> None:
         (tmp_path / "secret.log").write_text("secret")
         evaluation = {**OLD_TRACE["evaluation"], "log_file": log_file, "error": None}

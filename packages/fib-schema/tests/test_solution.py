@@ -1,6 +1,6 @@
 import attrs
 import pytest
-from fib_schema import BuildSpec, InvalidField, Solution, SourceFile
+from fib_schema import BuildSpec, CompileOptions, InvalidField, Solution, SourceFile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +50,7 @@ def test_bad_solutions_are_refused(changes, message):
         ({"entry_point": "main.py"}, "'file::symbol'"),
         ({"entry_point": "a::b::c"}, "'file::symbol'"),
         ({"destination_passing_style": 1}, "expected true or false, got integer 1"),
+        ({"compile_options": {"cflags": []}}, "expected CompileOptions, got dict"),
     ],
 )
 def test_bad_specs_are_refused(changes, message):
@@ -67,7 +68,9 @@ def test_bad_specs_are_refused(changes, message):
         attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, destination_passing_style=False)),
         attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, target_hardware=["cpu"])),
         attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, dependencies=[])),
-        attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, unknown_fields={"compile_options": {"cflags": ["-O3"]}})),
+        attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, compile_options=CompileOptions(["-O3"]))),
+        attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, compile_options=CompileOptions(unknown_fields={"x": 1}))),
+        attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, unknown_fields={"x_stage": {"count": 2}})),
         attrs.evolve(SOLUTION, sources=[SourceFile("pkg/main.py", "xy"), SourceFile("b.py", "")]),
         attrs.evolve(SOLUTION, sources=[SourceFile("pkg/main.py", "x"), SourceFile("c.py", "y")]),
     ],
@@ -92,6 +95,30 @@ def test_no_two_contents_share_a_hash(first, second):
 
     one, two = solution(first), solution(second)
     assert (one.hash() == two.hash()) == (one == two)
+
+
+def test_options_without_flags_are_no_options():
+    spec = attrs.evolve(SPEC, compile_options=CompileOptions())
+    assert attrs.evolve(SOLUTION, spec=spec).hash() == SOLUTION.hash()
+
+
+@given(st.lists(st.lists(st.text(max_size=2), max_size=2), min_size=6, max_size=6))
+def test_no_two_options_share_a_hash(flags):
+    """Neither can a flag move from one list into the next, nor two flags become one."""
+
+    def solution(options):
+        return attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, compile_options=CompileOptions(*options)))
+
+    one, two = solution(flags[:3]), solution(flags[3:])
+    assert (one.hash() == two.hash()) == (one == two)
+
+
+def test_the_hash_ignores_the_order_of_unknown_fields():
+    first, second = (
+        attrs.evolve(SOLUTION, spec=attrs.evolve(SPEC, unknown_fields={"x": fields}))
+        for fields in ({"a": 1, "b": [2]}, {"b": [2], "a": 1})
+    )
+    assert first.hash() == second.hash()
 
 
 def test_a_unique_name_ends_in_the_hash():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+import pickle
 import struct
 import warnings
 from collections.abc import Callable, Mapping
@@ -172,6 +174,11 @@ class TestReport:
             }
         ]
 
+    def test_it_crosses_a_process_border(self, folder: Folder) -> None:
+        folder.write(WORKLOADS, "{}\n")
+        report = validate(folder.root)
+        assert pickle.loads(pickle.dumps(report)) == report  # noqa: S301 our own
+
     def test_text_form_has_a_line_per_problem(self, folder: Folder) -> None:
         folder.write("definitions/README.txt", "words")
         lines = validate(folder.root).to_text().splitlines()
@@ -204,16 +211,16 @@ class TestReport:
 
 def edited(plain: Plain, path: str, value: object) -> Plain:
     """A copy with one field set, or removed if the value is ``...``."""
-    copy = json.loads(json.dumps(plain))
+    changed = copy.deepcopy(plain)
     *parents, last = path.split(".")
-    inner = copy
+    inner = changed
     for key in parents:
         inner = inner[key]
     if value is ...:
         del inner[last]
     else:
         inner[last] = value
-    return copy
+    return changed
 
 
 WORKLOAD_CASES = {
@@ -252,6 +259,11 @@ class TestWorkloads:
         problem = folder.only_problem()
         assert problem.path.startswith("$.workload.inputs['indptr']")
         assert "'..' would leave its folder; blobs stay below the data set's root" in problem.message
+
+    def test_a_path_that_no_file_can_have_is_a_schema_error(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.inputs.indptr.path", "blob/\ud800"))
+        folder.write_lines(TRACES)
+        assert "contains half of a surrogate pair, which no file name can" in folder.only_problem().message
 
     def test_a_scalar_for_an_empty_shape_is_told_of_null(self, folder: Folder) -> None:
         folder.write(DEFINITION, edited(definition_plain(), "inputs.scale.shape", []))
@@ -589,7 +601,9 @@ class TestTexts:
 
     def test_names_that_no_terminal_shows(self, folder: Folder) -> None:
         folder.write(SOLUTION, json.dumps({**solution_plain(), "definition": "\ud800"}))
-        validate(folder.root).to_text().encode()
+        assert "contains half of a surrogate pair" in validate(folder.root).to_text()
+        folder.write(SOLUTION, json.dumps({**solution_plain(), "\ud800": 1})[:-1] + ', "\\ud800": 2}')
+        assert folder.only_problem().path == "$['\\ud800']"
 
 
 class TestFiles:
@@ -649,7 +663,7 @@ def damaged(draw: Callable[..., Any]) -> bytes:
         while isinstance(inner, dict) and inner:
             key = draw(st.sampled_from(sorted(inner)))
             if not isinstance(inner[key], dict) or draw(st.booleans()):
-                inner[key] = draw(VALUES)
+                inner[key] = copy.deepcopy(draw(VALUES))
                 break
             inner = inner[key]
     data = json.dumps(plain).encode()

@@ -8,12 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
-import attrs
-from fib_schema import BuildSpec
-
-FIELD = "compile_options"
+from fib_schema import BuildSpec, CompileOptions
 
 _VALUE = r"[\w.,:+\-]*"
 _FOLDER = r"(?!.*\.\.)[A-Za-z0-9_][\w./\-]*"
@@ -49,35 +45,18 @@ class InvalidOptions(ValueError):
     """Options that a solution may not have."""
 
 
-@attrs.frozen
-class CompileOptions:
-    """Flags behind our own, so that they win."""
-
-    cflags: tuple[str, ...] = ()
-    cuda_cflags: tuple[str, ...] = ()
-    ldflags: tuple[str, ...] = ()
-
-
 def compile_options(spec: BuildSpec) -> CompileOptions:
-    """A solution's flags.
+    """A solution's flags, which go behind our own, so that they win.
 
     Raises:
-        InvalidOptions: They are no lists of flags, or one is not allowed.
+        InvalidOptions: One is not allowed, or there is a kind of options that no builder knows.
     """
-    stated = getattr(spec, FIELD, None) or spec.unknown_fields.get(FIELD) or {}
-    if not isinstance(stated, Mapping):
-        raise InvalidOptions(f"spec.{FIELD} must be an object with lists of flags, got {stated!r}")
-    for name in stated:
-        if name not in _ALLOWED:
-            raise InvalidOptions(f"spec.{FIELD} has no {name!r} (it has {', '.join(_ALLOWED)})")
-    return CompileOptions(**{name: _flags(name, flags) for name, flags in stated.items()})
-
-
-def _flags(name: str, flags: Any) -> tuple[str, ...]:
-    if isinstance(flags, str) or not isinstance(flags, (list, tuple)):
-        raise InvalidOptions(f"spec.{FIELD}.{name} must be a list of flags, got {flags!r}")
-    for index, flag in enumerate(flags):
-        if not isinstance(flag, str) or not _ALLOWED[name].fullmatch(flag):
-            allowed = f"allowed are such as {_EXAMPLES[name]}"
-            raise InvalidOptions(f"spec.{FIELD}.{name}[{index}]: {flag!r} is not allowed; {allowed}")
-    return tuple(flags)
+    options = spec.compile_options or CompileOptions()
+    for name in options.unknown_fields:
+        raise InvalidOptions(f"spec.compile_options has no {name!r} (it has {', '.join(_ALLOWED)})")
+    for name, allowed in _ALLOWED.items():
+        for index, flag in enumerate(getattr(options, name)):
+            if not allowed.fullmatch(flag):
+                hint = f"allowed are such as {_EXAMPLES[name]}"
+                raise InvalidOptions(f"spec.compile_options.{name}[{index}]: {flag!r} is not allowed; {hint}")
+    return options

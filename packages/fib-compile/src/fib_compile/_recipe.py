@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import Definition, Solution
+from fib_schema import CompileOptions, Definition, Solution
 
 from ._cuda import InvalidArch, architectures, find_library, gencode_flags
 from ._dependencies import Dependency, MissingDependency, UnknownDependency, native_dependencies
 from ._digest import digest, framed
 from ._interface import interface_digest
-from ._options import CompileOptions, InvalidOptions, compile_options
+from ._options import InvalidOptions, compile_options
 from ._toolchain import Compiler, NoCompiler, find_cxx, find_nvcc
 from .builder import Limits
 from .errors import BuildError

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
     from .migration import MigrationReport, TargetNotEmpty, migrate
     from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
-    from .solution import BuildSpec, Solution, SourceFile, SupportedBindings, SupportedLanguages
+    from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
     from .trace_set import TraceSet
     from .validation import Report, validate
@@ -63,7 +63,7 @@ _MODULES = {
     ),
     "migration": "MigrationReport TargetNotEmpty migrate",
     "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
-    "solution": "BuildSpec Solution SourceFile SupportedBindings SupportedLanguages",
+    "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
     "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace",
     "trace_set": "TraceSet",
     "validation": "Report validate",
@@ -78,6 +78,7 @@ __all__ = [
     "AxisVar",
     "BlobError",
     "BuildSpec",
+    "CompileOptions",
     "ConstraintError",
     "Correctness",
     "DType",

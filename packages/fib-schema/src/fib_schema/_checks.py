@@ -15,6 +15,7 @@ from .errors import InvalidField
 E = TypeVar("E", bound=StrEnum)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DRIVE = re.compile(r"^[A-Za-z]:")
 _MAX_NAME_BYTES = 200  # leaves room for ".jsonl" and a hash below the usual 255
 
@@ -40,6 +41,8 @@ def component_problem(name: str) -> str | None:
         return f"{name!r} contains a control character"
     if _DRIVE.match(name):
         return f"{name!r} looks like a drive letter"
+    if not name.isascii() and _SURROGATE.search(name):
+        return f"{name!r} contains half of a surrogate pair, which no file name can"
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:
         return f"is longer than {_MAX_NAME_BYTES} bytes"
     return None

@@ -96,13 +96,24 @@ def _walk(folder: str, suffix: str, root: str, problems: list[Problem]) -> Itera
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.is_symlink() and not is_below(os.path.realpath(entry.path), root):
-                message = "is a link that leads out of the data set; copy the file instead"
-                problems.append(Problem(entry.path, "$", message))
+            if entry.is_symlink() and (problem := _link_problem(entry.path, folder, root)):
+                problems.append(Problem(entry.path, "$", problem))
             elif entry.is_dir():
                 yield from _walk(entry.path, suffix, root, problems)
             elif entry.name.endswith(suffix):
                 yield DataFile(entry.path, entry.stat().st_size)
+
+
+def _link_problem(path: str, folder: str, root: str) -> str | None:
+    """Say why a link is not followed, or None if it is."""
+    target = os.path.realpath(path)
+    if not is_below(target, root):
+        return "is a link that leads out of the data set; copy the file instead"
+    if not os.path.exists(target):
+        return "is a link to nothing; remove it"
+    if is_below(os.path.join(os.path.realpath(folder), ""), target):
+        return "is a link to a folder that it lies in; remove it"
+    return None
 
 
 def is_below(path: str, root: str) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import attrs
 
+from ._record import NO_FIELDS, FrozenDict
 from .errors import Problem, Severity
 
 MAX_PROBLEMS = 100_000
@@ -24,7 +24,7 @@ class Report:
     """What is wrong; each has a file, a line, a JSON path, what was found and what would do."""
     notices: tuple[Problem, ...] = ()
     """What is usable and still worth a look; never a reason to fail."""
-    counts: Mapping[str, int] = attrs.field(factory=lambda: MappingProxyType({}))
+    counts: Mapping[str, int] = NO_FIELDS
     """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and ``blobs`` were read."""
     omitted: int = 0
     """How many problems and notices are not listed, for there are too many."""
@@ -102,7 +102,7 @@ class Findings:
             message = f"{self._omitted[Severity.ERROR]} errors are behind more notices than a report lists"
             errors.append(Problem(root, "$", message, code="omitted"))
         kinds = ("definitions", "solutions", "workloads", "traces", "blobs")
-        counts = MappingProxyType({kind: self.counts[kind] for kind in kinds})
+        counts = FrozenDict({kind: self.counts[kind] for kind in kinds})
         return Report(root, tuple(errors), tuple(notices), counts, sum(self._omitted.values()))
 
 

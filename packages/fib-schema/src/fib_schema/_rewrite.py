@@ -140,7 +140,10 @@ class Rewriter:
 
     def _log(self, name: str) -> str | None:
         """The text of a log file of the set."""
-        path = os.path.realpath(os.path.join(self._root, name)) if "\0" not in name else ""
+        try:
+            path = os.path.realpath(os.path.join(self._root, name))
+        except ValueError:  # no file can bear that name
+            return None
         if not is_below(path, os.path.realpath(self._root)) or not os.path.isfile(path):
             return None
         if os.path.getsize(path) > _MAX_LOG_BYTES:

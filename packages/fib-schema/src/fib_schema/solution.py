@@ -5,6 +5,7 @@ Source: the schema of the public flashinfer-trace data set.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Any
 
@@ -62,6 +63,23 @@ class SourceFile(Record):
     content: str = attrs.field(validator=_checks.text, repr=False)
 
 
+def _flags() -> tuple[str, ...]:
+    flags: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    return flags
+
+
+@attrs.frozen
+class CompileOptions(Record):
+    """Compiler flags that a solution asks for. Which of them it may have, its builder decides."""
+
+    cflags: tuple[str, ...] = _flags()
+    """For the C++ compiler."""
+    cuda_cflags: tuple[str, ...] = _flags()
+    """For nvcc."""
+    ldflags: tuple[str, ...] = _flags()
+    """For the linker."""
+
+
 @attrs.frozen
 class BuildSpec(Record):
     """How to build a solution and how to call it."""
@@ -76,6 +94,9 @@ class BuildSpec(Record):
     binding: SupportedBindings | None = attrs.field(
         default=None,
         converter=_binding,
+    )
+    compile_options: CompileOptions | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_checks.instance_of(CompileOptions))
     )
 
     def __attrs_post_init__(self) -> None:
@@ -140,12 +161,13 @@ class Solution(Record):
         """A hash (64 hexadecimal digits) of everything that changes what the solution does.
 
         The definition, language, entry point, binding, passing style, target hardware,
-        dependencies, and every path and content; not the name, the author and the description.
+        dependencies, compile options, and every path and content; not the name, the author and the description.
         Fields that this version does not know count too, for they may change behaviour.
         """
         import hashlib
 
         spec = self.spec
+        options = spec.compile_options or CompileOptions()
         parts = [
             self.definition,
             spec.language,
@@ -154,7 +176,9 @@ class Solution(Record):
             "dps" if spec.destination_passing_style else "value",
             framed(sorted(spec.target_hardware)),
             framed(sorted(spec.dependencies)),
-            repr(sorted(spec.unknown_fields.items())),
+            framed(framed(flags) for flags in (options.cflags, options.cuda_cflags, options.ldflags)),
+            _canonical(options.unknown_fields),
+            _canonical(spec.unknown_fields),
             framed(part for s in sorted(self.sources, key=_path) for part in (s.path, s.content)),
         ]
         return hashlib.sha256(framed(parts)).hexdigest()
@@ -162,6 +186,11 @@ class Solution(Record):
     def with_unique_name(self) -> Solution:
         """A copy whose name ends in ``_`` and the first 8 digits of the hash."""
         return attrs.evolve(self, name=f"{self.name}_{self.hash()[:8]}")
+
+
+def _canonical(fields: FrozenDict[str, Any]) -> str:
+    """Text that equal fields share, whatever their order."""
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def _path(source: SourceFile) -> str:

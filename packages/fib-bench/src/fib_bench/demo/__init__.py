@@ -63,7 +63,7 @@ _KERNELS = (
             "rmsnorm_torch": "torch_norm.py",
             "rmsnorm_triton": "triton_rows.py",
             "rmsnorm_cpp": "rows.cpp",
-            "rmsnorm_forgets_the_weight": "wrong.py",
+            "rmsnorm_without_weight": "wrong.py",
         },
         description="Root-mean-square normalisation of rows, with eps 1e-6.",
     ),
