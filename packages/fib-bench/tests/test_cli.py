@@ -214,7 +214,7 @@ def test_an_interrupted_run_keeps_its_traces_and_leaves_no_process(
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_run_leaves_no_process(
+def test_a_killed_run_leaves_no_process_and_no_folder(
     make_data_set: MakeDataSet,
     make_solution: MakeSolution,
     tmp_path: Path,
@@ -226,10 +226,12 @@ def test_a_killed_run_leaves_no_process(
     os.mkfifo(fifo)
     hang = make_solution(f"open({str(fifo)!r}, 'w').close()\nwhile True: pass", name="hangs")
     command = [sys.executable, "-m", "fib_bench.cli", "run", str(make_data_set(hang))]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         fifo.read_text()
         process.send_signal(signal_number)
         assert process.stderr is not None
         process.stderr.read()  # ends when the last of them has ended
     assert process.returncode == -signal_number
     assert survivors() == {}
+    assert list(tmp_path.glob("fib-worker-*")) == []

@@ -143,6 +143,8 @@ def append(root: Path) -> dict[str, float]:
         names = dict.fromkeys(t.definition for t in traces)
         target.add_definitions([source.definitions[name] for name in names])
         target.add_solutions([s for name in names for s in source.solutions[name]])
+        first_of_file = {(t.definition, t.solution): t for t in reversed(traces)}
+        target.add_traces(first_of_file.values())  # files are made before, for that syncs folders too
         os.fdatasync = fdatasync
         total = seconds_of(lambda: [target.add_traces([trace]) for trace in traces])
     count = len(traces)

@@ -177,7 +177,7 @@ class TestReport:
     def test_it_crosses_a_process_border(self, folder: Folder) -> None:
         folder.write(WORKLOADS, "{}\n")
         report = validate(folder.root)
-        assert pickle.loads(pickle.dumps(report)) == report  # noqa: S301 our own
+        assert pickle.loads(pickle.dumps(report)) == report
 
     def test_text_form_has_a_line_per_problem(self, folder: Folder) -> None:
         folder.write("definitions/README.txt", "words")

@@ -80,6 +80,10 @@ def _converter(*, detailed: bool) -> Converter:
         lambda t: _mapping(converter, t.__args__[1], detailed),
     )
     converter.register_structure_hook_factory(
+        lambda t: getattr(t, "__origin__", None) is tuple and t.__args__[1:] == (...,),
+        lambda t: _sequence(converter, t.__args__[0], detailed),
+    )
+    converter.register_structure_hook_factory(
         lambda t: isinstance(t, type) and issubclass(t, Record),
         lambda cls: _record(converter, cls, detailed),
     )
@@ -177,6 +181,21 @@ def _mapping(converter: Converter, item_kind: Any, detailed: bool) -> Hook:
         return FrozenDict(inner(value, dict[str, item_kind]))
 
     return explained if detailed else fast
+
+
+def _sequence(converter: Converter, item_kind: Any, detailed: bool) -> Hook:
+    """Lists alone: a string would be taken for its letters, an object for its keys."""
+    inner = converter.get_structure_hook(list[item_kind])
+    item = converter.get_structure_hook(item_kind)
+
+    def hook(value: Any, _: Any) -> Any:
+        if type(value) is not list:
+            raise TypeError(f"expected a list, got {describe(value)}")
+        if detailed:
+            return tuple(inner(value, list[item_kind]))
+        return tuple([item(entry, item_kind) for entry in value])
+
+    return hook
 
 
 def _record(converter: Converter, cls: type[Record], detailed: bool) -> Hook:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -42,12 +43,14 @@ def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _import_ahead()
+    server = Server(channel)
     try:
-        Server(channel).serve()
+        server.serve()
     except ChannelClosed:
         pass  # the judge is gone; leave with everything that was started for it
     finally:
         _kill_descendants()
+        server.remove_folders()
 
 
 def _import_ahead() -> None:
@@ -69,7 +72,7 @@ class Server:
         self._channel = channel
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         self._selector = selectors.DefaultSelector()
-        self._workers: set[int] = set()
+        self._workers: dict[int, str] = {}
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup_end = wakeup_end
         signal.set_wakeup_fd(wakeup_end)
@@ -88,6 +91,11 @@ class Server:
                     os.read(self._wakeup, 4096)
             self._answer()
             self._reap()
+
+    def remove_folders(self) -> None:
+        """Remove the folders of workers that ran when the judge went away: it may have been killed."""
+        for folder in self._workers.values():
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _answer(self) -> None:
         while (request := self._receiver.take()) is not None:
@@ -108,7 +116,7 @@ class Server:
             self._become_worker(channel, output, folder)
         os.close(channel)
         os.close(output)
-        self._workers.add(pid)
+        self._workers[pid] = folder
         send(self._channel, Spawned(pid))
 
     def _become_worker(self, channel: int, output: int, folder: str) -> None:
@@ -134,7 +142,7 @@ class Server:
         while (ended := _wait()) is not None:
             pid, wait_status = ended
             if pid in self._workers:
-                self._workers.remove(pid)
+                del self._workers[pid]
                 send(self._channel, Exited(pid, wait_status, self._kill_strays(pid)))
 
     def _kill_strays(self, group: int) -> int:
