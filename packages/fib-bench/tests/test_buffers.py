@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 LAYOUTS = st.builds(
     TensorLayout,
-    st.sampled_from([str(dtype) for dtype in DType]),
+    st.sampled_from([str(dtype) for dtype in DType if dtype is not DType.FLOAT4_E2M1]),  # torch 2.8 brought that
     st.lists(st.integers(0, 7), max_size=4).map(tuple),
 )
 

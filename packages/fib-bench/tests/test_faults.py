@@ -213,6 +213,17 @@ def test_killing_the_server_costs_one_evaluation(judged: Callable[..., Evaluatio
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
 
 
+def test_a_worker_that_would_outlive_the_server_is_killed(judged: Callable[..., Evaluation]) -> None:
+    code = (
+        "import ctypes, os, time\n"
+        "def run(x):\n"
+        "    ctypes.CDLL(None).prctl(1, 0)\n"  # PR_SET_PDEATHSIG: no signal when the parent dies
+        "    os.kill(os.getppid(), 9)\n"
+        "    time.sleep(1e6)\n"
+    )
+    assert judged(code).status is EvaluationStatus.RUNTIME_ERROR
+
+
 def test_killing_the_server_and_going_on_does_not_stop_the_run(judged: Callable[..., Evaluation]) -> None:
     """Whether it passes depends on who is faster; the next one passes in any case."""
     judged("import os\ndef run(x):\n    os.kill(os.getppid(), 9)\n    return x * 2")

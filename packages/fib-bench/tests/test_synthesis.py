@@ -200,7 +200,7 @@ NAMES = [
 
 @given(
     name=st.sampled_from(NAMES),
-    dtype=st.sampled_from(list(DType)),
+    dtype=st.sampled_from([dtype for dtype in DType if dtype is not DType.FLOAT4_E2M1]),  # torch 2.8 brought that
     rank=st.integers(0, 4),
     is_scalar=st.booleans(),
     size=st.integers(0, 5),

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
+from fib_compile.device import is_cuda_available
+from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
+
+IN_A_CHILD = """
+import sys, torch
+from fib_compile import BuilderRegistry
+from fib_schema import Definition, Solution, parse_json
+
+definition, solution = sys.stdin.read().split("\\0")
+runnable = BuilderRegistry.get_instance().build(parse_json(definition, Definition), parse_json(solution, Solution))
+x = torch.arange(200, dtype=torch.float32, device=sys.argv[1]).reshape(50, 4)
+assert torch.equal(runnable.call_value_returning(x), x + 1)
+print(runnable.metadata.build_type)
+"""
 
 FAST_CPP = """
 #include <tvm/ffi/c_api.h>
@@ -97,3 +113,29 @@ def fast_cpp(make_solution: Callable[..., Solution]) -> Callable[..., Solution]:
         return make_solution({"kernel.cpp": text}, language="cpp", dps=True, **fields)
 
     return make
+
+
+@pytest.fixture
+def run_in_child(definition: Definition) -> Callable[..., str]:
+    """Build a solution of ``add_one`` and check what it computes, in a fresh process; returns the builder's name."""
+
+    def run(solution: Solution, *, device: str = "cpu", **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", IN_A_CHILD, device],
+            input=f"{format_json(definition)}\0{format_json(solution)}",
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture
+def needs_gpu() -> None:
+    """Skip where there is no CUDA device."""
+    if not is_cuda_available():
+        pytest.skip("needs a CUDA device")

@@ -11,7 +11,6 @@ import torch
 from fib_compile import BuildError, TVMFFIBuilder
 from fib_compile._cuda import find_library
 from fib_compile._toolchain import Compiler, find_nvcc
-from fib_compile.device import is_cuda_available
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
@@ -84,7 +83,7 @@ def test_an_error_of_nvcc_is_shown(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not is_cuda_available() or not has_toolchain(), reason="needs a CUDA device and nvcc")
+@pytest.mark.usefixtures("needs_gpu")
 def test_a_kernel_computes(definition: Definition, cuda_solution: Solution) -> None:
     x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
 

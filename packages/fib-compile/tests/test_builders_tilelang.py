@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from fib_compile import PythonBuilder, TileLangBuilder, jit_environment
-from fib_schema import Definition, Solution, format_json
+from fib_schema import Solution
 
 KERNEL = """
 import tilelang
@@ -34,17 +31,15 @@ def run(x, y):
     compiled(*x.shape)(x, y)
 """
 
-CHILD = """
-import sys, torch
-from fib_compile import BuilderRegistry
-from fib_schema import Definition, Solution, parse_json
+ON_A_DEVICE = (
+    KERNEL.replace('target="c"', 'target="cuda"')
+    .replace("Kernel(1) as _", "Kernel(1, threads=128)")
+    .replace("T.grid", "T.Parallel")
+)
 
-definition, solution = sys.stdin.read().split("\\0")
-runnable = BuilderRegistry.get_instance().build(parse_json(definition, Definition), parse_json(solution, Solution))
-x = torch.arange(200, dtype=torch.float32).reshape(50, 4)
-assert torch.equal(runnable.call_value_returning(x), x + 1)
-print(runnable.metadata.build_type)
-"""
+needs_tilelang = pytest.mark.skipif(
+    find_spec("tilelang") is None, reason="needs tilelang: pip install 'fib-compile[tilelang]'"
+)
 
 
 def test_tilelang_solutions_alone_are_taken(make_solution: Callable[..., Solution]) -> None:
@@ -60,19 +55,23 @@ def test_without_tilelang_the_builder_says_what_to_install() -> None:
     assert TileLangBuilder.unavailable_reason() == "tilelang is not installed; install 'fib-compile[tilelang]'"
 
 
-@pytest.mark.skipif(find_spec("tilelang") is None, reason="needs the extra 'tilelang'")
-def test_a_kernel_compiles_to_c_and_runs(definition: Definition, make_solution: Callable[..., Solution]) -> None:
+@needs_tilelang
+def test_a_kernel_compiles_to_c_and_runs(
+    make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
+) -> None:
     solution = make_solution(KERNEL, language="tilelang", dps=True)
     own_cache = jit_environment(solution)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=f"{format_json(definition)}\0{format_json(solution)}",
-        env={**os.environ, **own_cache},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "tilelang"
+    assert run_in_child(solution, **own_cache) == "tilelang"
     assert any(Path(own_cache["TILELANG_CACHE_DIR"]).iterdir())
+
+
+@needs_tilelang
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_gpu")
+def test_a_kernel_compiles_and_runs_on_a_device(
+    make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
+) -> None:
+    solution = make_solution(ON_A_DEVICE, language="tilelang", dps=True)
+
+    assert run_in_child(solution, device="cuda:0", **jit_environment(solution)) == "tilelang"

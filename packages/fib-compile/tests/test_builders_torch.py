@@ -22,6 +22,23 @@ at::Tensor AddOne(const at::Tensor& x) { return x.add(1); }
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &AddOne); }
 """
 
+CUDA = """
+#include <ATen/cuda/CUDAContext.h>
+#include <torch/csrc/utils/pybind.h>
+
+__global__ void Kernel(const float* x, float* y, int64_t n) {
+  int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (i < n) y[i] = x[i] + 1;
+}
+
+void AddOne(const at::Tensor& x, at::Tensor& y) {
+  auto stream = at::cuda::getCurrentCUDAStream();
+  Kernel<<<(x.numel() + 255) / 256, 256, 0, stream>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+}
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &AddOne); }
+"""
+
 FAST = """
 #include <Python.h>
 
@@ -73,3 +90,12 @@ def test_a_missing_function_lists_what_is_exported(definition: Definition, make_
 def test_sources_without_a_module_say_what_is_missing(definition: Definition, make_solution: MakeSolution) -> None:
     with pytest.raises(BuildError, match="is PYBIND11_MODULE"):
         TorchBuilder().build(definition, solution_of("int x;\n", make_solution))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_gpu")
+def test_a_cuda_extension_computes(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution({"kernel.cu": CUDA}, language="cuda", binding="torch", dps=True)
+    x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
+
+    assert torch.equal(TorchBuilder().build(definition, solution).call_value_returning(x), x + 1)

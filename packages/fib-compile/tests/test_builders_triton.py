@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
-from fib_compile import PythonBuilder, TritonBuilder
-from fib_schema import Solution, format_json
+from fib_compile import PythonBuilder, TritonBuilder, jit_environment
+from fib_schema import Solution
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra 'triton'")
 
@@ -30,18 +28,6 @@ def run(x, y):
     add_one[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
 """
 
-CHILD = """
-import sys, torch
-from fib_compile import BuilderRegistry
-from fib_schema import Definition, Solution, parse_json
-
-definition, solution = sys.stdin.read().split("\\0")
-runnable = BuilderRegistry.get_instance().build(parse_json(definition, Definition), parse_json(solution, Solution))
-x = torch.arange(200, dtype=torch.float32).reshape(50, 4)
-assert torch.equal(runnable.call_value_returning(x), x + 1)
-print(runnable.metadata.build_type)
-"""
-
 
 def test_triton_solutions_alone_are_taken(make_solution: Callable[..., Solution]) -> None:
     solution = make_solution(KERNEL, language="triton", dps=True)
@@ -50,16 +36,21 @@ def test_triton_solutions_alone_are_taken(make_solution: Callable[..., Solution]
     assert not PythonBuilder().can_build(solution)
 
 
-def test_a_kernel_runs_through_the_interpreter(definition, make_solution: Callable[..., Solution]) -> None:  # type: ignore[no-untyped-def]
+def test_a_kernel_runs_through_the_interpreter(
+    make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
+) -> None:
     solution = make_solution(KERNEL, language="triton", dps=True)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        input=f"{format_json(definition)}\0{format_json(solution)}",
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "triton"
+    assert run_in_child(solution, TRITON_INTERPRET="1") == "triton"
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("needs_gpu")
+def test_a_kernel_compiles_and_runs_on_a_device(
+    make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
+) -> None:
+    solution = make_solution(KERNEL, language="triton", dps=True)
+    own_cache = jit_environment(solution)
+
+    assert run_in_child(solution, device="cuda:0", **own_cache) == "triton"
+    assert any(Path(own_cache["TRITON_CACHE_DIR"]).iterdir())

@@ -49,7 +49,7 @@ def test_the_lists_of_devices_agree() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not is_cuda_available(), reason="needs a CUDA device")
+@pytest.mark.usefixtures("needs_gpu")
 def test_a_cuda_device_is_called_what_torch_calls_it() -> None:
     assert hardware_from_device("cuda:0") == torch.cuda.get_device_name(0)
 

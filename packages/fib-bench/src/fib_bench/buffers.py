@@ -57,7 +57,8 @@ class Arena:
     def __init__(self, descriptor: int, size_bytes: int) -> None:
         self.descriptor = descriptor
         self.size_bytes = size_bytes
-        self._bytes = torch.frombuffer(mmap.mmap(descriptor, size_bytes), dtype=torch.uint8)
+        self._map = mmap.mmap(descriptor, size_bytes)
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @classmethod
     def allocate(cls, size_bytes: int) -> Arena:
@@ -80,7 +81,7 @@ class Arena:
 
     def checksum(self) -> int:
         """A checksum of all bytes, to notice writes."""
-        return zlib.crc32(self._bytes.numpy().data)
+        return zlib.crc32(self._map)
 
     def overwrite(self, other: Arena) -> None:
         """Copy all bytes of an arena of the same size, those between tensors too."""

@@ -87,7 +87,7 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor in a dtype that can be converted to float64 and tells all its values apart."""
     if tensor.dtype is torch.bool:
         return tensor.view(torch.uint8)
-    if tensor.dtype is torch.float4_e2m1fn_x2:
+    if str(tensor.dtype) == "torch.float4_e2m1fn_x2":  # which older versions of torch do not have
         pairs = tensor.view(torch.uint8).to(torch.int64)
         values = torch.tensor(_FLOAT4)
         return torch.stack([values[pairs & 0xF], values[pairs >> 4]], dim=-1).flatten(-2)

@@ -187,7 +187,7 @@ def send(channel: socket.socket, message: msgspec.Struct, descriptors: tuple[int
         raise ChannelClosed(str(error)) from error
 
 
-def is_readable(channel: socket.socket, seconds: float) -> bool:
+def is_readable(channel: socket.socket | int, seconds: float) -> bool:
     """Wait for something to read; unlike `select`, this knows descriptors above 1023."""
     poll = select.poll()
     poll.register(channel, select.POLLIN)

@@ -80,14 +80,20 @@ def dependency_name(text: str) -> str:
 
 def _cuda_library(name: str, header: str, package: str) -> Callable[[], Dependency]:
     def resolve() -> Dependency:
-        include = next((folder for folder in cuda_folders("include") if (folder / header).is_file()), None)
+        include = _header_folder(header)
         library = next((file for folder in cuda_folders("lib") for file in sorted(folder.glob(f"lib{name}.so*"))), None)
         if include is None or library is None:
             wanted = f"needs {header} and lib{name}.so, which neither CUDA_HOME nor PyPI's packages have"
             raise MissingDependency(f"dependency {name!r} {wanted}; install {package!r}")
-        return Dependency(name, _version_in(include / header) or library.name, (str(include),), (library,))
+        runtime = _header_folder("cuda_runtime_api.h")  # which a package of its own may hold
+        includes = [str(folder) for folder in dict.fromkeys((include, runtime)) if folder]
+        return Dependency(name, _version_in(include / header) or library.name, tuple(includes), (library,))
 
     return resolve
+
+
+def _header_folder(header: str) -> Path | None:
+    return next((folder for folder in cuda_folders("include") if (folder / header).is_file()), None)
 
 
 def _cutlass() -> Dependency:

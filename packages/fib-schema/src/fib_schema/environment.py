@@ -18,5 +18,5 @@ def get_fib_cache_path() -> Path:
 
 def _path_variable(variable: str, folder: str) -> Path:
     if value := os.environ.get(variable):
-        return Path(value).expanduser()
+        return Path(value).expanduser().absolute()  # what is started elsewhere sees the same
     return Path.home() / ".cache" / "flashinfer_bench" / folder

@@ -246,6 +246,7 @@ class Worker:
     def __init__(self, server: WorkerServer, pid: int, channel: socket.socket, output: int, folder: Path) -> None:
         self._server = server
         self.pid = pid
+        self._handle = _open_process(pid)
         self._channel = channel
         self._receiver = Receiver(channel, WorkerReply, MAX_REPLY_BYTES)
         self._output = output
@@ -311,11 +312,14 @@ class Worker:
         if self._is_closed:
             return
         self._kill()
+        self._end_orphan()
         self._drain()
         self._is_closed = True
         self._selector.close()
         self._channel.close()
         os.close(self._output)
+        if self._handle is not None:
+            os.close(self._handle)
         self._server.forget(self.pid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -367,8 +371,9 @@ class Worker:
 
     def _ask_for_stack(self) -> None:
         """Have the worker print where it hangs, if it still can."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
+        if self._handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
         end = time.monotonic() + _STACK_SECONDS
         while (left := end - time.monotonic()) > 0 and not self._has_ended():
             self._wait(left)
@@ -388,6 +393,14 @@ class Worker:
         except (ChannelClosed, ProtocolError, OSError):
             self._server.close()  # takes every worker with it
 
+    def _end_orphan(self) -> None:
+        """Kill a worker whose server has died; the system does so too, unless a solution has told it not to."""
+        if self._has_ended() or self._handle is None:
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            is_readable(self._handle, _EXIT_SECONDS)  # it is when the process has ended
+
     def _end_in_words(self) -> str:
         ended = self._server.exit_of(self.pid)
         if self._reason_to_kill is not None:
@@ -400,3 +413,11 @@ class Worker:
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
         status = os.WEXITSTATUS(ended.wait_status)
         return f"the worker exited with status {status} before it answered"
+
+
+def _open_process(pid: int) -> int | None:
+    """A descriptor that stands for a process, whatever becomes of its number; None if it has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None

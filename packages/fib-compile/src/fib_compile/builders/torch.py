@@ -17,6 +17,7 @@ from typing import Any
 
 from fib_schema import Solution, SupportedBindings, SupportedLanguages
 
+from .._cuda import cuda_folders
 from .._native import NativeBuilder
 from .._recipe import Recipe, Toolkit
 from ..errors import BuildError
@@ -56,7 +57,7 @@ class TorchBuilder(NativeBuilder):
 
         root = Path(torch.__file__).parent
         python = sysconfig.get_path("include")
-        includes = (root / "include", root / "include" / "torch" / "csrc" / "api" / "include", python)
+        includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", python]
         flags = (
             "-std=c++20",
             "-DTORCH_API_INCLUDE_EXTENSION_H",
@@ -66,6 +67,7 @@ class TorchBuilder(NativeBuilder):
         names = ["c10", "torch_cpu", "torch", "torch_python"]
         if recipe.has_cuda:
             names += ["c10_cuda", "torch_cuda"]
+            includes += [path for path in cuda_folders("include") if path.is_dir()]  # torch's headers want cuSPARSE's
         return Toolkit(tuple(map(str, includes)), flags, (f"-L{root / 'lib'}", *(f"-l{name}" for name in names)))
 
     def load(self, library: Path, recipe: Recipe, solution: Solution) -> Any:
