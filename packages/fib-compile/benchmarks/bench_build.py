@@ -1,6 +1,6 @@
-"""Times what a user of fib-compile waits for, and prints one line for each number.
+"""Times what a user of fib-compile waits for, and prints a table in Markdown.
 
-Run it with ``python packages/fib-compile/benchmarks/bench_build.py [--solutions 40]`` on an idle machine.
+Run it with ``python packages/fib-compile/benchmarks/bench_build.py`` on an idle machine; it takes some minutes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from fib_compile import BuilderRegistry
 from fib_compile.ahead import BuildState
+from fib_compile.device import library_versions
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
 CPP = """
@@ -72,9 +76,10 @@ def load_all(make: Callable[[int], Solution], count: int) -> None:
 
 
 def compile_all(count: int) -> None:
-    """Child: how many of the solutions were compiled by this process."""
+    """Child: the solutions that this process compiled itself."""
     outcomes = BuilderRegistry.get_instance().build_many([(DEFINITION, cpp(n)) for n in range(count)], jobs=1)
-    print(json.dumps(sum(outcome.state is BuildState.BUILT for outcome in outcomes)))
+    assert all(outcome.state is not BuildState.FAILED for outcome in outcomes)
+    print(json.dumps([outcome.solution.name for outcome in outcomes if outcome.state is BuildState.BUILT]))
 
 
 def _start(name: str, cache: Path, count: int) -> subprocess.Popen[str]:
@@ -84,9 +89,9 @@ def _start(name: str, cache: Path, count: int) -> subprocess.Popen[str]:
     )
 
 
-def _finish(child: subprocess.Popen[str]) -> float:
+def _finish(child: subprocess.Popen[str]) -> Any:
     output, _ = child.communicate()
-    return float(json.loads(output))
+    return json.loads(output)
 
 
 def _ahead(cache: Path, count: int, jobs: int) -> float:
@@ -113,30 +118,43 @@ def _hit_us() -> float:
     return (best - empty) / count * 1e6
 
 
+def _race(cache: Path, count: int) -> str:
+    children = [_start("compile", cache, count) for _ in range(8)]
+    compiled = [name for child in children for name in _finish(child)]
+    assert len(compiled) == len(set(compiled)), "a solution was compiled twice"
+    return f"{len(compiled)} compilations"
+
+
+def _rows(root: Path, solutions: int, raced: int) -> Iterator[tuple[str, str]]:
+    yield "`import fib_compile`", f"{_import_ms():.0f} ms"
+    yield "build again in the same process", f"{_hit_us():.2f} us"
+    one, two = (_ahead(root / f"jobs{jobs}", solutions, jobs) for jobs in (1, 2))
+    title = f"{solutions} C++ solutions ahead of time, one by one / `-j 2`"
+    yield title, f"{one:.1f} s / {two:.1f} s ({one / two:.2f} times as fast)"
+    times = [_finish(_start("cpp", root / "jobs1", solutions)) for _ in range(3)]
+    yield "C++ from the cache, fresh process, imports aside", f"{min(times):.2f} ms"
+    _finish(_start("python", root / "python", solutions))
+    times = [_finish(_start("python", root / "python", solutions)) for _ in range(3)]
+    yield "Python from the cache, fresh process, imports aside", f"{min(times):.2f} ms"
+    yield f"8 processes that build the same {raced} C++ solutions", _race(root / "race", raced)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--solutions", type=int, default=40)
+    parser.add_argument("--raced", type=int, default=50)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    count: int = options.solutions
     if options.child:
-        children = {"cpp": lambda: load_all(cpp, count), "python": lambda: load_all(python, count)}
-        children.get(options.child, lambda: compile_all(count))()
+        children = {"cpp": partial(load_all, cpp), "python": partial(load_all, python), "compile": compile_all}
+        children[options.child](options.solutions)
         return
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, {library_versions()}\n", flush=True)
+    print("| what | time |\n| --- | --- |", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        print(f"import fib_compile: {_import_ms():.0f} ms")
-        one, two = (_ahead(root / f"jobs{jobs}", count, jobs) for jobs in (1, 2))
-        print(
-            f"{count} C++ solutions ahead of time: {one:.1f} s one by one, {two:.1f} s two at once ({one / two:.2f}x)"
-        )
-        print(f"C++ from the cache, fresh process: {_finish(_start('cpp', root / 'jobs1', count)):.2f} ms each")
-        _finish(_start("python", root / "python", count))
-        print(f"Python from the cache, fresh process: {_finish(_start('python', root / 'python', count)):.2f} ms each")
-        print(f"in-process hit: {_hit_us():.3f} us")
-        children = [_start("compile", root / "race", count) for _ in range(8)]
-        compiled = sum(_finish(child) for child in children)
-        print(f"8 processes, {count} C++ solutions: {compiled:.0f} compilations")
+        os.environ["FIB_CACHE_PATH"] = folder
+        for title, result in _rows(Path(folder), options.solutions, options.raced):
+            print(f"| {title} | {result} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -260,9 +260,8 @@ class Judge:
         except _Rejected as error:
             return self._evaluation(solution, error.status, _log(error.message, worker))
         except WorkerLost as lost:
-            status = EvaluationStatus.TIMEOUT if lost.is_timeout else EvaluationStatus.COMPILE_ERROR
             message = f"while the solution was built: {lost}"
-            return self._evaluation(solution, status, _log(message, worker))
+            return self._evaluation(solution, _status_of(lost), _log(message, worker))
         return None
 
     def _evaluate_one(
