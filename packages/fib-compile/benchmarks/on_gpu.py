@@ -243,7 +243,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         cached: Mapping[str, Any] = row.get("cached") or {}
         error = f"{cached['max_error']:.1e}" if cached else ""
-        cells = (row["kernel"], cached.get("builder", ""), row["result"], error, _times(row.get("cold")), _times(cached))
+        cells = (
+            row["kernel"],
+            cached.get("builder", ""),
+            row["result"],
+            error,
+            _times(row.get("cold")),
+            _times(cached),
+        )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

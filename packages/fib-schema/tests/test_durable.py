@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from fib_schema import DataWarning, TraceSet
+from fib_schema import DataWarning, TraceSet, append_jsonl_file
 from fib_schema._durable import append_lines, create_file, replace_file
 
 PROGRAM = """
@@ -115,7 +115,8 @@ def test_a_batch_goes_to_all_files_or_to_none(tmp_path):
 
 
 def test_an_empty_batch_touches_nothing(tmp_path):
-    append_lines({str(tmp_path / "a.jsonl"): []})
+    append_lines({})
+    append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 

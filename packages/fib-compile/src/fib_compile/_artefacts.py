@@ -47,13 +47,18 @@ class ArtefactStore:
 
     root: Path
 
-    def find(self, key: str, compiler: str | None) -> Path | None:
-        """The verified library for a key: made by that compiler, or by any where it is None."""
-        folders = [self.root / key / compiler] if compiler else self._variants(key)
-        for folder in folders:
-            if is_intact(folder):
-                return folder / LIBRARY
-        return None
+    def find(self, key: str, compiler: str) -> Path | None:
+        """The verified library for a key that was made by a compiler."""
+        folder = self.root / key / compiler
+        return folder / LIBRARY if is_intact(folder) else None
+
+    def find_all(self, key: str) -> list[Path]:
+        """The verified libraries for a key, whatever compiler made them."""
+        folder = self.root / key
+        if not folder.is_dir():
+            return []
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX))
+        return [library for name in names if (library := self.find(key, name))]
 
     def facts(self, library: Path) -> Mapping[str, Any]:
         """What the builder noted about a library when it made it."""
@@ -136,12 +141,6 @@ class ArtefactStore:
 
     def _failure(self, key: str, compiler: str) -> Path:
         return self.root / FAILURES / f"{key}-{compiler}.json"
-
-    def _variants(self, key: str) -> list[Path]:
-        folder = self.root / key
-        if not folder.is_dir():
-            return []
-        return sorted(path for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX))
 
 
 def is_intact(folder: Path) -> bool:

@@ -1,4 +1,7 @@
-"""Compiles and links sources into one shared library, and explains a failure."""
+"""Compiles and links sources into one shared library, and explains a failure.
+
+Each command is bounded in time and memory, writes its output to a file, and leaves no children behind.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import os
 import re
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
 
-from ._process import CommandTimeout, run_logged
 from .builder import Limits
 
 _ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
@@ -34,6 +38,10 @@ class CompileError(Exception):
     lines: tuple[str, ...]
     is_final: bool
     """Whether the sources are at fault, and not this machine's memory, disk or patience."""
+
+
+class CommandTimeout(Exception):
+    """A command ran longer than it may; it was killed with all its children."""
 
 
 @attrs.frozen
@@ -85,7 +93,7 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
     own = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run side by side
     own.write_text(f"$ {shlex.join(command)}\n", "utf-8")
     try:
-        code: int | None = run_logged(command, job.folder, own, job.limits)
+        code: int | None = _run_logged(command, job.folder, own, job.limits)
     except CommandTimeout:
         code = None
     output = own.read_text("utf-8", "replace")
@@ -99,3 +107,32 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
     lines = error_lines(output) if code is not None else (f"killed after {job.limits.seconds:.0f} s",)
     is_final = code is not None and code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
     raise CompileError(shlex.join(command), code, lines, is_final)
+
+
+def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits) -> int:
+    """Run a command in a folder, append its output to a log, and return its exit code.
+
+    Raises:
+        CommandTimeout: It ran into the limit.
+        OSError: It cannot be started.
+    """
+    if limits.memory_bytes is not None:
+        command = ("/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"', str(limits.memory_bytes // 1024), *command)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "LC_ALL": "C"},  # messages in one language, so that errors are found in them
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limits.seconds)
+        except subprocess.TimeoutExpired as error:
+            raise CommandTimeout from error
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()

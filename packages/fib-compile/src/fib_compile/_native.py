@@ -55,10 +55,8 @@ class NativeBuilder(Builder):
             BuildError: It does not compile or load, or the cache cannot be written.
         """
         recipe = make_recipe(self, definition, solution)
-        library, _ = self._library(recipe, solution, Limits())
-        if recipe.has_cuda or solution.spec.dependencies:
-            preload(ArtefactStore(self.build_folder).facts(library)["libraries"])
-        function = self.load(library, recipe, solution)
+        libraries, _ = self._libraries(recipe, solution, Limits())
+        library, function = self._load_first(libraries, recipe, solution)
         metadata = RunnableMetadata(
             self.name,
             definition.name,
@@ -75,25 +73,42 @@ class NativeBuilder(Builder):
         Raises:
             BuildError: It does not compile, or the cache cannot be written.
         """
-        return self._library(make_recipe(self, definition, solution), solution, limits)[1]
+        return self._libraries(make_recipe(self, definition, solution), solution, limits)[1]
 
-    def _library(self, recipe: Recipe, solution: Solution, limits: Limits) -> tuple[Path, bool]:
-        """The library, and whether it was compiled just now."""
-        try:
-            return self._find_or_compile(recipe, solution, limits)
-        except OSError as error:
-            raise BuildError(solution.name, self.name, cache_problem(self.build_folder, error)) from error
+    def _load_first(self, libraries: list[Path], recipe: Recipe, solution: Solution) -> tuple[Path, Any]:
+        """The first library that loads, and its entry function."""
+        *others, last = libraries
+        for library in others:
+            try:
+                return library, self._load(library, recipe, solution)
+            except BuildError:
+                continue  # made by a compiler for other machines than this one; the last one's error is raised
+        return last, self._load(last, recipe, solution)
 
-    def _find_or_compile(self, recipe: Recipe, solution: Solution, limits: Limits) -> tuple[Path, bool]:
+    def _load(self, library: Path, recipe: Recipe, solution: Solution) -> Any:
+        if recipe.has_cuda or solution.spec.dependencies:
+            preload(ArtefactStore(self.build_folder).facts(library)["libraries"])
+        return self.load(library, recipe, solution)
+
+    def _libraries(self, recipe: Recipe, solution: Solution, limits: Limits) -> tuple[list[Path], bool]:
+        """Verified libraries, one of which should load, and whether it was compiled just now."""
         store = ArtefactStore(self.build_folder)
         compilers = recipe.compilers
         if os.environ.get(CACHE_ONLY_VARIABLE) == "1":
             compilers = NoCompiler(f"{CACHE_ONLY_VARIABLE} forbids compiling")
-        if isinstance(compilers, NoCompiler):
-            if found := store.find(recipe.key, None):
-                return found, False
-            problem = f"{compilers.problem}; and the cache holds no library that fits"
-            raise BuildError(solution.name, self.name, problem)
+        try:
+            if not isinstance(compilers, NoCompiler):
+                library, is_new = self._find_or_compile(store, recipe, solution, limits)
+                return [library], is_new
+            if published := store.find_all(recipe.key):
+                return published, False
+        except OSError as error:
+            raise BuildError(solution.name, self.name, cache_problem(self.build_folder, error)) from error
+        raise BuildError(solution.name, self.name, f"{compilers.problem}; and the cache holds no library that fits")
+
+    def _find_or_compile(
+        self, store: ArtefactStore, recipe: Recipe, solution: Solution, limits: Limits
+    ) -> tuple[Path, bool]:
         if found := self._known(store, recipe, solution):
             return found, False
         try:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import CompileOptions, Definition, Solution
+from fib_schema.framing import framed
 
 from ._cuda import InvalidArch, architectures, find_library, gencode_flags
 from ._dependencies import Dependency, MissingDependency, UnknownDependency, native_dependencies
-from ._digest import digest, framed
-from ._interface import interface_digest
+from ._digest import digest, interface_digest
 from ._options import InvalidOptions, compile_options
 from ._toolchain import Compiler, NoCompiler, find_cxx, find_nvcc
 from .builder import Limits

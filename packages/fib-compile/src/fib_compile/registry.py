@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 
-from ._interface import interface_digest
+from ._digest import interface_digest
 from .builder import Builder, Limits
 from .builders import builder_classes
 from .errors import BuilderConflict, BuildError

@@ -14,8 +14,7 @@ from typing import Any
 import attrs
 from fib_schema import Definition
 
-from ._allocation import value_returning
-from ._results import copy_results, list_to_tuple, unpack_single
+from ._styles import copy_results, list_to_tuple, unpack_single, value_returning
 
 
 @attrs.frozen

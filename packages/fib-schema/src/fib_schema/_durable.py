@@ -15,31 +15,28 @@ from pathlib import Path
 
 
 def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
-    """Append lines (without their newlines) to files: all of them or, after an error, none.
+    """Append lines (without their newlines, at least one to a file): all or, after an error, none.
 
     A process that is killed in between may leave lines of a batch that it never acknowledged.
 
     Raises:
         OSError: Nothing was appended.
     """
-    descriptors: list[int] = []
-    written: list[tuple[int, int]] = []
+    files: list[tuple[int, int]] = []
     try:
-        ordered = sorted((path, lines) for path, lines in batch.items() if lines)
-        for path, _ in ordered:
-            descriptors.append(_locked(path))
-        for descriptor, (_, lines) in zip(descriptors, ordered, strict=True):
-            size = os.fstat(descriptor).st_size
-            written.append((descriptor, size))
-            _write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
-        for descriptor in descriptors:
+        for path in sorted(batch):
+            descriptor = _locked(path)
+            files.append((descriptor, os.fstat(descriptor).st_size))
+        for (descriptor, size), path in zip(files, sorted(batch), strict=True):
+            _write_all(descriptor, _separator(descriptor, size) + b"\n".join(batch[path]) + b"\n")
+        for descriptor, _ in files:
             os.fdatasync(descriptor)
     except BaseException:
-        for descriptor, size in written:
+        for descriptor, size in files:
             os.ftruncate(descriptor, size)
         raise
     finally:
-        for descriptor in descriptors:
+        for descriptor, _ in files:
             os.close(descriptor)
 
 
@@ -49,16 +46,25 @@ def _locked(path: str) -> int:
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
-        folder = Path(path).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        made = _make_folders(Path(path).parent)
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
-        _sync_folder(folder)
+        for folder in made:
+            _sync_folder(folder)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder; returns it, those made above it and the one that was there: all have a new entry."""
+    made = [folder]
+    while not made[-1].is_dir():
+        made.append(made[-1].parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    return made
 
 
 def _sync_folder(folder: Path) -> None:
@@ -75,9 +81,9 @@ def _separator(descriptor: int, size: int) -> bytes:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    written = os.write(descriptor, data)
+    while written < len(data):  # interrupted, or the disk is nearly full
+        written += os.write(descriptor, memoryview(data)[written:])
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -100,7 +106,7 @@ def create_file(path: Path, data: bytes) -> None:
 
 
 def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    made = _make_folders(path.parent)
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -112,4 +118,5 @@ def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None]) -
         give_name(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    for folder in made:
+        _sync_folder(folder)

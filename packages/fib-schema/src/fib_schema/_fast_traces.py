@@ -101,22 +101,19 @@ def trace_formatter() -> Callable[[Trace], bytes]:
         except ValueError as error:  # a number that is not finite
             raise NotOrdinary from error
 
-    def is_ordinary(record: Any, keys: tuple[str, ...]) -> bool:
-        """Whether ``extra`` is written even if it is None."""
-        given = record.source_keys
-        has_extra = given is not None and len(given) > len(keys) and given == (*keys, "extra")
-        if record.unknown_fields or not (given is None or has_extra or given == keys):
+    def correctness(record: Correctness) -> Any:
+        errors = record.max_relative_error, record.max_absolute_error
+        has_extra = _writes_extra(record, _CORRECTNESS_KEYS, _CORRECTNESS_KEYS_EXTRA)
+        if not math.isfinite(errors[0] + errors[1]):
             raise NotOrdinary
-        return has_extra
+        return shapes.new_correctness(*errors, extra(record.extra, has_extra))
 
-    def numbers(record: Any, shape: Any, keys: tuple[str, ...]) -> Any:
-        if record is None:
-            return None
-        values = [getattr(record, key) for key in keys]
-        has_extra = is_ordinary(record, keys)
-        if not all(map(math.isfinite, values)):
+    def performance(record: Performance) -> Any:
+        times = record.latency_ms, record.reference_latency_ms, record.speedup_factor
+        has_extra = _writes_extra(record, _PERFORMANCE_KEYS, _PERFORMANCE_KEYS_EXTRA)
+        if not math.isfinite(times[0] + times[1] + times[2]):
             raise NotOrdinary
-        return shape(*values, extra(record.extra, has_extra))
+        return shapes.new_performance(*times, extra(record.extra, has_extra))
 
     def format_trace(trace: Trace) -> bytes:
         evaluation = trace.evaluation
@@ -124,14 +121,14 @@ def trace_formatter() -> Callable[[Trace], bytes]:
             raise NotOrdinary
         plain = None
         if evaluation is not None:
-            has_extra = is_ordinary(evaluation, _EVALUATION_KEYS)
+            has_extra = _writes_extra(evaluation, _EVALUATION_KEYS, _EVALUATION_KEYS_EXTRA)
             plain = shapes.new_evaluation(
                 evaluation.status,
                 share(evaluation.environment),
                 evaluation.timestamp,
                 evaluation.log,
-                numbers(evaluation.correctness, shapes.new_correctness, _CORRECTNESS_KEYS),
-                numbers(evaluation.performance, shapes.new_performance, _PERFORMANCE_KEYS),
+                None if evaluation.correctness is None else correctness(evaluation.correctness),
+                None if evaluation.performance is None else performance(evaluation.performance),
                 extra(evaluation.extra, has_extra),
             )
         return encode(shapes.new_line(trace.definition, share(trace.workload), trace.solution, plain))
@@ -139,9 +136,18 @@ def trace_formatter() -> Callable[[Trace], bytes]:
     return format_trace
 
 
+def _writes_extra(record: Record, keys: tuple[str, ...], keys_and_extra: tuple[str, ...]) -> bool:
+    """Whether ``extra`` is written even if it is None; raises `NotOrdinary` for other fields."""
+    given = record.source_keys
+    if record.unknown_fields or (given is not None and given != keys and given != keys_and_extra):
+        raise NotOrdinary
+    return given == keys_and_extra
+
+
 _JSON_OBJECT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 _MAX_FORMATTED = 1000
 _EVALUATION_KEYS = ("status", "environment", "timestamp", "log", "correctness", "performance")
+_EVALUATION_KEYS_EXTRA = (*_EVALUATION_KEYS, "extra")
 
 
 class _Shared:
@@ -177,6 +183,8 @@ _new_workload = unchecked_constructor(Workload)
 _TRACE_KEYS = ("definition", "workload", "solution", "evaluation")
 _CORRECTNESS_KEYS = ("max_relative_error", "max_absolute_error")
 _PERFORMANCE_KEYS = ("latency_ms", "reference_latency_ms", "speedup_factor")
+_CORRECTNESS_KEYS_EXTRA = (*_CORRECTNESS_KEYS, "extra")
+_PERFORMANCE_KEYS_EXTRA = (*_PERFORMANCE_KEYS, "extra")
 
 
 def _evaluation(plain: Any, environment: Environment, unset: Any) -> Evaluation:
@@ -218,8 +226,7 @@ def _correctness(plain: Any, unset: Any) -> Correctness:
         absolute = _float(absolute)
     if extra is unset:
         return _new_correctness(NO_FIELDS, _CORRECTNESS_KEYS, relative, absolute, None)
-    keys = (*_CORRECTNESS_KEYS, "extra")
-    return _new_correctness(NO_FIELDS, keys, relative, absolute, extra and FrozenDict(extra))
+    return _new_correctness(NO_FIELDS, _CORRECTNESS_KEYS_EXTRA, relative, absolute, extra and FrozenDict(extra))
 
 
 def _performance(plain: Any, unset: Any) -> Performance:
@@ -233,8 +240,9 @@ def _performance(plain: Any, unset: Any) -> Performance:
         speedup = _float(speedup)
     if extra is unset:
         return _new_performance(NO_FIELDS, _PERFORMANCE_KEYS, latency, reference, speedup, None)
-    keys = (*_PERFORMANCE_KEYS, "extra")
-    return _new_performance(NO_FIELDS, keys, latency, reference, speedup, extra and FrozenDict(extra))
+    return _new_performance(
+        NO_FIELDS, _PERFORMANCE_KEYS_EXTRA, latency, reference, speedup, extra and FrozenDict(extra)
+    )
 
 
 def _float(value: float | str) -> float:

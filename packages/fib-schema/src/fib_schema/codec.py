@@ -116,7 +116,8 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
     Raises:
         OSError: Nothing was appended.
     """
-    append_lines({os.fspath(path): [format_json(obj).encode() for obj in objs]})
+    if lines := [format_json(obj).encode() for obj in objs]:
+        append_lines({os.fspath(path): lines})
 
 
 def parse_lines(

@@ -399,11 +399,11 @@ class TraceSet:
             UnknownName: A trace names an unknown definition or solution.
             OSError: They could not be written.
         """
-        batch = list(traces)
-        evaluated = [trace for trace in batch if not trace.is_workload_trace()]
-        workloads = [trace for trace in batch if trace.is_workload_trace()]
+        evaluated: list[Trace] = []
+        workloads: list[Trace] = []
         files: dict[str, list[bytes]] = {}
-        for trace in batch:
+        for trace in traces:
+            (workloads if trace.evaluation is None else evaluated).append(trace)
             files.setdefault(self._file_of(trace), []).append(self._line(trace))
         later_traces = self._traces.with_traces(evaluated) if evaluated else self._traces
         later_workloads = self._workloads.with_traces(workloads) if workloads else self._workloads

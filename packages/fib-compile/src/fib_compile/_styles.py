@@ -1,14 +1,17 @@
-"""Value-returning calls of destination-passing functions: allocate, call, return.
+"""From one style of calling to the other.
 
-For each runnable one function is generated that does no more than it must: look up the outputs'
-shapes by the inputs' shapes, allocate, call. Shapes are derived and checked against the definition
-once for each combination of input shapes.
+Value-returning calls of destination-passing functions: for each runnable one function is generated
+that does no more than it must: look up the outputs' shapes by the inputs' shapes, allocate, call.
+Shapes are derived and checked against the definition once for each combination of input shapes.
+
+What value-returning functions return is brought into one form, or copied into buffers.
 """
 
 from __future__ import annotations
 
+import functools
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fib_schema import Definition
@@ -109,3 +112,62 @@ def _allocations(outputs: list[str], device: str) -> str:
 
 def _listed(items: list[str]) -> str:
     return "".join(f"{item}, " for item in items)
+
+
+def unpack_single(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that a tuple or list of one element is returned as that element."""
+
+    @functools.wraps(function, updated=())
+    def unpacking(*args: Any) -> Any:
+        result = function(*args)
+        kind = type(result)
+        if (kind is tuple or kind is list) and len(result) == 1:
+            return result[0]
+        return result
+
+    return unpacking
+
+
+def list_to_tuple(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that a returned list becomes a tuple."""
+
+    @functools.wraps(function, updated=())
+    def converting(*args: Any) -> Any:
+        result = function(*args)
+        return tuple(result) if type(result) is list else result
+
+    return converting
+
+
+def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) -> None:
+    """Copy what a solution returned into the buffers of a destination-passing call.
+
+    Raises:
+        TypeError: There are more or fewer results than outputs, or one has another dtype.
+        ValueError: A result does not have its buffer's shape.
+    """
+    results = _as_sequence(result, len(buffers))
+    if len(results) != len(buffers):
+        raise TypeError(f"{definition.name} has {len(buffers)} outputs, the solution returned {len(results)}")
+    for name, value, buffer in zip(definition.outputs, results, buffers, strict=True):
+        _copy(name, value, buffer)
+
+
+def _as_sequence(result: Any, count: int) -> Sequence[Any]:
+    if isinstance(result, (tuple, list)):
+        return result
+    return () if result is None and count == 0 else (result,)
+
+
+def _copy(name: str, value: Any, buffer: Any) -> None:
+    if isinstance(value, (bool, int, float)):
+        if buffer.dim() != 0:
+            raise ValueError(f"output {name!r}: expected shape {list(buffer.shape)}, got the number {value!r}")
+        buffer.fill_(value)
+        return
+    if getattr(value, "shape", None) != buffer.shape:
+        found = list(value.shape) if hasattr(value, "shape") else repr(type(value).__name__)
+        raise ValueError(f"output {name!r}: expected shape {list(buffer.shape)}, got {found}")
+    if value.dtype != buffer.dtype:
+        raise TypeError(f"output {name!r}: expected {buffer.dtype}, got {value.dtype}")
+    buffer.copy_(value)

@@ -1,0 +1,129 @@
+"""A build that is killed, at whatever point, leaves nothing behind that is ever loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import TVMFFIBuilder
+from fib_schema import Definition, Solution, format_json
+
+MakeSolution = Callable[..., Solution]
+X = torch.zeros(2, 4)
+
+DRIVER = """
+import json, os, shutil, signal, sys
+from pathlib import Path
+
+from fib_compile import BuilderRegistry, TVMFFIBuilder
+from fib_compile._artefacts import LIBRARY, is_intact
+from fib_schema import Definition, Solution, parse_json
+
+definition, solution, points, seed = sys.stdin.read().split("\\0")
+pair = parse_json(definition, Definition), parse_json(solution, Solution)
+builder = TVMFFIBuilder()
+root = os.environ["FIB_CACHE_PATH"]
+
+
+def build(killed_at=None):
+    '''Build in a process of its own, which kills itself at its n-th access to the cache; returns the accesses.'''
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        accesses = 0
+
+        def hook(event, args):
+            nonlocal accesses
+            if event == "subprocess.Popen" or any(root in str(arg) for arg in args):
+                accesses += 1
+                if accesses == killed_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        [outcome] = BuilderRegistry([builder]).build_many([pair], jobs=1)
+        os.write(writer, str(accesses).encode())
+        os._exit(outcome.error is not None)
+    os.close(writer)
+    _, status = os.waitpid(pid, 0)
+    with open(reader) as pipe:
+        accesses = pipe.read()
+    if killed_at is None:
+        assert status == 0, status
+        return int(accesses)
+    assert os.WIFSIGNALED(status), killed_at
+
+
+total = build()
+import random
+numbers = random.Random(seed).sample(range(1, total), int(points))
+for number in sorted(numbers):
+    shutil.rmtree(root)
+    build(killed_at=number)
+    published = [path for path in builder.build_folder.glob("[!.]*/[!.]*/" + LIBRARY)]
+    assert all(is_intact(path.parent) for path in published), number
+    build()
+    assert len([path for path in builder.build_folder.glob("[!.]*/[!.]*/" + LIBRARY) if is_intact(path.parent)]) == 1
+print(json.dumps([total, numbers]))
+"""
+
+
+def test_a_build_killed_at_any_access_to_the_cache_is_made_up_for(
+    definition: Definition, fast_cpp: MakeSolution
+) -> None:
+    seed = random.randrange(2**32)
+    solution = fast_cpp(1)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input="\0".join((format_json(definition), format_json(solution), "12", str(seed))),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"seed {seed}\n{done.stderr}"
+
+    total, numbers = json.loads(done.stdout)
+    assert total > len(numbers) == 12
+    assert torch.equal(TVMFFIBuilder().build(definition, solution).call_value_returning(X), X + 1)
+
+
+CHILD = """
+import sys
+from fib_compile import TVMFFIBuilder
+from fib_schema import Definition, Solution, parse_json
+
+definition, solution = sys.stdin.read().split("\\0")
+TVMFFIBuilder().build(parse_json(definition, Definition), parse_json(solution, Solution))
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "half_written"), [(" -c ", ".object0.o"), ("-shared", ".library.so")], ids=["compiling", "linking"]
+)
+def test_a_build_killed_while_a_compiler_runs_is_made_up_for(
+    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, stage: str, half_written: str
+) -> None:
+    fifo = tmp_path / "started"
+    os.mkfifo(fifo)
+    wrapper = tmp_path / "c++"
+    stuck = f'case "$*" in *"{stage}"*) echo half > {half_written}; echo > {fifo}; exit 1;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, text=True, env={**os.environ, "CXX": str(wrapper)}
+    )
+    assert child.stdin
+    child.stdin.write(f"{format_json(definition)}\0{format_json(fast_cpp())}")
+    child.stdin.close()
+    with fifo.open():  # the compiler has started, and waits until we close this
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=60)
+
+    assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
