@@ -3,9 +3,10 @@
 Each kernel is built twice, in two fresh processes: from nothing, and from the cache that the first
 left behind. Nothing that fails stops the others.
 
-    python on_gpu.py [--device cuda] [--out FOLDER]       # everything; FOLDER gets report.md and report.json
-    python on_gpu.py --prebuild CACHE                     # compile the CUDA kernel for FIB_CUDA_ARCH_LIST, no GPU needed
-    python on_gpu.py --prebuilt CACHE                     # ... and on the machine with the GPU use what was compiled
+    python on_gpu.py [--out FOLDER]      # everything; FOLDER gets report.md and report.json
+    python on_gpu.py --device cpu        # what works without a GPU
+    python on_gpu.py --prebuild CACHE    # compile the CUDA kernel for FIB_CUDA_ARCH_LIST, without a GPU
+    python on_gpu.py --prebuilt CACHE    # everything, and on a machine with a GPU run what was compiled
 """
 
 from __future__ import annotations
@@ -236,10 +237,8 @@ def versions() -> dict[str, str]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The results in Markdown."""
-    lines = [
-        "| kernel | builder | result | largest error | from nothing: build, first call | from the cache: build, first call |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    heads = ("kernel", "builder", "result", "largest error", "cold: build, first call", "cached: build, first call")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for row in rows:
         cached: Mapping[str, Any] = row.get("cached") or {}
         error = f"{cached['max_error']:.1e}" if cached else ""

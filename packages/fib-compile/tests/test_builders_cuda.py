@@ -72,6 +72,20 @@ def test_a_kernel_compiles_loads_and_is_found_again(
 
 
 @needs_nvcc
+def test_a_library_for_several_architectures_serves_each(
+    definition: Definition, cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0 9.0a")
+    library = TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"]
+
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == library
+    monkeypatch.setenv("FIB_CACHE_ONLY", "1")
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.6")
+    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == library
+
+
+@needs_nvcc
 def test_an_error_of_nvcc_is_shown(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,7 +33,7 @@ def run(x, y):
 
 ON_A_DEVICE = (
     KERNEL.replace('target="c"', 'target="cuda"')
-    .replace("Kernel(1) as _", "Kernel(1, threads=128)")
+    .replace("with Kernel(1)", "with T.Kernel(1, threads=128)")
     .replace("T.grid", "T.Parallel")
 )
 

@@ -263,6 +263,15 @@ def test_a_file_where_the_cache_should_be_names_the_variable(
     assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, fast_cpp()))
 
 
+def test_the_cache_may_be_a_relative_path(
+    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FIB_CACHE_PATH", "here")
+
+    assert library(TVMFFIBuilder().build(definition, fast_cpp())).is_relative_to(tmp_path / "here")
+
+
 def test_nothing_temporary_stays(definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution) -> None:
     TVMFFIBuilder().build(definition, fast_cpp())
     failure(definition, make_solution("error", language="cpp"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fib_compile import _cuda
-from fib_compile._cuda import InvalidArch, architectures, gencode_flags, parse_architectures
+from fib_compile._cuda import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +60,25 @@ def test_then_the_hardware_that_a_solution_is_for(name: str, arch: str) -> None:
 def test_nothing_known_says_what_to_set() -> None:
     with pytest.raises(InvalidArch, match="set FIB_CUDA_ARCH_LIST"):
         architectures(("cpu",))
+
+
+@pytest.mark.parametrize(
+    ("compiled", "wanted", "fits"),
+    [
+        (["9.0a"], ["9.0a"], True),
+        (["8.0", "9.0a"], ["9.0a"], True),
+        (["9.0a"], ["8.0", "9.0a"], False),
+        (["9.0a"], ["9.0"], False),
+        (["9.0"], ["9.0a"], True),
+        (["8.0"], ["8.6"], True),
+        (["8.6"], ["8.0"], False),
+        (["8.0"], ["9.0"], False),
+        (["8.0+PTX"], ["9.0a"], True),
+        (["9.0a+PTX"], ["10.0"], False),
+        (["10.0f"], ["10.3a"], True),
+        (["10.0f"], ["12.0"], False),
+        ([], [], True),
+    ],
+)
+def test_code_runs_on_later_devices_of_its_generation(compiled: list[str], wanted: list[str], fits: bool) -> None:
+    assert runs_on(compiled, wanted) == fits

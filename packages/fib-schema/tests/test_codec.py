@@ -330,6 +330,11 @@ def test_bad_compile_options_are_refused_with_their_path(options, message):
         parse_json(SPEC % options, BuildSpec)
 
 
+def test_a_string_is_not_taken_for_a_list_of_its_letters():
+    with pytest.raises(InvalidRecord, match="target_hardware: expected a list, got string 'cpu'"):
+        parse_json('{"language":"cpp","target_hardware":"cpu","entry_point":"k.cpp::run"}', BuildSpec)
+
+
 def test_a_changed_copy_keeps_unknown_fields_and_writes_the_change():
     workload = parse_json('{"uuid":"w","later":1,"inputs":{},"axes":{}}', Workload)
     changed = attrs.evolve(workload, uuid="v")

@@ -1,5 +1,5 @@
 import tilelang
-import tilelang.language as T
+import tilelang.language as T  # noqa: N812 - as its users write it
 
 
 @tilelang.jit(target="cuda")

@@ -1,5 +1,5 @@
 import tilelang
-import tilelang.language as T
+import tilelang.language as T  # noqa: N812 - as its users write it
 from tilelang.language.kernel import Kernel
 
 

@@ -1,9 +1,10 @@
 """The cache of compiled libraries.
 
-A library lies in ``<builder>/<key>/<compiler>/`` beside a manifest with its size and SHA-256, and is
+A library lies in ``<builder>/<key>/<variant>/`` beside a manifest with its size and SHA-256, and is
 published by renaming that folder into place. The key covers everything that decides what the
-library does; the folder below it is the compiler that made it, so that a machine without that
-compiler can still use what is there. Nothing is loaded that does not match its manifest.
+library does; the folder below it stands for the compilers that made it and the architectures it is
+for, so that a machine without those compilers can still use what is there. Nothing is loaded that
+does not match its manifest.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class ArtefactStore:
 
     root: Path
 
-    def find(self, key: str, compiler: str) -> Path | None:
-        """The verified library for a key that was made by a compiler."""
-        folder = self.root / key / compiler
+    def find(self, key: str, variant: str) -> Path | None:
+        """The verified library of one variant."""
+        folder = self.root / key / variant
         return folder / LIBRARY if is_intact(folder) else None
 
     def find_all(self, key: str) -> list[Path]:
-        """The verified libraries for a key, whatever compiler made them."""
+        """The verified libraries of all variants."""
         folder = self.root / key
         if not folder.is_dir():
             return []
@@ -66,13 +67,13 @@ class ArtefactStore:
         facts: Mapping[str, Any] = manifest["facts"]
         return facts
 
-    def add(self, key: str, compiler: str, built: Path, facts: Mapping[str, Any]) -> Path:
+    def add(self, key: str, variant: str, built: Path, facts: Mapping[str, Any]) -> Path:
         """Publish a library, replacing one that is damaged; call it under `lock`.
 
         Raises:
             OSError: The cache cannot be written.
         """
-        folder = self.root / key / compiler
+        folder = self.root / key / variant
         folder.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_folder(folder.parent)
         try:
@@ -108,39 +109,39 @@ class ArtefactStore:
         finally:
             lock.release()
 
-    def new_log(self, key: str, compiler: str) -> Path:
+    def new_log(self, key: str, variant: str) -> Path:
         """An empty file for the compilers' output.
 
         Raises:
             OSError: The cache cannot be written.
         """
-        path = self.root / "logs" / f"{key}-{compiler}.log"
+        path = self.root / "logs" / f"{key}-{variant}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"")
         return path
 
-    def find_failure(self, key: str, compiler: str) -> Failure | None:
+    def find_failure(self, key: str, variant: str) -> Failure | None:
         """What is known about a build that failed."""
         try:
-            data = json.loads(self._failure(key, compiler).read_bytes())
+            data = json.loads(self._failure(key, variant).read_bytes())
             return Failure(data["command"], data["exit_code"], tuple(data["lines"]), data["log_path"])
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
-    def add_failure(self, key: str, compiler: str, failure: Failure) -> None:
+    def add_failure(self, key: str, variant: str, failure: Failure) -> None:
         """Remember a failure.
 
         Raises:
             OSError: The cache cannot be written.
         """
-        path = self._failure(key, compiler)
+        path = self._failure(key, variant)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
         temporary.write_text(json.dumps(attrs.asdict(failure)), "utf-8")
         temporary.replace(path)
 
-    def _failure(self, key: str, compiler: str) -> Path:
-        return self.root / FAILURES / f"{key}-{compiler}.json"
+    def _failure(self, key: str, variant: str) -> Path:
+        return self.root / FAILURES / f"{key}-{variant}.json"
 
 
 def is_intact(folder: Path) -> bool:

@@ -69,6 +69,12 @@ def parse_architectures(text: str) -> tuple[str, ...]:
     return tuple(sorted(set(entries)))
 
 
+def runs_on(compiled: Iterable[str], wanted: Iterable[str]) -> bool:
+    """Whether code compiled for some architectures runs on all those wanted."""
+    have = list(compiled)
+    return all(any(_runs_on(one, other) for one in have) for other in wanted)
+
+
 def gencode_flags(architectures: Iterable[str]) -> tuple[str, ...]:
     """Flags of nvcc."""
     flags = []
@@ -102,6 +108,16 @@ def preload(names: Iterable[str]) -> None:
             import ctypes
 
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def _runs_on(compiled: str, wanted: str) -> bool:
+    have, want = _ARCH.fullmatch(compiled), _ARCH.fullmatch(wanted)
+    if compiled == wanted or have is None or want is None:
+        return compiled == wanted
+    if have[3] == "a":  # for one architecture alone
+        return have.groups()[:3] == want.groups()[:3]
+    older = (int(have[1]), int(have[2])) <= (int(want[1]), int(want[2]))
+    return older and (have[1] == want[1] or have[4] is not None)
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Any
 from fib_schema import Definition, Solution
 
 from ._artefacts import LIBRARY, ArtefactStore, Failure
-from ._cuda import preload
+from ._cuda import preload, runs_on
 from ._recipe import Recipe, Toolkit, make_recipe
 from ._sources import cache_problem, temporary_folder, write_sources
 from ._toolchain import NoCompiler
@@ -100,7 +100,7 @@ class NativeBuilder(Builder):
             if not isinstance(compilers, NoCompiler):
                 library, is_new = self._find_or_compile(store, recipe, solution, limits)
                 return [library], is_new
-            if published := store.find_all(recipe.key):
+            if published := _runnable_here(store, recipe):
                 return published, False
         except OSError as error:
             raise BuildError(solution.name, self.name, cache_problem(self.build_folder, error)) from error
@@ -120,7 +120,7 @@ class NativeBuilder(Builder):
             raise BuildError(solution.name, self.name, f"another build of it does not end: {error}") from error
 
     def _known(self, store: ArtefactStore, recipe: Recipe, solution: Solution) -> Path | None:
-        if found := store.find(recipe.key, recipe.variant):
+        if found := store.find(recipe.key, recipe.variant) or _compiled_for_more(store, recipe):
             return found
         if failure := store.find_failure(recipe.key, recipe.variant):
             raise self._error(
@@ -158,3 +158,19 @@ class NativeBuilder(Builder):
             failure.exit_code,
             failure.log_path,
         )
+
+
+def _runnable_here(store: ArtefactStore, recipe: Recipe) -> list[Path]:
+    """What other machines have published that this one can run, the best match first."""
+    compiled_for = {library: store.facts(library)["architectures"] for library in store.find_all(recipe.key)}
+    fitting = [library for library, have in compiled_for.items() if runs_on(have, recipe.architectures)]
+    return sorted(fitting, key=lambda library: not set(recipe.architectures) <= set(compiled_for[library]))
+
+
+def _compiled_for_more(store: ArtefactStore, recipe: Recipe) -> Path | None:
+    """A library that the same compilers made for the same architectures and others."""
+    for library in store.find_all(recipe.key) if recipe.has_cuda else ():
+        facts = store.facts(library)
+        if facts["made_with"] == recipe.made_with and set(recipe.architectures) <= set(facts["architectures"]):
+            return library
+    return None

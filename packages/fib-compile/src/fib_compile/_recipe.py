@@ -43,7 +43,7 @@ class Recipe:
     """Everything that decides what a library is."""
 
     key: str
-    """What the result depends on wherever it is made: content, interface, builder, ABI, architectures, flags."""
+    """What the result depends on wherever and for whatever device it is made: content, interface, ABI, flags."""
     sources: tuple[str, ...]
     architectures: tuple[str, ...]
     options: CompileOptions
@@ -61,8 +61,14 @@ class Recipe:
 
     @property
     def variant(self) -> str:
-        """What the result depends on besides: the versions of compilers, headers and dependencies here."""
-        return digest(self._made_with(), 16)
+        """What it depends on besides: architectures; versions of compilers, headers and dependencies."""
+        return digest((framed(self.architectures), *self.made_with), 16)
+
+    @property
+    def made_with(self) -> list[str]:
+        """The versions of compilers, headers and dependencies here."""
+        compilers = [] if isinstance(self.compilers, NoCompiler) else [one.version for one in self.compilers]
+        return [*compilers, self.headers, *(f"{one.name} {one.version}" for one in self.dependencies)]
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -71,7 +77,7 @@ class Recipe:
             "solution": self.solution,
             "abi": self.abi,
             "architectures": list(self.architectures),
-            "made_with": self._made_with(),
+            "made_with": self.made_with,
             "libraries": [library.name for library in self._linked()],
         }
 
@@ -112,10 +118,6 @@ class Recipe:
         problem = f"no {name} to link with; install PyPI's 'nvidia-cuda-runtime' or set CUDA_HOME"
         raise BuildError(self.solution, None, problem)
 
-    def _made_with(self) -> list[str]:
-        compilers = [] if isinstance(self.compilers, NoCompiler) else [one.version for one in self.compilers]
-        return [*compilers, self.headers, *(f"{one.name} {one.version}" for one in self.dependencies)]
-
 
 def make_recipe(builder: NativeBuilder, definition: Definition, solution: Solution) -> Recipe:
     """Find out how to compile a solution here.
@@ -145,7 +147,7 @@ def _make_recipe(builder: NativeBuilder, definition: Definition, solution: Solut
     targets = architectures(solution.spec.target_hardware) if has_cuda else ()
     abi = builder.abi()
     parts: list[str | bytes] = [builder.name, str(builder.version), abi, solution.hash(), interface_digest(definition)]
-    parts += [framed(targets), framed((*_CXX_FLAGS, *_CUDA_FLAGS))]
+    parts.append(framed((*_CXX_FLAGS, *_CUDA_FLAGS)))
     return Recipe(
         digest(parts),
         sources,
