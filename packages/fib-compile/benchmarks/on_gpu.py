@@ -178,7 +178,7 @@ def run_case(case: Case, device: str, root: Path, prebuilt: Path | None) -> dict
         cold = None if case.title == PREBUILT else _child(case, device, environment)
         return {**row, "cold": cold, "cached": _child(case, device, environment)}
     except subprocess.TimeoutExpired:
-        return {**row, "result": f"takes longer than {CHILD_SECONDS} s"}
+        return {**row, "result": "failed", "error": f"took longer than {CHILD_SECONDS} s"}
     except (ChildFailed, OSError) as error:
         return {**row, "result": "failed", "error": str(error)}
 
