@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
@@ -383,3 +384,9 @@ def test_a_trace_holds_what_was_printed_on_its_own_workload(
     first, second = evaluate(make_solution(code), workloads=workloads)
     assert "size 1" in first.log
     assert set(second.log.split("\n")) == {"size 2", ""}
+
+
+def test_a_solution_has_a_jit_cache_of_its_own(judged: Callable[..., Evaluation], cache_path: Path) -> None:
+    evaluation = judged("import os\ndef run(x):\n    raise ValueError(os.environ['TRITON_CACHE_DIR'])")
+    assert f"ValueError: {cache_path}" in evaluation.log
+    assert "/jit/" in evaluation.log

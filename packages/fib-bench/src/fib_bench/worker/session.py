@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fib_compile import BuilderRegistry, BuildError, Runnable
+from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
 from ..buffers import Arena
@@ -141,6 +141,7 @@ class Session:
             self._function = registry.build_reference(self._definition)
         else:
             solution = parse_json(request.solution, Solution)
+            os.environ.update(jit_environment(solution))  # what it compiles while it runs, nobody else loads
             self._function = registry.build(self._definition, solution)
 
     def _prepare(self, device: str, item: InputSet) -> PreparedCall:
