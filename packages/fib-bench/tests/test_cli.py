@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from fib_bench import __version__
 from fib_bench.cli import main
+from fib_bench.demo import write_demo
 from fib_schema import Definition, SafetensorsInput, Solution, Trace, TraceSet, Workload
 
 GOOD = "print('imported')\ndef run(x):\n    print('called')\n    return x * 2\n"
@@ -235,3 +236,17 @@ def test_a_killed_run_leaves_no_process_and_no_folder(
     assert process.returncode == -signal_number
     assert survivors() == {}
     assert list(tmp_path.glob("fib-worker-*")) == []
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    write_demo(tmp_path)
+    done = subprocess.run(
+        f"'{sys.executable}' -m fib_bench.cli report summary '{tmp_path}' --json | true; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -41,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("always", DataWarning)
     try:
         code: int = arguments.command(arguments, errors)
+    except BrokenPipeError:  # whoever reads our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (FibError, OSError) as error:
         errors.print(f"fib-bench: {error}", style="red", markup=False, soft_wrap=True)
         return 2
