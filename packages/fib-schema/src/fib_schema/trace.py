@@ -26,6 +26,8 @@ class EvaluationStatus(StrEnum):
     RUNTIME_ERROR = "RUNTIME_ERROR"
     COMPILE_ERROR = "COMPILE_ERROR"
     TIMEOUT = "TIMEOUT"
+    REWARD_HACK = "REWARD_HACK"
+    """It was made to look right or fast without being so; not in the public data set's schema."""
 
 
 def _status(value: object) -> EvaluationStatus:
