@@ -13,7 +13,7 @@ import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, make_inputs
 from fib_bench.cli import main
-from fib_bench.prepared import set_bytes
+from fib_bench.slots import call_bytes
 from fib_compile import BuilderRegistry
 from fib_schema import (
     AxisConst,
@@ -173,7 +173,7 @@ def _narrowed(definition: Definition) -> Definition:
 def test_inputs_that_satisfy_the_constraints_can_be_made(name: str) -> None:
     """Definitions whose constants make tensors of more than 256 MiB are narrowed first."""
     definition = TraceSet.from_path(_data_set()).definitions[name]
-    if set_bytes(definition, _small_workload(definition)) > 256 << 20:
+    if call_bytes(definition, _small_workload(definition).axes) > 256 << 20:
         definition = _narrowed(definition)
     workload = _small_workload(definition)
     inputs = make_inputs(definition, workload, seed=0)
@@ -206,7 +206,7 @@ def test_references_make_something_of_the_inputs(op_type: str) -> None:
     """Finite and not all zero, for every definition of the op_type that is not large."""
     trace_set = TraceSet.from_path(_data_set())
     small = [d for d in trace_set.definitions.values() if d.op_type == op_type]
-    small = [d for d in small if set_bytes(d, _small_workload(d)) <= 64 << 20]
+    small = [d for d in small if call_bytes(d, _small_workload(d).axes) <= 64 << 20]
     assert small
     for definition in small:
         inputs = make_inputs(definition, _small_workload(definition), seed=0)

@@ -1,0 +1,122 @@
+"""Decode of grouped-query attention over a paged cache, in destination-passing style.
+
+The keys of a sequence are split among programs; a second kernel joins what they find. All query heads
+of one key head are rows of the same tile. Definitions with pages of more than one token pass
+``kv_last_page_len`` before ``sm_scale``.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+PROGRAMS = 264
+"""How many programs keep a device busy: two for each multiprocessor of an H200."""
+SHORTEST = 128
+"""Fewer keys than this are not worth a program of their own."""
+KEYS = 64
+
+
+@triton.jit
+def product(a, b, INTERPRETED: tl.constexpr):
+    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b)
+
+
+@triton.jit
+def attend(
+    q, k_cache, v_cache, kv_indptr, kv_indices, last_page_len, output, lse, scale,
+    PAGE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first = tl.load(kv_indptr + sequence)
+    pages = tl.load(kv_indptr + sequence + 1) - first
+    length = pages * PAGE
+    if last_page_len is not None:
+        length += tl.load(last_page_len + sequence) - PAGE
+    length = tl.where(pages > 0, length, 0)
+    share = tl.cdiv(tl.cdiv(length, SPLITS), KEYS) * KEYS
+    start = split * share
+    stop = tl.minimum(start + share, length)
+
+    rows = tl.arange(0, ROWS)
+    depth = tl.arange(0, DIM)
+    inside = rows < GROUP
+    row = (sequence * HEADS + head) * GROUP + rows
+    queries = tl.load(q + row[:, None] * DIM + depth[None, :], mask=inside[:, None], other=0.0)
+    peak = tl.full((ROWS,), -float("inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    found = tl.zeros((ROWS, DIM), tl.float32)
+    for begin in range(start, stop, KEYS):
+        token = begin + tl.arange(0, KEYS)
+        valid = token < stop
+        page = tl.load(kv_indices + first + token // PAGE, mask=valid, other=0).to(tl.int64)
+        place = ((page * PAGE + token % PAGE) * HEADS + head) * DIM
+        keys = tl.load(k_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+        values = tl.load(v_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+        logits = product(queries, tl.trans(keys), INTERPRETED) * scale
+        logits = tl.where(valid[None, :], logits, -float("inf"))
+        higher = tl.maximum(peak, tl.max(logits, 1))
+        weights = tl.exp2(logits - higher[:, None])
+        fade = tl.exp2(peak - higher)
+        total = total * fade + tl.sum(weights, 1)
+        found = found * fade[:, None] + product(weights.to(values.dtype), values, INTERPRETED)
+        peak = higher
+
+    to = row * SPLITS + split
+    tl.store(lse + to, peak + tl.log2(total), mask=inside)
+    found = found / tl.where(total > 0, total, 1.0)[:, None]
+    there = output + to.to(tl.int64)[:, None] * DIM + depth[None, :]
+    tl.store(there, found.to(output.dtype.element_ty), mask=inside[:, None])
+
+
+@triton.jit
+def join(
+    parts, parts_lse, output, lse,
+    DIM: tl.constexpr, COLUMNS: tl.constexpr, SPLITS: tl.constexpr, ALL: tl.constexpr, SOME: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    every = tl.arange(0, ALL)
+    heights = tl.load(parts_lse + row * SPLITS + every, mask=every < SPLITS, other=-float("inf"))
+    peak = tl.max(heights, 0)
+    shift = tl.where(peak == -float("inf"), 0.0, peak)
+    total = tl.sum(tl.exp2(heights - shift), 0)
+    found = tl.zeros((COLUMNS,), tl.float32)
+    for begin in range(0, SPLITS, SOME):
+        split = begin + tl.arange(0, SOME)
+        height = tl.load(parts_lse + row * SPLITS + split, mask=split < SPLITS, other=-float("inf"))
+        there = parts + (row * SPLITS + split)[:, None] * DIM + columns[None, :]
+        part = tl.load(there, mask=(split < SPLITS)[:, None], other=0.0)
+        found += tl.sum(part * tl.exp2(height - shift)[:, None], 0)
+    found = found / tl.where(total > 0, total, 1.0)
+    tl.store(output + row * DIM + columns, found.to(output.dtype.element_ty))
+    if tl.program_id(1) == 0:
+        tl.store(lse + row, shift + tl.log2(total))
+
+
+def run(q, k_cache, v_cache, kv_indptr, kv_indices, *rest):
+    *last_page_len, sm_scale, output, lse = rest
+    batch, query_heads, dim = q.shape
+    _, page, heads, _ = k_cache.shape
+    group = query_heads // heads
+    wanted = triton.cdiv(PROGRAMS, max(batch * heads, 1))
+    splits = max(1, min(wanted, triton.cdiv(len(kv_indices) * page, SHORTEST), 128))
+    parts, parts_lse = output, lse
+    if splits > 1:
+        parts = torch.empty((batch, query_heads, splits, dim), dtype=torch.float32, device=q.device)
+        parts_lse = torch.empty((batch, query_heads, splits), dtype=torch.float32, device=q.device)
+    attend[batch, heads, splits](
+        q, k_cache, v_cache, kv_indptr, kv_indices, last_page_len[0] if last_page_len else None,
+        parts, parts_lse, sm_scale * math.log2(math.e),
+        PAGE=page, HEADS=heads, GROUP=group, DIM=dim, ROWS=max(16, triton.next_power_of_2(group)),
+        KEYS=KEYS, SPLITS=splits, INTERPRETED=not q.is_cuda, num_warps=4, num_stages=3,
+    )  # fmt: skip
+    if splits > 1:
+        join[batch * query_heads, triton.cdiv(dim, 128)](
+            parts, parts_lse, output, lse,
+            DIM=dim, COLUMNS=min(dim, 128), SPLITS=splits, ALL=triton.next_power_of_2(splits), SOME=32,
+        )  # fmt: skip

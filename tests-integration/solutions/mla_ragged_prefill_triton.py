@@ -1,0 +1,125 @@
+"""Causal prefill of multi-head latent attention over ragged keys, value-returning.
+
+Queries and keys are wider than values: by the rotary part, which is multiplied on its own.
+
+A row is one head of one query; the rows of a sequence that share a key head lie side by side, so no
+group size wastes any. A program takes ROWS of them. Which sequence it works for follows from the
+offsets alone: sequence b has the programs from ``offset[b] * GROUP // ROWS + b`` on, which are enough
+for it.
+"""
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+KEYS = 64
+
+
+@triton.jit
+def product(a, b, INTERPRETED: tl.constexpr):
+    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b)
+
+
+@triton.jit
+def sweep(
+    found, total, peak, nope, pe, seen, begin, end, k, v, scale,
+    HEADS: tl.constexpr, NOPE: tl.constexpr, PE: tl.constexpr, VALUE: tl.constexpr,
+    KEYS: tl.constexpr, MASKED: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Attend to the keys from begin to end; a row sees `seen` keys, which matters if MASKED."""
+    at_nope, at_pe, at_value = tl.arange(0, NOPE), NOPE + tl.arange(0, PE), tl.arange(0, VALUE)
+    for start in range(begin, end, KEYS):
+        token = start + tl.arange(0, KEYS)
+        key = k + token.to(tl.int64)[:, None] * HEADS * (NOPE + PE)
+        value = v + token.to(tl.int64)[:, None] * HEADS * VALUE
+        if MASKED:
+            valid = (token < end)[:, None]
+            keys = tl.load(key + at_nope[None, :], mask=valid, other=0.0)
+            rotary = tl.load(key + at_pe[None, :], mask=valid, other=0.0)
+            values = tl.load(value + at_value[None, :], mask=valid, other=0.0)
+        else:
+            keys = tl.load(key + at_nope[None, :])
+            rotary = tl.load(key + at_pe[None, :])
+            values = tl.load(value + at_value[None, :])
+        logits = product(nope, tl.trans(keys), INTERPRETED) + product(pe, tl.trans(rotary), INTERPRETED)
+        logits *= scale
+        if MASKED:
+            logits = tl.where(token[None, :] < seen[:, None], logits, -float("inf"))
+        higher = tl.maximum(peak, tl.max(logits, 1))
+        shift = higher
+        if MASKED:
+            shift = tl.where(higher == -float("inf"), 0.0, higher)
+        weights = tl.exp2(logits - shift[:, None])
+        fade = tl.exp2(peak - shift)
+        total = total * fade + tl.sum(weights, 1)
+        found = found * fade[:, None] + product(weights.to(values.dtype), values, INTERPRETED)
+        peak = higher
+    return found, total, peak
+
+
+@triton.jit
+def attend(
+    q, k, v, qo_indptr, kv_indptr, output, lse, scale, sequences,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, NOPE: tl.constexpr, PE: tl.constexpr, VALUE: tl.constexpr,
+    SEQUENCES: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    place = tl.num_programs(0) - 1 - tl.program_id(0)  # the last queries have the most work: they go first
+    head = tl.program_id(1)
+    every = tl.arange(0, SEQUENCES)
+    bases = tl.load(qo_indptr + every, mask=every < sequences, other=0) * GROUP // ROWS + every
+    sequence = tl.sum(((bases <= place) & (every < sequences)).to(tl.int32), 0) - 1
+    begin = tl.load(qo_indptr + sequence)
+    queries_count = tl.load(qo_indptr + sequence + 1) - begin
+    start = (place - begin * GROUP // ROWS - sequence) * ROWS
+    if start < queries_count * GROUP:
+        first = tl.load(kv_indptr + sequence)
+        length = tl.load(kv_indptr + sequence + 1) - first
+
+        rows = start + tl.arange(0, ROWS)
+        token = rows // GROUP
+        inside = token < queries_count
+        row = ((begin + token) * HEADS + head) * GROUP + rows % GROUP
+        query = q + row.to(tl.int64)[:, None] * (NOPE + PE)
+        nope = tl.load(query + tl.arange(0, NOPE)[None, :], mask=inside[:, None], other=0.0)
+        pe = tl.load(query + NOPE + tl.arange(0, PE)[None, :], mask=inside[:, None], other=0.0)
+        peak = tl.full((ROWS,), -float("inf"), tl.float32)
+        total = tl.zeros((ROWS,), tl.float32)
+        found = tl.zeros((ROWS, VALUE), tl.float32)
+        ahead = length - queries_count + 1
+        last = tl.minimum((start + ROWS - 1) // GROUP, queries_count - 1)
+        everyone_sees = tl.maximum(tl.minimum(start // GROUP + ahead, length), 0) // KEYS * KEYS
+        someone_sees = tl.minimum(last + ahead, length)
+        k += (first.to(tl.int64) * HEADS + head) * (NOPE + PE)
+        v += (first.to(tl.int64) * HEADS + head) * VALUE
+        found, total, peak = sweep(
+            found, total, peak, nope, pe, token + ahead, 0, everyone_sees, k, v, scale,
+            HEADS, NOPE, PE, VALUE, KEYS, False, INTERPRETED,
+        )  # fmt: skip
+        found, total, peak = sweep(
+            found, total, peak, nope, pe, token + ahead, everyone_sees, someone_sees, k, v, scale,
+            HEADS, NOPE, PE, VALUE, KEYS, True, INTERPRETED,
+        )  # fmt: skip
+        tl.store(lse + row, peak + tl.log2(total), mask=inside)
+        found = found / tl.where(total > 0, total, 1.0)[:, None]
+        there = row.to(tl.int64)[:, None] * VALUE + tl.arange(0, VALUE)[None, :]
+        tl.store(output + there, found.to(output.dtype.element_ty), mask=inside[:, None])
+
+
+def run(q, k, v, qo_indptr, kv_indptr, sm_scale):
+    count, query_heads, width = q.shape
+    _, heads, value = v.shape
+    group, sequences = query_heads // heads, len(qo_indptr) - 1
+    rows = 128 if count * group > 64 * sequences else 64
+    output = torch.empty((count, query_heads, value), dtype=q.dtype, device=q.device)
+    lse = torch.empty((count, query_heads), dtype=torch.float32, device=q.device)
+    attend[count * group // rows + sequences, heads](
+        q, k, v, qo_indptr, kv_indptr, output, lse, sm_scale * math.log2(math.e), sequences,
+        HEADS=heads, GROUP=group, NOPE=value, PE=width - value, VALUE=value,
+        SEQUENCES=triton.next_power_of_2(max(sequences, 1)),
+        ROWS=rows, KEYS=KEYS, INTERPRETED=not q.is_cuda, num_warps=rows // 16, num_stages=3,
+    )  # fmt: skip
+    return output, lse
