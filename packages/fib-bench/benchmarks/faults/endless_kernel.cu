@@ -1,0 +1,9 @@
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+__global__ void bad(float* p) { volatile float* q = p; while (q[0] != 12345.678f) { } }
+
+void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  bad<<<1, 1>>>(static_cast<float*>(y.data_ptr()));
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);

@@ -1,0 +1,6 @@
+import os
+
+
+def run(x):
+    del x
+    os._exit(0)

@@ -1,0 +1,6 @@
+import ctypes
+
+
+def run(x):
+    del x
+    ctypes.string_at(0)
