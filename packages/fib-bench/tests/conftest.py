@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
 import pytest
+import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
+from fib_bench.execution import Execution
 from fib_bench.judge import Judge
+from fib_bench.sides import Conditions
 from fib_bench.worker.pool import WorkerServer
 from fib_schema import (
     AxisConst,
@@ -44,6 +47,15 @@ def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIB_CACHE_PATH", str(path))
         yield path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Idle threads of a judge in this process would spin on the cores of workers; in one of its own they sleep."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -165,16 +177,39 @@ def make_solution() -> Callable[..., Solution]:
     return make
 
 
-@pytest.fixture
-def make_judge(server: WorkerServer) -> Callable[..., Judge]:
-    """Make a judge that forks its workers from the shared server."""
+class Borrowed:
+    """The shared server, which a judge cannot close."""
 
-    def make(trace_set: TraceSet | None = None, **fields: object) -> Judge:
-        judge = Judge(trace_set or TraceSet(), BenchmarkConfig(**{**QUICK, **fields}))
-        judge._server = server
+    def __init__(self, server: WorkerServer) -> None:
+        self.spawn = server.spawn
+
+    def close(self) -> None:
+        """Leave it running."""
+
+
+@pytest.fixture(scope="session")
+def conditions(server: WorkerServer) -> Conditions:
+    """What holds on the CPU, measured once for all tests."""
+    judge = Judge(BenchmarkConfig())
+    judge._server = Borrowed(server)
+    return judge.conditions
+
+
+@pytest.fixture
+def make_judge(server: WorkerServer, conditions: Conditions) -> Iterator[Callable[..., Judge]]:
+    """Make a judge that forks its workers from the shared server."""
+    judges: list[Judge] = []
+
+    def make(root: Path | None = None, **fields: object) -> Judge:
+        judge = Judge(BenchmarkConfig(**{**QUICK, **fields}), root=root)
+        judge._server = Borrowed(server)
+        judge._conditions = attrs.evolve(conditions, timeout_seconds=judge._config.timeout_seconds)
+        judges.append(judge)
         return judge
 
-    return make
+    yield make
+    for judge in judges:
+        judge.close()
 
 
 @pytest.fixture
@@ -194,12 +229,11 @@ def evaluate(
         if workloads is None:
             workloads = [make_workload(definition, dict.fromkeys(definition.var_axes, 8))]
         judge = make_judge(**fields)
-        with ExitStack() as stack:
-            prepared = []
-            for workload in workloads:
-                prepared.append(judge.prepare(definition, workload))
-                stack.callback(prepared[-1].close)
+        try:
+            prepared = [judge.prepare(definition, workload) for workload in workloads]
             return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]
+        finally:
+            judge.close()
 
     return run
 
@@ -224,15 +258,14 @@ def make_data_set(
 
 
 @pytest.fixture
-def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer) -> WorkerServer:
-    """Have every judge of this test use the shared server and leave it running."""
+def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditions: Conditions) -> WorkerServer:
+    """Have every run of this test judge in this process, with workers from the shared server."""
 
-    class Borrowed:
-        def __init__(self, device: str) -> None:
-            self.spawn = server.spawn
+    def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
+        execution = Execution(config, root, baselines)
+        execution._judge._server = Borrowed(server)
+        execution._judge._conditions = attrs.evolve(conditions, timeout_seconds=config.timeout_seconds)
+        return execution
 
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr("fib_bench.judge.WorkerServer", Borrowed)
+    monkeypatch.setattr("fib_bench.benchmark.JudgeProcess", execution)
     return server

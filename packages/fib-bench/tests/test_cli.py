@@ -84,6 +84,32 @@ class TestRun:
         assert (code, out) == (2, "")
         assert "no solution is named 'goood'; did you mean 'good'?" in err
 
+    def test_options_override_settings_from_files(self, run: Run, root: Path, tmp_path: Path) -> None:
+        """With the tolerances of the first file, `x` passes for `2 x`; the data set's file lets nothing pass."""
+        lenient = tmp_path / "lenient.yaml"
+        lenient.write_text("{definition_config: {double: {rtol: 10, atol: 10}}, max_workloads: 1, solutions: [wrong]}")
+        (root / "fib-bench.yaml").write_text("definition_config: {double: {rtol: 0, atol: 0}}")
+        code, out, err = run("run", root, "--config", lenient, "--json")
+        assert code == 0
+        assert [t["evaluation"]["status"] for t in json.loads(out)["traces"]] == ["PASSED"]
+        assert f"settings of the data set: {root / 'fib-bench.yaml'}" in err
+        _, out, _ = run("run", root, "--config", lenient, "--rtol", "1e-3", "--atol", "0.001", "--json")
+        assert [t["evaluation"]["status"] for t in json.loads(out)["traces"]] == ["INCORRECT_NUMERICAL"]
+
+    def test_a_file_with_mistakes_is_told_all_of_them(self, run: Run, root: Path, tmp_path: Path) -> None:
+        file = tmp_path / "bad.yaml"
+        file.write_text("{rtoll: 1, op_type_config: {elementwize: {atol: -1}}}")
+        code, out, err = run("run", root, "--config", file)
+        assert (code, out) == (2, "")
+        assert f"{file} at $.rtoll: no setting is named 'rtoll'; did you mean 'rtol', 'atol'?" in err
+        assert f"{file} at $.op_type_config.elementwize.atol: must be at least 0, got -1" in err
+        assert f"{file} at $.op_type_config.elementwize: no op_type is named 'elementwize'" in err
+
+    def test_an_unknown_baseline_lists_near_misses(self, run: Run, root: Path) -> None:
+        code, _, err = run("run", root, "--baseline", "goood")
+        assert code == 2
+        assert "no solution is named 'goood'; did you mean 'good'?" in err
+
     def test_resume_says_what_it_leaves_out(self, run: Run, root: Path) -> None:
         run("run", root)
         code, out, err = run("run", root, "--resume")
@@ -157,12 +183,17 @@ class TestReport:
     ("words", "said"),
     [
         (["run", "no-such-folder"], "no data set at 'no-such-folder'"),
-        (["run", ".", "--device", "cuda:0"], "device 'cuda:0': this version measures on 'cpu' only"),
+        (["run", ".", "--device", "cuda:99"], "device 'cuda:99': there is no device 'cuda:99' on this machine"),
         (["run", ".", "--device", "toaster"], "device 'toaster'"),
         (["run", ".", "--max-workloads", "0"], "must be greater than 0"),
         (["run", ".", "--max-workloads", "many"], "'many' is no number"),
         (["run", ".", "--timeout", "inf"], "must be greater than 0 and finite"),
         (["run", ".", "--timeout", "nan"], "must be greater than 0 and finite"),
+        (["run", ".", "--rtol", "much"], "argument --rtol: invalid float value: 'much'"),
+        (["run", ".", "--rtol", "-1"], "rtol: must be at least 0, got -1.0"),
+        (["run", ".", "--iterations", "0"], "iterations: must be at least 1, got 0"),
+        (["run", ".", "--required-matched-ratio", "95"], "required_matched_ratio: must be at most 1, got 95.0"),
+        (["run", ".", "--config", "no.yaml"], "No such file or directory: 'no.yaml'"),
         (["run", ".", "--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["bake"], "invalid choice: 'bake'"),
         ([], "required: COMMAND"),

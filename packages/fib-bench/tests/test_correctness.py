@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.correctness import Comparison, compare, compare_all
-from hypothesis import given
+from fib_bench._elements import dtype_name
+from fib_bench.config import Tolerance
+from fib_bench.correctness import Comparison, Rule, compare, compare_all, compare_by, measure_extent
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 NAN, INF = math.nan, math.inf
 STRICT = ResolvedEvalConfig(atol=1e-2, rtol=1e-2)
+SYNCHRONISING = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select"}
+FLOATS = [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float32]
+
+
+class CountWaits(TorchDispatchMode):
+    """Counts what would make a program wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func._schema.name in SYNCHRONISING:
+            self.waits.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(params=["on a CPU", "as on a device"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of the code: with and without looking at values in between."""
+    if request.param == "as on a device":
+        for module in ("_elements", "correctness"):
+            monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+    return str(request.param)
 
 
 def compared(found: list[float], expected: list[float], dtype: torch.dtype = torch.float32) -> Comparison:
@@ -50,12 +78,15 @@ def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
     found[0, 1], found[1, 2] = 1.0, 5.0
     result = compare("y", found, expected, STRICT)
     assert (result.count, result.wrong, result.max_absolute_error) == (6, 2, 5.0)
-    assert result.explain() == "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5.0 instead of 0.0"
+    assert result.explain() == (
+        "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5.0 instead of 0.0; "
+        "2 beyond the error cap, which allows 0"
+    )
     assert result.matched_ratio == pytest.approx(4 / 6)
 
 
 def test_enough_elements_may_be_asked_for_instead_of_all() -> None:
-    result = compared([1.0, 1.0, 1.0, 9.0], [1.0] * 4)
+    result = compared([1.0, 1.0, 1.0, 1.5], [1.0] * 4)
     assert result.is_within(0.75)
     assert not result.is_within(0.76)
     assert not result.is_within(None)
@@ -80,7 +111,9 @@ def test_integers_must_be_equal(dtype: torch.dtype) -> None:
 
 
 def test_large_integers_are_told_apart() -> None:
-    assert compare("y", torch.tensor([2**62 + 1]), torch.tensor([2**62]), STRICT).wrong == 1
+    result = compare("y", torch.tensor([2**62 + 1]), torch.tensor([2**62]), STRICT)
+    assert (result.wrong, result.max_absolute_error) == (1, 1.0)
+    assert f"{2**62 + 1} instead of {2**62}" in result.explain()
 
 
 def test_booleans_must_be_the_bytes_0_and_1() -> None:
@@ -89,9 +122,7 @@ def test_booleans_must_be_the_bytes_0_and_1() -> None:
     assert compare("y", found, torch.tensor([False, True, True, True]), STRICT).wrong == 2
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float32]
-)
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_floats_of_every_width_are_compared(dtype: torch.dtype) -> None:
     assert compared([1.0, 2.0, NAN], [1.0, 2.0, NAN], dtype).wrong == 0
     assert compared([1.0, 4.0, 0.0], [1.0, 2.0, NAN], dtype).wrong == 2
@@ -113,7 +144,7 @@ def test_errors_are_reported_with_and_without_the_absolute_tolerance() -> None:
 
 
 def test_tensors_longer_than_a_chunk_are_compared_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.correctness._CHUNK", 4)
+    monkeypatch.setattr("fib_bench._elements._CPU_CHUNK", 4)
     found, expected = torch.zeros(11), torch.zeros(11)
     found[[1, 10]] = torch.tensor([1.0, 2.0])
     result = compare("y", found, expected, STRICT)
@@ -133,14 +164,150 @@ def test_equal_tensors_match_whatever_they_hold(values: list[float]) -> None:
     assert result.max_absolute_error == 0.0
 
 
+def is_wrong(a: float, b: float, atol: float = 1e-2, rtol: float = 1e-2) -> bool:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return False
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return True
+    return abs(a - b) > atol and (b == 0 or abs(a - b) / abs(b) > rtol)
+
+
 @given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), min_size=1, max_size=20))
 def test_the_rule_in_torch_is_the_rule_in_words(pairs: list[tuple[float, float]]) -> None:
-    def is_wrong(a: float, b: float) -> bool:
-        if a == b or (math.isnan(a) and math.isnan(b)):
-            return False
-        if not (math.isfinite(a) and math.isfinite(b)):
-            return True
-        return abs(a - b) > 1e-2 and (b == 0 or abs(a - b) / abs(b) > 1e-2)
-
     result = compared([a for a, _ in pairs], [b for _, b in pairs])
     assert result.wrong == sum(is_wrong(a, b) for a, b in pairs)
+
+
+tolerances = st.sampled_from([0.0, 1e-6, 1e-3, 1e-2, 0.125, 1.0])
+elements = st.one_of(
+    st.sampled_from([0.0, -0.0, NAN, INF, -INF, 1.0, 1.01, 1e-9]), st.floats(-2, 2, width=32), st.floats(width=32)
+)
+
+
+@pytest.mark.usefixtures("place")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    pairs=st.lists(st.one_of(st.tuples(elements, elements), elements.map(lambda x: (x, x))), min_size=1, max_size=30),
+    dtype=st.sampled_from(FLOATS),
+    atol=tolerances,
+    rtol=tolerances,
+    cap=st.sampled_from([1e-3, 0.5, 1.0, INF]),
+    chunk=st.sampled_from([3, 8, 1 << 17]),
+)
+def test_a_comparison_is_what_a_loop_over_float64_finds(
+    pairs: list[tuple[float, float]], dtype: torch.dtype, atol: float, rtol: float, cap: float, chunk: int
+) -> None:
+    config = ResolvedEvalConfig(atol=atol, rtol=rtol, error_cap=cap, dtypes={})
+    found, expected = (torch.tensor([pair[i] for pair in pairs]).to(dtype) for i in (0, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fib_bench._elements._CPU_CHUNK", chunk)
+        patch.setattr("fib_bench._elements._DEVICE_CHUNK", chunk)
+        result = compare("y", found, expected, config)
+    a, b = found.tolist(), expected.tolist()
+    absolute, relative = zip(*map(naive_errors, a, b), strict=True)
+    wrong = [i for i in range(len(a)) if is_wrong(a[i], b[i], atol, rtol)]
+    finite = [abs(value) for value in b if math.isfinite(value)]
+    limit = INF if cap == INF else cap * max(finite, default=0.0)
+    assert result.count == len(pairs)
+    assert result.wrong == len(wrong)
+    assert result.max_absolute_error == max(absolute)
+    assert result.max_relative_error == max([r for r, e in zip(relative, absolute, strict=True) if e > atol] or [0])
+    assert result.raw_max_relative_error == max(relative)
+    assert result.capped == sum(absolute[i] > limit for i in wrong)
+    assert result.non_finite_share == (len(b) - len(finite)) / len(b)
+    if wrong:
+        worst = max(wrong, key=lambda i: absolute[i])
+        assert result.worst == f"at [{worst}]: {a[worst]} instead of {b[worst]}"
+
+
+def naive_errors(a: float, b: float) -> tuple[float, float]:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0, 0.0
+    absolute = abs(a - b)
+    if not math.isfinite(absolute):
+        return INF, INF
+    return absolute, absolute / abs(b) if b else INF
+
+
+class TestErrorCap:
+    """However many elements match, none may be off by more than the output is large."""
+
+    def test_one_element_beyond_it_is_too_many(self) -> None:
+        expected = torch.full((100,), 2.0)
+        near, far = expected.clone(), expected.clone()
+        near[7], far[7] = 3.5, 4.5
+        assert compare("y", near, expected, STRICT).is_within(0.95)
+        result = compare("y", far, expected, STRICT)
+        assert (result.capped, result.limit) == (1, 2.0)
+        assert not result.is_within(0.95)
+        assert result.explain().endswith("; 1 beyond the error cap, which allows 2")
+
+    @pytest.mark.parametrize(("found", "expected"), [(NAN, 1.0), (INF, 1.0), (1.0, NAN), (-INF, INF)])
+    def test_an_error_that_is_not_finite_is_beyond_any(self, found: float, expected: float) -> None:
+        result = compared([1.0] * 99 + [found], [1.0] * 99 + [expected])
+        assert result.capped == 1
+        assert not result.is_within(0.95)
+
+    def test_it_does_not_make_an_element_wrong_that_is_within_the_tolerances(self) -> None:
+        assert compared([1e-3, 0.0], [0.0, 0.0]).is_within(None)
+        assert compared([1e-3] * 20, [1e-9] * 20).is_within(0.95)
+
+    def test_it_is_off_where_it_is_infinite(self) -> None:
+        config = ResolvedEvalConfig(error_cap=INF)
+        assert compare("y", torch.tensor([1.0] * 99 + [NAN]), torch.ones(100), config).is_within(0.95)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_both_ways_find_the_same(dtype: torch.dtype) -> None:
+    expected = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+    result = compare("y", expected.logical_not().to(dtype), expected, STRICT)
+    assert (result.wrong, result.worst) in [
+        (6, "at [0, 0]: 1.0 instead of 0.0"),
+        (6, "at [0, 0]: 1 instead of 0"),
+    ]
+    assert compare("y", expected.clone(), expected, STRICT).is_within(None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    for module in ("_elements", "correctness"):
+        monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+    monkeypatch.setattr("fib_bench._elements._DEVICE_CHUNK", 8)
+    expected = (torch.arange(30) % 7).to(dtype)
+    extent = measure_extent(expected)
+    rule = Rule.from_config(STRICT, dtype_name(expected), extent)
+    with CountWaits() as mode:
+        result = compare_by(rule, "y", expected.flip(0), expected, extent)
+    assert result.wrong > 0
+    assert mode.waits == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.bool])
+def test_a_device_finds_what_the_cpu_finds_and_is_waited_for_once(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    expected, found = (torch.randn(3000, 2000, generator=generator).to(dtype) for _ in range(2))
+    if dtype.is_floating_point:
+        expected[5, 5] = found[5, 5] = found[6, 6] = NAN
+    extent = measure_extent(expected.cuda())
+    assert extent == measure_extent(expected)
+    rule = Rule.from_config(STRICT, dtype_name(expected), extent)
+    a, b = found.cuda(), expected.cuda()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            result = compare_by(rule, "y", a, b, extent)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert result == compare_by(rule, "y", found, expected, extent)
+    assert len(waits) == 1, [str(warning.message) for warning in waits]
+
+
+def test_the_tolerances_of_a_dtype_are_used() -> None:
+    config = ResolvedEvalConfig(dtypes={"bfloat16": Tolerance(atol=0, rtol=0)})
+    found, expected = torch.tensor([1.0, 1.01]), torch.ones(2)
+    assert compare("y", found, expected, config).wrong == 0
+    assert compare("y", found.bfloat16(), expected.bfloat16(), config).wrong == 1

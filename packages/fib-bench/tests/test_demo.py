@@ -44,14 +44,16 @@ def test_it_runs_and_explains_the_solution_that_is_wrong(
     pytest.importorskip("triton", reason="Triton is optional")
     usual = Judge.__init__
 
-    def hurried(self: Judge, trace_set: TraceSet, config: BenchmarkConfig) -> None:
-        usual(self, trace_set, attrs.evolve(config, num_trials=1, measure_seconds=0.05, timeout_seconds=300.0))
+    def hurried(self: Judge, config: BenchmarkConfig, **others: object) -> None:
+        usual(self, attrs.evolve(config, num_trials=1, measure_seconds=0.05, timeout_seconds=300.0), **others)
 
     monkeypatch.setattr(Judge, "__init__", hurried)
     folder = str(tmp_path / "demo")
     assert main(["demo", folder]) == 0
     printed = capsys.readouterr()
     assert "30 traces (27 PASSED, 3 INCORRECT_NUMERICAL)" in printed.out
-    assert "rmsnorm_without_weight: INCORRECT_NUMERICAL: input set 0: output 'y'" in printed.out.replace("\n", " ")
+    assert "rmsnorm_without_weight: INCORRECT_NUMERICAL: input set 0 (normal): output 'y'" in printed.out.replace(
+        "\n", " "
+    )
     assert NEXT_STEPS.format(dir=folder).strip() in printed.out
     assert "[30/30" in printed.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
 
 GOOD = "def run(x):\n    return x * 2\n"
+UNTIMED_CALLS = 6
+"""With the settings of `evaluate`: one on each of five input sets, and one to warm up."""
 JUNK = """
 import os
 def run(x):
@@ -19,9 +22,9 @@ def run(x):
             pass
     return x * 2
 """
-DAEMON = """
+STARTS = """
 import os, subprocess, time
-def run(x):
+def start():
     subprocess.Popen(["sleep", "1000000"], start_new_session=True)
     if os.fork() == 0:
         os.setsid()
@@ -30,8 +33,27 @@ def run(x):
         os._exit(0)
     if os.fork() == 0:
         time.sleep(1e6)
+"""
+DAEMONS = (
+    STARTS
+    + """
+calls = 0
+def run(x):
+    global calls
+    calls += 1
+    if calls < 3:
+        start()
     return x * 2
 """
+)
+MORE_AND_MORE = (
+    STARTS
+    + """
+def run(x):
+    start()
+    return x * 2
+"""
+)
 FORGED = """
 import os, socket, msgspec
 def run(x):
@@ -126,8 +148,6 @@ def test_an_import_that_fails_is_a_compile_error(judged: Callable[..., Evaluatio
         pytest.param("import os\ndef run(x):\n    os.abort()", "ended by SIGABRT", id="abort"),
         pytest.param("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40", id="real-time-signal"),
         pytest.param("def run(x):\n    return run(x)", "RecursionError", id="endless-recursion"),
-        pytest.param(JUNK, "broke the protocol", id="junk-to-every-descriptor"),
-        pytest.param(DESCRIPTORS, "descriptors came", id="sends-descriptors"),
         pytest.param(
             "import os\ndef run(x):\n    os.closerange(0, 4096)\n    return x * 2", "exited with", id="closes-all"
         ),
@@ -141,6 +161,19 @@ def test_an_import_that_fails_is_a_compile_error(judged: Callable[..., Evaluatio
 def test_a_call_that_fails_is_a_runtime_error(judged: Callable[..., Evaluation], code: str, said: str) -> None:
     evaluation = judged(code)
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert said in evaluation.log
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        pytest.param(JUNK, "broke the protocol", id="junk-to-every-descriptor"),
+        pytest.param(DESCRIPTORS, "descriptors came", id="sends-descriptors"),
+    ],
+)
+def test_talking_to_the_judge_is_a_trick(judged: Callable[..., Evaluation], code: str, said: str) -> None:
+    evaluation = judged(code)
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert said in evaluation.log
 
 
@@ -208,7 +241,14 @@ def test_what_is_no_utf8_is_printed_with_marks(judged: Callable[..., Evaluation]
 
 
 def test_children_and_daemons_of_a_solution_are_killed(judged: Callable[..., Evaluation]) -> None:
-    assert judged(DAEMON).status is EvaluationStatus.PASSED
+    evaluation = judged(DAEMONS)
+    assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
+
+
+def test_of_ever_more_children_there_is_an_end(judged: Callable[..., Evaluation]) -> None:
+    evaluation = judged(MORE_AND_MORE)
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
 
 
 def test_killing_the_server_costs_one_evaluation(judged: Callable[..., Evaluation]) -> None:
@@ -239,29 +279,94 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ('{"type": "measured", "samples_ns": [1.0], "calls_per_sample": 1}', "answered Call with Measured"),
+        ('{"type": "sampled", "samples_ns": [1.0]}', "answered Call with Sampled"),
+        ('{"type": "warm", "method": "host", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}', "answered Call with Warm"),
+        ('{"type": "uncapturable", "problem": "but this is no capture"}', "answered Call with Uncapturable"),
         ('{"type": "built"}', "answered Call with Built"),
         ('{"type": "exited", "pid": 1, "wait_status": 0, "strays": 0}', "broke the protocol"),
+    ],
+)
+def test_a_forged_message_is_a_trick(judged: Callable[..., Evaluation], message: str, said: str) -> None:
+    evaluation = judged(FORGED.format(message=message))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert said in evaluation.log
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
         ('{"type": "failed", "stage": "run", "summary": "", "detail": "d" * 3_000_000}', "ddd"),
         ('{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}', "bitter"),
     ],
 )
-def test_a_forged_message_is_a_runtime_error(judged: Callable[..., Evaluation], message: str, said: str) -> None:
+def test_a_forged_failure_is_a_failure(judged: Callable[..., Evaluation], message: str, said: str) -> None:
     evaluation = judged(FORGED.format(message=message))
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
     assert said in evaluation.log
     assert len(evaluation.log) < 40_000
 
 
-@pytest.mark.parametrize("samples", ["[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]"])
+def forging(message: str, *, from_call: int) -> str:
+    """A solution that forges a message in that call and in those behind it."""
+    return FORGED.format(message=message).replace("run(x)", "forge(x)") + (
+        "calls = 0\n"
+        "def run(x):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        f"    return forge(x) if calls >= {from_call} else x * 2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "samples", ["[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]", "[1.0] * 33", "[1.0, -1.0]"]
+)
 def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., Evaluation], samples: str) -> None:
-    """The third call and those behind it are timed; each forges an answer to the request to measure."""
-    message = f'{{"type": "measured", "samples_ns": {samples}, "calls_per_sample": 1}}'
-    code = FORGED.format(message=message).replace("run(x)", "forge(x)")
-    code += "\ncalls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return forge(x) if calls > 2 else x * 2\n"
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    assert "answered a request to measure with" in evaluation.log
+    message = f'{{"type": "sampled", "samples_ns": {samples}}}'
+    evaluation = judged(forging(message, from_call=UNTIMED_CALLS + 1))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert re.match(r"the worker answered a request to time \d+ samples with Sampled\(", evaluation.log)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ("'sundial', 1, 1.0, 1.0", "it times by 'sundial' in chains of 1, which does not exist"),
+        ("'graph', 1, 1.0, 1.0", "it times by 'graph' in chains of 1, which does not exist"),
+        ("'host', 3, 1.0, 1.0", "it times by 'host' in chains of 3, which does not exist"),
+        ("'host', 0, 1.0, 1.0", "it times by 'host' in chains of 0, which does not exist"),
+        ("'host', -1, 1.0, 1.0", "it times by 'host' in chains of -1, which does not exist"),
+        ("'host', 2**20, 1.0, 1.0", "it times by 'host' in chains of 1048576, which does not exist"),
+        ("'host', 1, float('nan'), 1.0", "answered a request to warm up with Warm("),
+        ("'host', 1, float('inf'), 1.0", "answered a request to warm up with Warm("),
+        ("'host', 1, -1.0, 1.0", "answered a request to warm up with Warm("),
+        ("'host', 1, 1.0, float('nan')", "answered a request to warm up with Warm("),
+        ("'host', 1, 1.0, -1.0", "answered a request to warm up with Warm("),
+        ("'host', 1, '1', 1.0", "broke the protocol"),
+    ],
+)
+def test_a_forged_way_of_timing_that_cannot_be_is_refused(
+    judged: Callable[..., Evaluation], fields: str, said: str
+) -> None:
+    message = f'dict(zip(("type", "method", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
+    evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert said in evaluation.log
+
+
+def test_a_function_that_cannot_be_captured_when_nobody_tries_is_refused(judged: Callable[..., Evaluation]) -> None:
+    """It gets another worker, in which nothing is captured."""
+    evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=UNTIMED_CALLS))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert "the worker answered WarmUp with Uncapturable(problem='again')" in evaluation.log
+
+
+def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_question(
+    judged: Callable[..., Evaluation],
+) -> None:
+    message = '{"type": "warm", "method": "host", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
+    evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert "the worker answered Sample with Warm(" in evaluation.log
 
 
 @pytest.mark.parametrize(
@@ -278,7 +383,7 @@ def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., E
         ("{'z': x}", "RUNTIME_ERROR", "returned a dict of ['z'], expected ['y']"),
         ("torch.nn.Parameter(x * 2)", "RUNTIME_ERROR", "is a torch.nn.parameter.Parameter"),
         ("Lazy()", "RUNTIME_ERROR", "Lazy, expected a torch.Tensor"),
-        ("(x * 2).to_sparse()", "RUNTIME_ERROR", "sparse"),
+        ("(x * 2).to_sparse()", "RUNTIME_ERROR", "parse"),
         ("torch.empty(8, device='meta')", "RUNTIME_ERROR", "meta"),
     ],
 )
@@ -309,18 +414,32 @@ def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(
     assert "must not write to its inputs" in evaluation.log
 
 
-def test_an_output_that_is_right_at_first_and_wrong_when_timed_is_incorrect(judged: Callable[..., Evaluation]) -> None:
-    code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls < 3 else x\n"
+@pytest.mark.parametrize(
+    ("right_calls", "said"),
+    [
+        (0, "input set 0 (normal): output 'y': "),
+        (1, "input set 1 (normal): output 'y': "),
+        (2, "input set 2 (wide): output 'y': "),
+        (UNTIMED_CALLS, "timed calls: output 'y': "),
+    ],
+)
+def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(
+    judged: Callable[..., Evaluation], right_calls: int, said: str
+) -> None:
+    code = f"calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls <= {right_calls} else x + x * 2\n"
     evaluation = judged(code)
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert "timed calls on input set" in evaluation.log
+    assert evaluation.log.startswith(said)
+    assert "elements are wrong" in evaluation.log
     assert evaluation.correctness is not None
+    assert evaluation.correctness.max_absolute_error > 0
 
 
-def test_an_output_kept_from_other_inputs_is_incorrect(judged: Callable[..., Evaluation]) -> None:
+def test_an_output_kept_from_other_inputs_is_a_trick(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
-    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert "input set 1" in evaluation.log
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert evaluation.log.startswith("the outputs are right for inputs of an earlier call (normal): they were kept\n")
+    assert "input set 1 (normal): output 'y': 8 of 8 elements are wrong" in evaluation.log
 
 
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -329,7 +448,7 @@ INTEGERS = ("int64", "int32", "int16", "int8", "bool")
 
 @pytest.mark.parametrize(
     ("fill", "dtypes"),
-    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("float('nan')", FLOATS), ("-61", ("int8",))],
+    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("float('nan')", FLOATS), ("90", ("int8",))],
 )
 def test_buffers_that_are_not_written_never_pass(
     evaluate: Callable[..., list[Evaluation]],
@@ -338,7 +457,7 @@ def test_buffers_that_are_not_written_never_pass(
     fill: str,
     dtypes: tuple[str, ...],
 ) -> None:
-    """Of any dtype, whatever constant the reference gives, the poison's own bytes included."""
+    """Of any dtype, whatever constant the reference gives, the poison's own bytes of timed calls included."""
     values = ", ".join(f"torch.full(x.shape, {fill}).to(torch.{dtype})" for dtype in dtypes)
     outputs = {f"y_{dtype}": f"{dtype}[n]" for dtype in dtypes}
     definition = make_definition({"x": "float32[n]"}, outputs, f"import torch\ndef run(x):\n    return {values}\n")
@@ -347,6 +466,36 @@ def test_buffers_that_are_not_written_never_pass(
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
     for name in outputs:
         assert f"output {name!r}: 8 of 8 elements are wrong" in evaluation.log
+
+
+def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
+    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+) -> None:
+    """Where the reference gives just what single calls were poisoned with, there is another poison."""
+    reference = "import torch\ndef run(x):\n    return torch.full(x.shape, -61).to(torch.int8)\n"
+    definition = make_definition({"x": "float32[n]"}, {"y": "int8[n]"}, reference)
+    idle = make_solution("def run(x, y):\n    pass\n", definition="made", dps=True)
+    (evaluation,) = evaluate(idle, definition=definition)
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert re.search(r"(\d+) of \1 timed calls wrote no outputs$", evaluation.log)
+
+
+@pytest.mark.parametrize("value", [-61, 90])
+@pytest.mark.parametrize("shape", ["int8[]", "int8[n]"])
+def test_outputs_that_happen_to_be_like_poison_pass(
+    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+    value: int,
+    shape: str,
+) -> None:
+    size = "()" if shape == "int8[]" else "x.shape"
+    code = f"import torch\ndef run(x):\n    return torch.full({size}, {value}, dtype=torch.int8)\n"
+    definition = make_definition({"x": "float32[n]"}, {"y": shape}, code)
+    (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
+    assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
 
 
 def test_a_build_that_fails_is_recorded_for_every_workload(

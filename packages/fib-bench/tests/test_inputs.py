@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from fib_bench import InputError, make_inputs
-from fib_schema import Definition, SafetensorsInput, ScalarInput, Workload
+from fib_bench.config import DISTRIBUTIONS
+from fib_bench.inputs import distributions_of
+from fib_compile.device import is_cuda_available
+from fib_schema import Definition, SafetensorsInput, ScalarInput, UnknownName, Workload
 from safetensors.torch import save_file
 
 Make = Callable[..., Definition]
@@ -189,3 +192,126 @@ class TestBlobs:
     def test_that_are_missing_are_made_on_request(self, tmp_path: Path, gather: Definition, workload: Workload) -> None:
         inputs = make_inputs(gather, workload, seed=0, root=tmp_path, synthesize_missing=True)
         assert isinstance(inputs["page_indices"], torch.Tensor)
+
+    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8])
+    def test_that_hold_pairs_of_fp4_as_bytes_are_read(
+        self, tmp_path: Path, make_definition: Make, make_workload: MakeWorkload, dtype: torch.dtype
+    ) -> None:
+        self.write(tmp_path, torch.arange(6, dtype=dtype).view(2, 3))
+        definition = make_definition({"w": "float4_e2m1[n,c3]"}, {"y": "float32[n]"}, "def run(w): ...")
+        source = SafetensorsInput("./blob/t.safetensors", "indices")
+        inputs = make_inputs(definition, make_workload(definition, {"n": 2}, w=source), seed=0, root=tmp_path)
+        weights = inputs["w"]
+        assert isinstance(weights, torch.Tensor)
+        assert weights.dtype is torch.float4_e2m1fn_x2
+        assert weights.view(torch.uint8).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+class TestDistributions:
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        """One input of every nature."""
+        return make_definition(
+            {
+                "x": "bfloat16[n,m]", "weight": "bfloat16[m]", "x_scale": "float32[n]", "probs": "float32[n,m]",
+                "cos_sin_cache": "float32[n,c8]", "routing_logits": "float32[n,m]", "kv_indices": "int32[n]",
+                "mask": "bool[n,m]", "eps": "float32", "pages": "float32[num_pages]?",
+            },
+            {"y": "float32[n]"},
+            "def run(*args): ...",
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+    def test_change_plain_inputs_only(
+        self, definition: Definition, make_workload: MakeWorkload, distribution: str
+    ) -> None:
+        workload = make_workload(definition, {"n": 20, "m": 30, "num_pages": 40}, pages=None)
+        normal = make_inputs(definition, workload, seed=3)
+        found = make_inputs(definition, workload, seed=3, distribution=distribution)
+        changed = {
+            name
+            for name, value in normal.items()
+            if not (torch.equal(found[name], value) if isinstance(value, torch.Tensor) else found[name] == value)
+        }
+        assert changed == (set() if distribution == "normal" else {"x"})
+
+    def test_leave_blobs_alone(self, tmp_path: Path, make_definition: Make, make_workload: MakeWorkload) -> None:
+        save_file({"x": torch.ones(8)}, tmp_path / "t.safetensors")
+        definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x): ...")
+        workload = make_workload(definition, {"n": 8}, x=SafetensorsInput("t.safetensors", "x"))
+        x = make_inputs(definition, workload, seed=0, root=tmp_path, distribution="tiny")["x"]
+        assert isinstance(x, torch.Tensor)
+        assert x.eq(1).all()
+
+    def test_keep_products_of_float16_finite(self, make_definition: Make, make_workload: MakeWorkload) -> None:
+        definition = make_definition(
+            {"A": "float16[M,K]", "B": "float16[N,K]"}, {"C": "float16[M,N]"}, "def run(A, B): return A @ B.T\n"
+        )
+        workload = make_workload(definition, {"M": 32, "N": 32, "K": 16384})
+        for distribution in DISTRIBUTIONS:
+            inputs = make_inputs(definition, workload, seed=0, distribution=distribution)
+            A, B = inputs["A"], inputs["B"]
+            assert isinstance(A, torch.Tensor)
+            assert isinstance(B, torch.Tensor)
+            assert (A.float() @ B.float().T).half().isfinite().all()
+
+    def test_of_a_misspelt_name_are_refused(self, definition: Definition, make_workload: MakeWorkload) -> None:
+        workload = make_workload(definition, {"n": 2, "m": 3, "num_pages": 4}, pages=None)
+        with pytest.raises(UnknownName, match="did you mean 'tiny'"):
+            make_inputs(definition, workload, seed=0, distribution="tinny")
+        with pytest.raises(UnknownName, match="did you mean 'tiny'"):
+            distributions_of(definition, ("tinny",))
+
+    @pytest.mark.parametrize(
+        ("inputs", "output", "reference", "applies"),
+        [
+            ({"x": "float32[n]"}, "float32[n]", "return x", True),
+            ({"x": "float32[n]"}, "int64[n]", "return x", False),
+            ({"x": "float32[n]"}, "bool[n]", "return x", False),
+            ({"probs": "float32[n]", "weight": "float32[n]"}, "float32[n]", "return x", False),
+            ({"x": "float32[n]"}, "float32[n]", "return torch.topk(x, 3).values", False),
+            ({"x": "float32[n]", "router_logits": "float32[n]"}, "float32[n]", "return torch.topk(x, 3)", True),
+            ({"mystery": "int32[n]", "x": "float32[n]"}, "float32[n]", "return x", True),
+        ],
+    )
+    def test_apply_where_they_make_a_difference_and_the_outputs_stay_defined(
+        self, make_definition: Make, inputs: dict[str, str], output: str, reference: str, applies: bool
+    ) -> None:
+        definition = make_definition(inputs, {"y": output}, f"def run(x): {reference}\n")
+        assert distributions_of(definition, DISTRIBUTIONS) == (DISTRIBUTIONS if applies else ("normal",))
+        assert distributions_of(definition, ("tiny", "wide")) == (("tiny", "wide") if applies else ("normal",))
+        assert distributions_of(definition, ()) == ("normal",)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_cuda_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+def test_all_tensors_are_on_the_device_and_are_the_same_again(
+    make_definition: Make, make_workload: MakeWorkload, tmp_path: Path, distribution: str
+) -> None:
+    save_file({"b": torch.tensor([1.0, 2.0])}, tmp_path / "t.safetensors")
+    definition = make_definition(
+        {
+            "x": "float16[n,m]", "f": "float8_e4m3fn[n,m]", "w_scale": "float32[n]", "probs": "float32[n,m]",
+            "mask": "bool[n,m]", "bytes": "int8[n]", "cos_sin_cache": "float32[n,m]", "kv_indptr": "int32[c5]",
+            "kv_indices": "int32[num_kv_indices]", "cache": "bfloat16[num_pages,c8]", "b": "float32[c2]",
+        },
+        {"y": "float32[n]"},
+        "def run(*args): ...",
+        constraints=["kv_indptr[-1].item() == num_kv_indices", "x.max().item() < 1e9", "b.max() < cache.max() + 99"],
+    )  # fmt: skip
+    axes = {"n": 16, "m": 32, "num_kv_indices": 11, "num_pages": 20}
+    workload = make_workload(definition, axes, b=SafetensorsInput("t.safetensors", "b"))
+    options = {"seed": 1, "root": tmp_path, "distribution": distribution}
+    first, second = (make_inputs(definition, workload, device="cuda:0", **options) for _ in range(2))
+    on_cpu = make_inputs(definition, workload, **options)
+    for name, value in first.items():
+        same, other = second[name], on_cpu[name]
+        assert isinstance(value, torch.Tensor)
+        assert isinstance(same, torch.Tensor)
+        assert isinstance(other, torch.Tensor)
+        assert str(value.device) == "cuda:0"
+        assert torch.equal(value.float(), same.float())
+        if name in {"kv_indptr", "kv_indices", "b"}:
+            assert torch.equal(value.cpu(), other)

@@ -30,7 +30,7 @@ def worker(server: WorkerServer) -> Iterator[Worker]:
 
 @pytest.fixture
 def build(definition: Definition, make_solution: Callable[..., Solution]) -> Callable[[str], Build]:
-    return lambda code: Build(format_json(definition), format_json(make_solution(code)))
+    return lambda code: Build("cpu", format_json(definition), format_json(make_solution(code)))
 
 
 class TestKeptOutput:
@@ -115,21 +115,28 @@ def test_workers_run_side_by_side(server: WorkerServer, build: Callable[[str], B
         assert isinstance(first.request(build("import gone_1"), seconds=60), Failed)
 
 
-def test_a_server_that_died_is_started_again(cache_path: Path) -> None:
-    with WorkerServer("cpu") as server:
-        server.start()
-        assert server._process is not None
-        os.kill(server._process.pid, signal.SIGKILL)
-        with server.spawn() as worker:
-            assert Path(f"/proc/{worker.pid}").exists()
-
-
 def test_the_end_of_the_server_ends_its_workers(cache_path: Path, build: Callable[[str], Build]) -> None:
     with WorkerServer("cpu") as server, server.spawn() as worker:
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match=r"the worker server died under this worker|the worker is gone"):
             worker.request(build("while True: pass"), seconds=60)
+
+
+def test_a_server_that_died_is_replaced_and_its_workers_are_gone(
+    cache_path: Path, build: Callable[[str], Build]
+) -> None:
+    """No end of theirs will be reported, so nobody waits for one."""
+    with WorkerServer("cpu") as server, server.spawn() as old:
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGKILL)
+        with server.spawn() as new:
+            assert (old.is_closed, new.is_closed) == (True, False)
+            with pytest.raises(WorkerLost, match="the worker server died under this worker") as caught:
+                old.request(build("while True: pass"), seconds=60)
+            assert not caught.value.is_timeout
+            old.close()
+            assert isinstance(new.request(build("import gone"), seconds=60), Failed)
 
 
 def test_a_server_that_does_not_start_is_an_error(

@@ -212,7 +212,7 @@ def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -
     console = Console(width=200, record=True, force_terminal=is_terminal, file=StringIO())
     with progress_on(console) as observe:
         observe(Planned(Plan((), ())))
-        observe(Working("double: [a]"))
+        observe(Working("double", "[a]", make_trace("a", "1").workload))
         observe(Evaluated(make_trace("a", "1", 2.0)))
         observe(Evaluated(make_trace("b", "1", log="boom [x]")))
         observe(Skipped(Skip("d", None, "w", "no blob\nat all", is_failure=True), 3))

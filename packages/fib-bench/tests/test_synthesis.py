@@ -139,6 +139,35 @@ def test_fp8_tensors_hold_no_nan(synthesised: Callable[..., dict[str, torch.Tens
         assert synthesised({"x": f"{dtype}[n]"}, n=5000)["x"].float().isfinite().all()
 
 
+needs_fp4 = pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
+
+
+@needs_fp4
+def test_packed_fp4_tensors_hold_all_numbers_two_to_a_byte(
+    synthesised: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    weights = synthesised({"w": "float4_e2m1[n,half]"}, n=100, half=64)["w"]
+    assert tuple(weights.shape) == (100, 64)
+    pairs = weights.view(torch.uint8)
+    assert len(pairs.unique()) == 256
+
+
+@needs_fp4
+@pytest.mark.parametrize("name", ["w_scale", "probs", "cos_sin_cache"])
+def test_what_cannot_be_fp4_is_refused(synthesised: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
+    with pytest.raises(InputError, match="no rule that makes valid values for packed input"):
+        synthesised({name: "float4_e2m1[n,m]"}, n=4, m=4)
+
+
+def test_large_narrow_tensors_are_filled_in_parts(
+    synthesised: Callable[..., dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fib_bench.synthesis.CHUNK", 100)
+    values = synthesised({"x": "float8_e4m3fn[n,m]"}, n=50, m=7)["x"].float()
+    assert 0.9 < values.std() < 1.1
+    assert len(values[:, 0].unique()) > 10
+
+
 @pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
 def test_integers_that_no_rule_knows_are_refused_and_not_made_up(
     synthesised: Callable[..., dict[str, torch.Tensor]], dtype: str
@@ -200,7 +229,7 @@ NAMES = [
 
 @given(
     name=st.sampled_from(NAMES),
-    dtype=st.sampled_from([dtype for dtype in DType if dtype is not DType.FLOAT4_E2M1]),  # torch 2.8 brought that
+    dtype=st.sampled_from(DType),
     rank=st.integers(0, 4),
     is_scalar=st.booleans(),
     size=st.integers(0, 5),

@@ -15,11 +15,13 @@ from fib_bench.wire import (
     Called,
     ChannelClosed,
     Failed,
-    InputSet,
-    Measured,
+    Layout,
     ProtocolError,
     Receiver,
+    Release,
+    Sampled,
     ScalarSlot,
+    SharedMemory,
     TensorSlot,
     WorkerReply,
     WorkerRequest,
@@ -45,7 +47,8 @@ def framed(body: bytes) -> bytes:
 def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
     left, right = pair
     slots = (TensorSlot("float32", (2, 3), 256), ScalarSlot(1.5), ScalarSlot(True), ScalarSlot(7), AbsentSlot())
-    message = Bind("cpu", (InputSet(slots, ()), InputSet((), slots[:1])))
+    handles = SharedMemory(1024, b""), SharedMemory(2 << 20, bytes(range(64)))
+    message = Bind(Layout(slots, slots[:1]), 3, *handles)
     send(left, message)
     assert Receiver(right, WorkerRequest, 1 << 20).receive() == message
 
@@ -54,9 +57,9 @@ def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
     left, right = pair
     receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
     send(left, Called())
-    send(left, Measured((1.0, 2.0), 3))
+    send(left, Sampled((1.0, 2.0)))
     assert receiver.receive() == Called()
-    assert receiver.receive() == Measured((1.0, 2.0), 3)
+    assert receiver.receive() == Sampled((1.0, 2.0))
     assert receiver.take() is None
 
 
@@ -76,7 +79,7 @@ def test_descriptors_travel_with_a_message(pair: Pair) -> None:
     left, right = pair
     receiver = Receiver(right, WorkerRequest, 1 << 20, max_descriptors=2)
     read_end, write_end = os.pipe()
-    send(left, Bind("cpu", ()), (read_end, write_end))
+    send(left, Release(), (read_end, write_end))
     os.close(read_end)
     os.close(write_end)
     receiver.receive()
@@ -115,8 +118,12 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_is_read(pair: Pair
         b"\xff",
         msgspec.msgpack.encode(None),
         msgspec.msgpack.encode({"type": "build", "definition": "", "solution": None}),  # a request is no reply
-        msgspec.msgpack.encode({"type": "measured", "samples_ns": ["1"], "calls_per_sample": 1}),
-        msgspec.msgpack.encode({"type": "measured"}),
+        msgspec.msgpack.encode({"type": "sampled", "samples_ns": ["1"]}),
+        msgspec.msgpack.encode({"type": "sampled", "samples_ns": 1.0}),
+        msgspec.msgpack.encode({"type": "sampled"}),
+        msgspec.msgpack.encode({"type": "warm", "method": "host", "chain": 1.5, "call_ns": 1.0, "host_ns": 1.0}),
+        msgspec.msgpack.encode({"type": "calibrated", "overhead_ns": {"host": 1.0}, "flush_ns": 0.0}),
+        msgspec.msgpack.encode({"type": "profiled", "kernels": [["name"]]}),
         b"\x91" * 10_000,
     ],
 )

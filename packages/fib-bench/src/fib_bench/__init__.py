@@ -10,9 +10,13 @@ __all__ = [
     "Benchmark",
     "BenchmarkConfig",
     "EvalConfig",
+    "EvaluatorFailed",
+    "EvaluatorUnusable",
     "InputError",
+    "InvalidConfig",
     "ReferenceFailed",
     "ResolvedEvalConfig",
+    "Tolerance",
     "UnsupportedDevice",
     "__version__",
     "make_inputs",
@@ -20,17 +24,21 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .benchmark import Benchmark
-    from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig
-    from .errors import InputError, ReferenceFailed, UnsupportedDevice
+    from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
+    from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, InvalidConfig, ReferenceFailed, UnsupportedDevice
     from .inputs import make_inputs
 
 _HOMES = {
     "Benchmark": "benchmark",
     "BenchmarkConfig": "config",
     "EvalConfig": "config",
+    "EvaluatorFailed": "errors",
+    "EvaluatorUnusable": "errors",
     "InputError": "errors",
+    "InvalidConfig": "errors",
     "ReferenceFailed": "errors",
     "ResolvedEvalConfig": "config",
+    "Tolerance": "config",
     "UnsupportedDevice": "errors",
     "make_inputs": "inputs",
 }

@@ -1,24 +1,22 @@
-"""Runs a plan: prepares workloads, has the judge evaluate solutions, records every evaluation."""
+"""Runs what a configuration chooses and records every evaluation as it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import closing
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import attrs
-from fib_schema import Definition, Solution, Trace, TraceSet, Workload
+from fib_schema import Trace, TraceSet
 
 from .config import BenchmarkConfig
-from .errors import InputError, ReferenceFailed
-from .events import Evaluated, Event, Observer, Planned, Skipped, Working
-from .judge import Judge
-from .plan import DefinitionPlan, Plan, Skip, make_plan
-from .prepared import PreparedWorkload
+from .events import Evaluated, Event, Observer, Planned, Skipped
+from .judge_process import JudgeProcess
+from .plan import Plan, Skip, check_names, make_plan
 
-_MAX_SETS = 64
-"""Input sets prepared at a time: each holds 6 descriptors, and 1024 are a usual limit."""
+if TYPE_CHECKING:
+    from .execution import Executor  # imports torch, which only the judge's process needs
 
 
 @attrs.frozen
@@ -44,7 +42,7 @@ class Benchmark:
 
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
         self._trace_set = trace_set
-        self._config = config or BenchmarkConfig()
+        self._config = (config or BenchmarkConfig()).for_data_set(trace_set)
 
     def __enter__(self) -> Self:
         return self
@@ -98,11 +96,12 @@ class Benchmark:
             UnsupportedDevice: The configuration's device cannot be measured on.
         """
         traces: list[Trace] = []
-        with Judge(self._trace_set, self._config) as judge:
-            plan = make_plan(self._trace_set, self._config, judge.environment.hardware, resume=resume)
+        check_names(self._trace_set, self._config)
+        with closing(self._executor()) as executor:
+            plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
             skipped = list(plan.skipped)
             observe(Planned(plan))
-            for event in _execute(judge, plan, self._config.memory_bytes):
+            for event in _execute(executor, plan):
                 if isinstance(event, Evaluated):
                     traces.append(event.trace)
                     if dump_traces:
@@ -112,73 +111,13 @@ class Benchmark:
                 observe(event)
         return RunResult(tuple(traces), tuple(skipped))
 
+    def _executor(self) -> Executor:
+        name = self._config.baseline
+        found = {} if name is None else self._trace_set.solutions
+        baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}
+        return JudgeProcess(self._config, self._trace_set.root, baselines)
 
-def _execute(judge: Judge, plan: Plan, memory_bytes: int) -> Iterator[Event]:
+
+def _execute(executor: Executor, plan: Plan) -> Iterator[Event]:
     for part in plan.definitions:
-        for block in _blocks(judge, part, memory_bytes):
-            yield from _run_block(judge, part, block)
-
-
-def _run_block(judge: Judge, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-    """Run one block; nothing that it holds in memory outlives this call."""
-    with ExitStack() as stack:
-        prepared: list[PreparedWorkload] = []
-        yield from _prepare(judge, part, block, prepared, stack)
-        for solution in _solutions_of(part, block):
-            todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
-            yield from _evaluate(judge, part.definition, solution, todo)
-
-
-def _prepare(
-    judge: Judge,
-    part: DefinitionPlan,
-    block: Sequence[Workload],
-    prepared: list[PreparedWorkload],
-    stack: ExitStack,
-) -> Iterator[Event]:
-    """Prepare the workloads of a block; those that cannot be are reported and left out."""
-    for workload in block:
-        yield Working(f"{part.definition.name}: reference on {_short(workload)}")
-        try:
-            item = judge.prepare(part.definition, workload)
-        except (InputError, ReferenceFailed) as error:
-            skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
-            yield Skipped(skip, len(part.pending[workload.uuid]))
-            continue
-        stack.callback(item.close)
-        prepared.append(item)
-
-
-def _evaluate(
-    judge: Judge, definition: Definition, solution: Solution, todo: Sequence[PreparedWorkload]
-) -> Iterator[Event]:
-    if todo:
-        yield Working(f"{definition.name}: {solution.name}")
-    for workload, evaluation in judge.evaluate(definition, solution, todo):
-        yield Evaluated(Trace(definition.name, workload, solution.name, evaluation))
-
-
-def _blocks(judge: Judge, part: DefinitionPlan, memory_bytes: int) -> Iterator[list[Workload]]:
-    """Split the workloads so that what is prepared at a time fits into memory and needs few descriptors."""
-    block: list[Workload] = []
-    used = 0
-    most = max(1, _MAX_SETS // judge.trials_of(part.definition))
-    for workload in part.workloads:
-        size = judge.workload_bytes(part.definition, workload)
-        if block and (used + size > memory_bytes or len(block) == most):
-            yield block
-            block, used = [], 0
-        block.append(workload)
-        used += size
-    if block:
-        yield block
-
-
-def _solutions_of(part: DefinitionPlan, block: Sequence[Workload]) -> list[Solution]:
-    names = {s.name: s for workload in block for s in part.pending[workload.uuid]}
-    return list(names.values())
-
-
-def _short(workload: Workload) -> str:
-    sizes = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
-    return f"{workload.uuid[:8]} ({sizes})" if sizes else workload.uuid[:8]
+        yield from executor.execute(part)

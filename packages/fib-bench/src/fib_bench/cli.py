@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import sys
 import warnings
@@ -22,10 +21,11 @@ from fib_schema import DataWarning, FibError, TraceSet, to_plain
 from rich.console import Console
 
 from . import __version__
-from .config import BenchmarkConfig
+from .config import DATA_SET_FILE, BenchmarkConfig
 from .data_set_commands import add_migrate, add_validate
 from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
 from .report import best, summarise
+from .run_options import add_run_options, config_of, names_of
 from .tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
 
 if TYPE_CHECKING:
@@ -56,16 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(arguments.dir)
-    config = BenchmarkConfig(
-        device=arguments.device,
-        definitions=_names(arguments.definitions),
-        solutions=_names(arguments.solutions),
-        op_types=_names(arguments.op_types),
-        max_workloads=arguments.max_workloads,
-        timeout_seconds=arguments.timeout,
-        seed=arguments.seed,
-        synthesize_missing=arguments.synthesize_missing,
-    )
+    config = config_of(arguments, trace_set)
+    if config.data_set_layers is not None:
+        said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     if arguments.json:
         _print_json(_plain_result(result))
@@ -97,7 +91,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _best(arguments: argparse.Namespace, errors: Console) -> int:
-    rows = best(TraceSet.from_path(arguments.dir), _names(arguments.definitions))
+    rows = best(TraceSet.from_path(arguments.dir), names_of(arguments.definitions))
     if arguments.json:
         _print_json([attrs.asdict(row) for row in rows])
     elif rows:
@@ -131,18 +125,13 @@ def _print_json(value: object) -> None:
     sys.stdout.write("\n")
 
 
-def _names(words: list[str] | None) -> tuple[str, ...] | None:
-    """Names given as separate words or with commas between them."""
-    if words is None:
-        return None
-    return tuple(name for word in words for name in word.split(",") if name)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fib-bench", description="Benchmark GPU kernel solutions.")
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_run(commands.add_parser("run", help="evaluate solutions and append their traces"))
+    run = commands.add_parser("run", help="evaluate solutions and append their traces")
+    add_run_options(run)
+    run.set_defaults(command=_run)
     report = commands.add_parser("report", help="show what the traces say")
     reports = report.add_subparsers(required=True, metavar="REPORT")
     summary = reports.add_parser("summary", help="totals and the leaderboard")
@@ -158,43 +147,6 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
     demo.set_defaults(command=_demo)
     return parser
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    defaults = attrs.fields_dict(BenchmarkConfig)
-    parser.add_argument("dir", metavar="DIR", help="the data set")
-    parser.add_argument("--definitions", nargs="+", metavar="NAME", help="only these definitions")
-    parser.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
-    parser.add_argument("--op-types", nargs="+", metavar="TYPE", help="only definitions of these op_types")
-    parser.add_argument(
-        "--max-workloads", type=_positive(int), metavar="N", help="at most N workloads of each definition"
-    )
-    parser.add_argument("--device", default="cpu", help="where to run (default: %(default)s)")
-    parser.add_argument(
-        "--timeout",
-        type=_positive(float),
-        metavar="SECONDS",
-        default=defaults["timeout_seconds"].default,
-        help="bound on one build and on one evaluation (default: %(default)g)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="leave out pairs that have a trace already")
-    parser.add_argument("--synthesize-missing", action="store_true", help="make valid inputs where a blob is missing")
-    parser.add_argument("--json", action="store_true", help="print traces and what was skipped as JSON")
-    parser.set_defaults(command=_run)
-
-
-def _positive(kind: type[int] | type[float]) -> Any:
-    def parse(text: str) -> int | float:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
-        if not 0 < value < math.inf:
-            raise argparse.ArgumentTypeError(f"must be greater than 0 and finite, got {text}")
-        return value
-
-    return parse
 
 
 if __name__ == "__main__":

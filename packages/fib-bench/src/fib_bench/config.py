@@ -1,90 +1,272 @@
-"""What a benchmark run can be told."""
+"""What a benchmark run can be told, and which of several layers wins.
+
+Importing this imports no torch: `fib-bench --help` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
-from fib_schema import Definition
+from fib_schema import Definition, DType, InvalidField, TraceSet, UnknownName
 
-from .wire import MAX_DESCRIPTORS
+from ._limits import as_tuple, flag, mapping_of, names, number, one_of, optional, some_of, text, validated, whole
+from .evaluators import evaluator_names
+
+DATA_SET_FILE = "fib-bench.yaml"
+"""What a data set may have at its root: the layers that its owner thinks right for it."""
+DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
+"""What random floating inputs can be drawn from."""
+FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
+"""The dtypes that tolerances apply to; all others are compared exactly."""
+
+
+@attrs.frozen
+class Tolerance:
+    """The errors that one dtype may have: an element is wrong beyond both."""
+
+    atol: float = attrs.field(validator=validated(number(least=0)))
+    rtol: float = attrs.field(validator=validated(number(least=0)))
+
+
+EXACT = Tolerance(0.0, 0.0)
+ONE_STEP: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "float8_e4m3fn": Tolerance(atol=0.01, rtol=0.125),
+        "float8_e5m2": Tolerance(atol=0.01, rtol=0.25),
+        "float4_e2m1": Tolerance(atol=0.5, rtol=0.5),
+    }
+)
+"""Where 1e-2 is less than one rounding step: the largest step, relative to the smaller of two
+neighbours; and for float4 the absolute step around zero, which is below 1e-2 for the other two."""
+
+
+def _check_dtypes(instance: object, attribute: attrs.Attribute[Any], value: Mapping[str, Tolerance]) -> None:
+    validated(mapping_of(Tolerance, "tolerances"))(instance, attribute, value)
+    unknown = [str(UnknownName("floating dtype", name, FLOATING)) for name in value if name not in FLOATING]
+    if unknown:
+        raise InvalidField(f"{type(instance).__name__}.{attribute.name}", "; ".join(unknown))
+
+
+_CHECKS = {
+    "warmup_runs": whole(least=0),
+    "iterations": whole(least=1),
+    "max_iterations": whole(least=1),
+    "num_trials": whole(least=1),
+    "measure_seconds": number(above=0),
+    "confidence": number(least=0, most=1),
+    "rtol": number(least=0),
+    "atol": number(least=0),
+    "required_matched_ratio": number(above=0, most=1),
+    "error_cap": number(above=0, finite=False),
+    "distributions": some_of("distribution", DISTRIBUTIONS),
+    "evaluator": one_of("evaluator", evaluator_names),
+}
+
+
+def _layer(name: str) -> Any:
+    """A field of a layer, where None inherits."""
+    return attrs.field(default=None, validator=validated(optional(_CHECKS[name])), converter=as_tuple)
+
+
+def _setting(name: str, default: Any) -> Any:
+    """A field of the settings in force."""
+    check = _CHECKS[name] if default is not None else optional(_CHECKS[name])
+    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
+
+
+def _mapping(validator: Any) -> Any:
+    return attrs.field(factory=dict, validator=validator)
+
+
+_IS_EXTRA = validated(mapping_of(object, "values"))
 
 
 @attrs.frozen(kw_only=True)
 class EvalConfig:
-    """Settings of an evaluation; None inherits from the layer below.
+    """One layer of settings of an evaluation; None inherits from the layer below.
 
-    The layers, each overriding the one before: defaults, op_type, definition, top level.
+    `ResolvedEvalConfig` says what each means. `dtypes` and `extra` are merged key by key.
     """
 
-    warmup_runs: int | None = None
-    iterations: int | None = None
-    num_trials: int | None = None
-    rtol: float | None = None
-    atol: float | None = None
-    required_matched_ratio: float | None = None
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    warmup_runs: int | None = _layer("warmup_runs")
+    iterations: int | None = _layer("iterations")
+    max_iterations: int | None = _layer("max_iterations")
+    num_trials: int | None = _layer("num_trials")
+    measure_seconds: float | None = _layer("measure_seconds")
+    confidence: float | None = _layer("confidence")
+    rtol: float | None = _layer("rtol")
+    atol: float | None = _layer("atol")
+    required_matched_ratio: float | None = _layer("required_matched_ratio")
+    error_cap: float | None = _layer("error_cap")
+    distributions: tuple[str, ...] | None = _layer("distributions")
+    evaluator: str | None = _layer("evaluator")
+    dtypes: Mapping[str, Tolerance] = _mapping(_check_dtypes)
+    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
 
 
 @attrs.frozen(kw_only=True)
 class ResolvedEvalConfig:
     """The settings in force for one definition."""
 
-    warmup_runs: int = attrs.field(default=10, validator=attrs.validators.ge(0))
+    warmup_runs: int = _setting("warmup_runs", 10)
     """Calls before timing."""
-    iterations: int = attrs.field(default=50, validator=attrs.validators.ge(1))
-    """Samples to take, fewer if the time cap is hit."""
-    num_trials: int = attrs.field(
-        default=3, validator=[attrs.validators.ge(1), attrs.validators.le(MAX_DESCRIPTORS // 2)]
-    )
+    iterations: int = _setting("iterations", 50)
+    """The fewest samples to take, unless the time cap is hit."""
+    max_iterations: int = _setting("max_iterations", 2000)
+    """The most samples to take; more only where `iterations` asks for more."""
+    num_trials: int = _setting("num_trials", 3)
     """Input sets with different values; each is checked, and timed calls rotate among them."""
-    rtol: float = attrs.field(default=1e-2, validator=attrs.validators.ge(0))
-    atol: float = attrs.field(default=1e-2, validator=attrs.validators.ge(0))
-    required_matched_ratio: float | None = None
+    measure_seconds: float = _setting("measure_seconds", 1.0)
+    """The cap on timing one function on one workload."""
+    confidence: float = _setting("confidence", 0.005)
+    """Enough samples: the median's 95 % confidence interval is narrower than this share of it."""
+    rtol: float = _setting("rtol", 1e-2)
+    atol: float = _setting("atol", 1e-2)
+    required_matched_ratio: float | None = _setting("required_matched_ratio", None)
     """Share of elements that must be right; None means all."""
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    error_cap: float = _setting("error_cap", 1.0)
+    """However many match, none may be off by more than this times the largest magnitude expected."""
+    distributions: tuple[str, ...] = _setting("distributions", DISTRIBUTIONS)
+    """What the input sets draw random floating values from, where the op allows it."""
+    evaluator: str | None = _setting("evaluator", None)
+    """What judges; None means the first evaluator that applies to the definition."""
+    dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
+    """Tolerances of single dtypes, in place of `atol` and `rtol`."""
+    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
+
+    def tolerance(self, dtype: str) -> Tolerance:
+        """The tolerances for outputs of a dtype, named as definitions do; integers and booleans have none."""
+        if "float" not in dtype:
+            return EXACT
+        return self.dtypes.get(dtype, Tolerance(self.atol, self.rtol))
 
     def overridden_by(self, layer: EvalConfig) -> ResolvedEvalConfig:
-        """These settings with those of a layer that are not None."""
+        """These settings with those of a layer that are not None.
+
+        An `atol` or `rtol` of the layer is meant for every dtype: it replaces those that layers
+        below gave single dtypes. What the layer itself says about a dtype comes after that.
+        """
         given = {k: v for k, v in attrs.asdict(layer, recurse=False).items() if v is not None}
-        given["extra"] = {**self.extra, **layer.extra}
-        return attrs.evolve(self, **given)
+        for_all = {name: given[name] for name in ("atol", "rtol") if name in given}
+        dtypes = {name: attrs.evolve(tolerance, **for_all) for name, tolerance in self.dtypes.items()}
+        merged = {"dtypes": {**dtypes, **layer.dtypes}, "extra": {**self.extra, **layer.extra}}
+        return attrs.evolve(self, **{**given, **merged})
+
+
+_EVAL_CONFIGS = validated(mapping_of(EvalConfig, "an EvalConfig each"))
+
+
+@attrs.frozen(kw_only=True)
+class Layers:
+    """The layers that one source gives: for everything, by op_type, by definition."""
+
+    defaults: EvalConfig = attrs.field(factory=EvalConfig)
+    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+
+    def of(self, definition: Definition) -> Iterator[EvalConfig]:
+        """The layers for one definition, lowest first."""
+        yield self.defaults
+        for layers, name in ((self.op_type_config, definition.op_type), (self.definition_config, definition.name)):
+            if name in layers:
+                yield layers[name]
+
+
+@functools.cache
+def bundled_layers() -> Layers:
+    """What this package says beneath all other layers: the file ``defaults.yaml`` in it."""
+    from .config_file import read_layers
+
+    return read_layers(Path(__file__).with_name("defaults.yaml"))
+
+
+def _field(default: Any, check: Any) -> Any:
+    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
 
 
 @attrs.frozen(kw_only=True)
 class BenchmarkConfig(EvalConfig):
-    """Which pairs to run and how; the fields of EvalConfig override every other layer."""
+    """Which pairs to run and how; the fields of EvalConfig override every other layer.
 
-    device: str = "cpu"
-    definitions: tuple[str, ...] | None = None
+    The layers, lowest first: the bundled ones, those of the data set, `defaults`,
+    `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.
+    """
+
+    device: str = _field("cpu", text)
+    definitions: tuple[str, ...] | None = _field(None, optional(names))
     """Names to run; None means all."""
-    solutions: tuple[str, ...] | None = None
-    op_types: tuple[str, ...] | None = None
-    max_workloads: int | None = attrs.field(default=None, validator=attrs.validators.optional(attrs.validators.ge(1)))
+    solutions: tuple[str, ...] | None = _field(None, optional(names))
+    op_types: tuple[str, ...] | None = _field(None, optional(names))
+    max_workloads: int | None = _field(None, optional(whole(least=1)))
     """At most so many workloads of each definition, the first ones."""
-    timeout_seconds: float = attrs.field(default=300.0, validator=attrs.validators.gt(0))
+    baseline: str | None = _field(None, optional(text))
+    """The solution that speedups are quoted against; None means the reference."""
+    profile_baseline: bool = _field(True, flag)
+    """Time the reference."""
+    timeout_seconds: float = _field(300.0, number(above=0))
     """The bound on one build, and on one evaluation."""
-    measure_seconds: float = attrs.field(default=1.0, validator=attrs.validators.gt(0))
-    """The cap on timing one function on one workload; `MIN_SAMPLES` are taken in any case."""
-    memory_bytes: int = attrs.field(default=4 << 30, validator=attrs.validators.gt(0))
-    """About how much memory prepared inputs and outputs may take at a time."""
-    seed: int = 0
-    synthesize_missing: bool = False
+    memory_bytes: int | None = _field(None, optional(whole(least=1)))
+    """About how much memory prepared inputs and outputs may take at a time; None means half of what is free."""
+    seed: int = _field(0, whole())
+    synthesize_missing: bool = _field(False, flag)
     """Make valid inputs where a workload's blob is missing, instead of leaving the workload out."""
-    op_type_config: Mapping[str, EvalConfig] = attrs.field(factory=dict)
-    definition_config: Mapping[str, EvalConfig] = attrs.field(factory=dict)
+    defaults: EvalConfig = attrs.field(factory=EvalConfig)
+    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    data_set_layers: Layers | None = None
+    """What the data set says of itself; `for_data_set` reads it."""
+
+    @classmethod
+    def default(cls, **overrides: Any) -> BenchmarkConfig:
+        """The configuration that says nothing but these fields; the bundled layers are always beneath."""
+        return cls(**overrides)
+
+    @classmethod
+    def from_yaml(
+        cls, path: str | os.PathLike[str], *, trace_set: TraceSet | None = None, **overrides: Any
+    ) -> BenchmarkConfig:
+        """Read a configuration; its keys are the fields of this class.
+
+        Args:
+            path: The file.
+            trace_set: The data set it is for, so that names which match nothing are found.
+            overrides: Fields that take the place of the file's.
+
+        Raises:
+            InvalidConfig: The file is not valid; tells everything that is wrong with it.
+        """
+        from .config_file import read_fields
+
+        return cls(**{**read_fields(Path(path), trace_set), **overrides})
+
+    def for_data_set(self, trace_set: TraceSet) -> BenchmarkConfig:
+        """This configuration above the layers that a data set brings along in ``fib-bench.yaml``.
+
+        Raises:
+            InvalidConfig: That file is not valid, or a name in this configuration matches nothing.
+        """
+        from .config_file import check_names, read_data_set_layers
+
+        check_names(self, trace_set)
+        return attrs.evolve(self, data_set_layers=read_data_set_layers(trace_set))
+
+    @property
+    def layers(self) -> Layers:
+        """The layers of this configuration itself, without the fields that override them."""
+        own = {field.name: getattr(self, field.name) for field in attrs.fields(Layers)}
+        return Layers(**own)
 
     def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
-        """The settings for one definition: defaults, op_type, definition, top level."""
-        top = EvalConfig(**{f.name: getattr(self, f.name) for f in attrs.fields(EvalConfig)})
-        layers = (
-            self.op_type_config.get(definition.op_type),
-            self.definition_config.get(definition.name),
-            top,
-        )
+        """The settings for one definition; the highest layer that sets a field wins."""
         resolved = ResolvedEvalConfig()
-        for layer in layers:
-            if layer is not None:
+        for layers in (bundled_layers(), self.data_set_layers or Layers(), self.layers):
+            for layer in layers.of(definition):
                 resolved = resolved.overridden_by(layer)
-        return resolved
+        top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
+        return resolved.overridden_by(top)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import attrs
-from fib_schema import FibError
+from fib_schema import FibError, Problem
+
+
+@attrs.frozen
+class InvalidConfig(FibError, ValueError):
+    """A configuration that is not valid; holds all of its problems, not only the first."""
+
+    problems: tuple[Problem, ...]
+
+    def __str__(self) -> str:
+        lines = "\n  ".join(map(str, self.problems))
+        return f"not a valid configuration:\n  {lines}"
 
 
 @attrs.frozen
@@ -42,6 +53,35 @@ class ReferenceFailed(FibError, RuntimeError):
 
 
 @attrs.frozen
+class EvaluatorUnusable(FibError, RuntimeError):
+    """An evaluator that does not exist, cannot be loaded, or is not the only one that applies."""
+
+    evaluator: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"evaluator {self.evaluator!r}: {self.problem}"
+
+
+@attrs.frozen
+class EvaluatorFailed(FibError, RuntimeError):
+    """An evaluator could not judge a workload, or could not be had: no solution is to blame."""
+
+    definition: str
+    workload: str
+    evaluator: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"workload {self.workload} of {self.definition!r}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without saying again which workload it is about."""
+        return f"the evaluator {self.evaluator!r} failed: {self.problem}"
+
+
+@attrs.frozen
 class UnsupportedDevice(FibError, ValueError):
     """A device that does not exist or that this version cannot measure on."""
 
@@ -60,3 +100,13 @@ class WorkerPoolFailed(FibError, RuntimeError):
 
     def __str__(self) -> str:
         return f"the worker server failed: {self.problem}"
+
+
+@attrs.frozen
+class JudgeFailed(FibError, RuntimeError):
+    """The judge's process could not be started, or died before it did anything."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return f"the judge's process failed: {self.problem}"

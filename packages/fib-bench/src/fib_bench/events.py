@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import attrs
-from fib_schema import Trace
+from fib_schema import Trace, Workload
 
 from .plan import Plan, Skip
 
@@ -22,7 +22,15 @@ class Planned:
 class Working:
     """The run turns to something that may take a while."""
 
-    what: str
+    definition: str
+    solution: str | None
+    """None while the reference runs."""
+    workload: Workload
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.workload.axes.items())
+        where = f"{self.workload.uuid[:8]} ({sizes})" if sizes else self.workload.uuid[:8]
+        return f"{self.definition}: {self.solution or 'reference'} on {where}"
 
 
 @attrs.frozen

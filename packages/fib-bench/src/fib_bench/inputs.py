@@ -3,18 +3,24 @@
 What a workload states literally is taken; tensors in blobs are read; random inputs, and missing
 blobs if asked to, are made by the rules in `synthesis`. The definition's constraints are checked
 against the result: inputs that contradict them are refused and never handed to a kernel.
+
+Random numbers are drawn on the device that they are for, since a large weight takes seconds on a
+CPU: equal seeds give equal inputs on devices of one kind, others on another kind.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
+from fib_compile.device import dtype_str_to_python_dtype
 from fib_schema import (
     ConstraintError,
     Definition,
+    DType,
     RandomInput,
     SafetensorsInput,
     ScalarInput,
@@ -25,10 +31,13 @@ from fib_schema import (
 )
 from fib_schema.blobs import BlobError, load_tensor
 
+from .distributions import check_distribution
 from .errors import InputError
-from .synthesis import CannotSynthesise, Sketch, synthesise
+from .synthesis import CannotSynthesise, Nature, Rule, Sketch, rule_of, synthesise, tensor_dtype
 
 Value = torch.Tensor | int | float | bool | None
+_CHOOSES = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
+"""What a reference calls that chooses by value."""
 
 
 def make_inputs(
@@ -38,22 +47,30 @@ def make_inputs(
     seed: int,
     root: Path | None = None,
     synthesize_missing: bool = False,
+    device: torch.device | str = "cpu",
+    distribution: str = "normal",
 ) -> dict[str, Value]:
-    """Make one set of inputs on the CPU, by name, in the definition's order.
+    """Make one set of inputs, by name, in the definition's order.
 
     Args:
         definition: What the inputs are for.
         workload: Axis values and where each input comes from.
-        seed: Equal seeds give equal inputs.
+        seed: Equal seeds give equal inputs on equal devices.
         root: The data set's folder, for blobs.
         synthesize_missing: Make valid values where a blob is missing.
+        device: Where all tensors are to be.
+        distribution: One of `config.DISTRIBUTIONS`; it changes plain inputs only, and what
+            is drawn for the others does not depend on it. See `distributions_of`.
 
     Raises:
         InputError: An input cannot be made, or contradicts the definition.
+        UnknownName: There is no such distribution.
     """
+    check_distribution(distribution)
     _check_names(definition, workload)
     axes = _axis_sizes(definition, workload)
-    sketch = Sketch(definition, axes, _derived_seed(definition, workload, seed))
+    seed = _derived_seed(definition, workload, seed)
+    sketch = Sketch(definition, axes, seed, torch.device(device), distribution)
     pending: list[str] = []
     for name, spec in definition.inputs.items():
         source = workload.inputs.get(name)
@@ -77,8 +94,51 @@ def make_inputs(
         except CannotSynthesise as error:
             raise InputError(definition.name, workload.uuid, name, str(error)) from error
     _fill_in(sketch, pending, workload)
+    _move_to_device(sketch)
     _check_constraints(sketch, workload)
     return {name: sketch.values[name] for name in definition.inputs}
+
+
+def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Those of the wanted distributions that make a difference and leave the outputs defined.
+
+    ``normal`` always does. The others need plain inputs to change, and nothing that is chosen by
+    their values: rows of ones are full of ties, and which of two equal numbers a kernel takes is
+    its own affair. Where the choice depends on inputs of its own (routing logits), these stay
+    normal, and the others may change.
+
+    Args:
+        definition: What the inputs are for.
+        wanted: Names out of `config.DISTRIBUTIONS`.
+
+    Returns:
+        The names in their order; ``("normal",)`` if none is left.
+
+    Raises:
+        UnknownName: There is no such distribution.
+    """
+    for name in wanted:
+        check_distribution(name)
+    if not _may_be_distributed(definition):
+        return ("normal",)
+    return tuple(wanted) or ("normal",)
+
+
+def _may_be_distributed(definition: Definition) -> bool:
+    if any(spec.is_integer or spec.dtype == DType.BOOL for spec in definition.outputs.values()):
+        return False
+    rules = [_rule_of(definition, name) for name in definition.inputs]
+    has_scores = any(rule is not None and rule.nature is Nature.SCORES for rule in rules)
+    if _CHOOSES.search(definition.reference) and not has_scores:
+        return False
+    return any(rule is not None and rule.is_plain for rule in rules)
+
+
+def _rule_of(definition: Definition, name: str) -> Rule | None:
+    try:
+        return rule_of(definition, name)
+    except CannotSynthesise:
+        return None
 
 
 def _check_names(definition: Definition, workload: Workload) -> None:
@@ -127,6 +187,13 @@ def _fill_in(sketch: Sketch, pending: list[str], workload: Workload) -> None:
             raise InputError(sketch.definition.name, workload.uuid, name, str(error)) from error
 
 
+def _move_to_device(sketch: Sketch) -> None:
+    """Move blobs and indices, which were needed on the CPU so far."""
+    for name, value in sketch.values.items():
+        if isinstance(value, torch.Tensor):
+            sketch.values[name] = value.to(sketch.device)
+
+
 def _check_constraints(sketch: Sketch, workload: Workload) -> None:
     names = {**sketch.axes, **sketch.values}
     for constraint in sketch.definition.constraints:
@@ -154,10 +221,13 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
 def _blob(spec: TensorSpec, source: SafetensorsInput, sketch: Sketch, name: str, root: Path | None) -> Value:
     tensor = load_tensor(root, source.path, source.tensor_key)
     wanted = sketch.shape(name)
+    dtype = tensor_dtype(spec)
+    if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
+        tensor = tensor.view(dtype)  # files keep the pairs as bytes
     if tuple(tensor.shape) != wanted:
         found = tuple(tensor.shape)
         raise CannotSynthesise(f"the blob {source.path} has shape {found}, the axes say {wanted}")
-    if tensor.dtype != torch_dtype(spec.dtype):
+    if tensor.dtype != dtype:
         raise CannotSynthesise(f"the blob {source.path} has dtype {tensor.dtype}, expected {spec.dtype}")
     if spec.shape is None:
         item: int | float | bool = tensor.item()

@@ -1,22 +1,23 @@
 """The judge: makes inputs, obtains expected outputs, receives a solution's outputs, decides.
 
-Expected outputs come from the definition's reference, which runs in a worker of its own and writes
-into arenas that no solution's worker ever sees. A solution's worker gets input arenas and poisoned
-output arenas. Whatever is timed is verified: the timed calls write into buffers that were poisoned
-before, and these are compared as well.
+Expected outputs come from the definition's reference, which runs in a worker of its own, and are
+copied into memory that no worker can map. A solution's worker gets slots with inputs and poisoned
+outputs. Whatever is timed is verified: timed calls get values that no call has seen before, and a
+secret choice of them is compared.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import attrs
-from fib_compile.device import env_snapshot
+import torch
+from fib_compile.device import env_snapshot, parse_device
 from fib_schema import (
     AxisError,
     Correctness,
@@ -26,70 +27,94 @@ from fib_schema import (
     EvaluationStatus,
     Performance,
     Solution,
-    TraceSet,
     Workload,
     format_json,
 )
 
-from .buffers import Arena
+from .audits import audit_chains, audit_processor_time
+from .clocks import watch_clock
 from .config import BenchmarkConfig, ResolvedEvalConfig
-from .correctness import Comparison, compare_all
-from .errors import InputError, ReferenceFailed, UnsupportedDevice
-from .inputs import make_inputs
-from .prepared import PreparedSet, PreparedWorkload, Timing, set_bytes, share_set
-from .wire import (
-    Bind,
-    Bound,
-    Build,
-    Built,
-    Call,
-    Called,
-    Failed,
-    InputSet,
-    Measure,
-    Measured,
-    WorkerRequest,
-    WrongOutput,
-)
+from .correctness import Comparison
+from .dialogue import NotCapturable, Rejected, ask
+from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
+from .evaluators import evaluator_for
+from .preparation import Preparation, needed_bytes
+from .prepared import InputSet, PreparedWorkload
+from .sides import Calibration, Conditions, InputsChanged, Referee, RefereeFailed, Side
+from .speed_of_light import speed_of_light_of, work_of
+from .standard import EvaluatorRaised
+from .timing import Measurement, StopRule
+from .timing.measuring import CHAINS
+from .wire import Build, Built, Calibrate, Calibrated
 from .worker.pool import Worker, WorkerLost, WorkerServer
 
-_POISON = 0xC3  # as a float of any width: finite, large or odd; as an integer: large or negative
-_SECOND_POISON = 0x5A
-_REFERENCE_SAMPLES = 10
-_MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
-_STATUS_OF_ASPECT = {
-    "shape": EvaluationStatus.INCORRECT_SHAPE,
-    "dtype": EvaluationStatus.INCORRECT_DTYPE,
-    "kind": EvaluationStatus.RUNTIME_ERROR,
-}
-_ANSWERS: Mapping[type, type] = {Build: Built, Bind: Bound, Call: Called, Measure: Measured}
+_ALTERNATION = 20.0  # a reference that is so many times slower is not timed again beside a solution
+_REFINE_SECONDS = {"cuda": 0.016}
+_CALIBRATION_SAMPLES = 60
+_REFERENCE, _BASELINE = "reference", "baseline"
 
 
-class _Rejected(Exception):
-    """A solution's evaluation has ended without success."""
+class FunctionWorker:
+    """A worker that holds a built function.
 
-    def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.comparisons = tuple(comparisons)
+    Args:
+        worker: Freshly forked.
+        request: What to build.
+    """
+
+    def __init__(self, worker: Worker, request: Build) -> None:
+        self.worker = worker
+        self.request = request
+        self.may_capture = True
+        self.has_setup = False
+
+    def build(self, seconds: float) -> None:
+        """Have the function built.
+
+        Raises:
+            Rejected: It cannot be.
+            WorkerLost: It took its worker down.
+        """
+        self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
 
 class Judge:
     """Evaluates solutions on one device.
 
     Args:
-        trace_set: The data set, for blobs.
         config: How to run.
+        root: The data set's folder, for blobs.
+        baselines: The baseline of each definition that has one.
+
+    Raises:
+        UnsupportedDevice: There is no such device here.
     """
 
-    def __init__(self, trace_set: TraceSet, config: BenchmarkConfig) -> None:
-        if config.device != "cpu":
-            raise UnsupportedDevice(config.device, "this version measures on 'cpu' only")
-        self._trace_set = trace_set
+    def __init__(
+        self,
+        config: BenchmarkConfig,
+        *,
+        root: Path | None = None,
+        baselines: Mapping[str, Solution] | None = None,
+    ) -> None:
         self._config = config
-        self._server = WorkerServer(config.device)
-        self._environment = env_snapshot(config.device)
+        self._root = root
+        self._baselines = baselines or {}
+        try:
+            is_cuda = parse_device(config.device) is not None
+            self._environment = env_snapshot(config.device)
+        except (ValueError, RuntimeError) as error:
+            raise UnsupportedDevice(config.device, str(error)) from error
+        self.device = torch.device(config.device)
+        if is_cuda:
+            torch.cuda.set_device(self.device)
+        self._server = WorkerServer(config.device, () if root is None else (root,))
+        self._watch = watch_clock(self.device)
+        if self._watch is not None:
+            self._watch.start()
+        self._conditions: Conditions | None = None
+        self._standing: dict[str, FunctionWorker] = {}
+        self._standing_for: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +122,13 @@ class Judge:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        self._dismiss()
+        if self._watch is not None:
+            self._watch.stop()
         self._server.close()
 
     @property
@@ -104,23 +136,35 @@ class Judge:
         """The hardware and the versions that traces state."""
         return self._environment
 
+    @property
+    def conditions(self) -> Conditions:
+        """What holds for everything on this device; measured when it is first asked for."""
+        if self._conditions is None:
+            self._conditions = Conditions(
+                device=self.device,
+                timeout_seconds=self._config.timeout_seconds,
+                calibration=self._calibrate(),
+                light=speed_of_light_of(self.device),
+                watch=self._watch,
+            )
+        return self._conditions
+
+    def _calibrate(self) -> Calibration:
+        """Have a worker without a solution measure what the device's clock costs."""
+        request = Calibrate(self._config.device, CHAINS[self.device.type], _CALIBRATION_SAMPLES)
+        with self._server.spawn() as worker:
+            reply = ask(worker, request, Calibrated, self._config.timeout_seconds)
+        costs = {m: dict(zip(request.chains, numbers, strict=True)) for m, numbers in reply.overhead_ns.items()}
+        return Calibration(costs, reply.flush_ns)
+
     # -- workloads -----------------------------------------------------------------------------
 
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
-        """How much memory a prepared workload takes; 0 if it lacks an axis, which `prepare` reports."""
+        """About how much memory a prepared workload takes; 0 if it lacks an axis, which `prepare` reports."""
         try:
-            return self._set_count(definition, workload) * set_bytes(definition, workload)
+            return needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
         except AxisError:
             return 0
-
-    def _set_count(self, definition: Definition, workload: Workload) -> int:
-        """As many input sets as asked for, fewer if they would not fit into memory."""
-        affordable = self._config.memory_bytes // set_bytes(definition, workload)
-        return max(1, min(self.trials_of(definition), affordable))
-
-    def trials_of(self, definition: Definition) -> int:
-        """How many input sets are asked for."""
-        return self._config.resolve_eval_config(definition).num_trials
 
     def prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         """Make a workload's inputs, and run the reference on them.
@@ -128,18 +172,44 @@ class Judge:
         Raises:
             InputError: The inputs cannot be made.
             ReferenceFailed: The reference raised, hung, or is not deterministic.
+            EvaluatorFailed: There is no evaluator for it, or it raised.
         """
         self._check_size(definition, workload)
-        sets: list[PreparedSet] = []
         try:
-            for index in range(self._set_count(definition, workload)):
-                sets.append(self._prepare_set(definition, workload, index))
-            timing = self._run_reference(definition, workload, sets)
-        except BaseException:
-            for item in sets:
-                item.close()
-            raise
-        return PreparedWorkload(workload, tuple(sets), timing)
+            reference = self._standing_worker(_REFERENCE, definition)
+            try:
+                return self._preparation(definition, workload, reference).prepare(may_capture=reference.may_capture)
+            except NotCapturable:
+                reference.may_capture = False
+                reference.worker.close()
+                reference = self._standing_worker(_REFERENCE, definition)
+                return self._preparation(definition, workload, reference).prepare(may_capture=False)
+        except (WorkerLost, Rejected) as error:
+            standing = self._standing.get(_REFERENCE)
+            log = str(error) if standing is None else _log(str(error), standing.worker)
+            self._dismiss()
+            raise ReferenceFailed(definition.name, workload.uuid, log) from error
+        except torch.OutOfMemoryError as error:
+            raise InputError(definition.name, workload.uuid, "", f"its tensors do not fit: {error}") from error
+        except EvaluatorUnusable as error:
+            raise EvaluatorFailed(definition.name, workload.uuid, error.evaluator, error.problem) from error
+        except EvaluatorRaised as error:
+            name = evaluator_for(definition, self._config.resolve_eval_config(definition)).name
+            raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
+
+    def _preparation(self, definition: Definition, workload: Workload, reference: FunctionWorker) -> Preparation:
+        config = self._config.resolve_eval_config(definition)
+        evaluator = evaluator_for(definition, config)
+        return Preparation(
+            definition=definition,
+            workload=workload,
+            root=self._root,
+            run=self._config,
+            config=evaluator.settings(config),
+            evaluator=evaluator,
+            worker=reference.worker,
+            conditions=self.conditions,
+        )
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
         """Refuse a workload that this machine cannot hold.
@@ -147,209 +217,281 @@ class Judge:
         Raises:
             InputError: It lacks an axis, or its tensors are too large.
         """
+        config = self._config.resolve_eval_config(definition)
         try:
-            needed = set_bytes(definition, workload)
+            needed = needed_bytes(definition, workload, config, self.device)
         except AxisError as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
-        free = available_bytes()
-        if needed > free // 2:  # the reference and the solution need room of their own
+        free = available_bytes(self.device)
+        if needed > free * 0.7:  # the reference and the solution need room of their own
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise InputError(definition.name, workload.uuid, "", problem)
 
-    def _prepare_set(self, definition: Definition, workload: Workload, index: int) -> PreparedSet:
-        values = make_inputs(
-            definition,
-            workload,
-            seed=self._config.seed + index,
-            root=self._trace_set.root,
-            synthesize_missing=self._config.synthesize_missing,
-        )
-        return share_set(definition, workload, values)
+    def _standing_worker(self, role: str, definition: Definition) -> FunctionWorker:
+        """The worker that holds a definition's reference or baseline; it serves all workloads.
 
-    def _run_reference(self, definition: Definition, workload: Workload, sets: Sequence[PreparedSet]) -> Timing:
-        with self._server.spawn() as worker:
-            try:
-                return self._reference_outputs(worker, definition, sets)
-            except (WorkerLost, _Rejected) as error:
-                log = _log(str(error), worker)
-                raise ReferenceFailed(definition.name, workload.uuid, log) from error
+        Raises:
+            Rejected: The function cannot be built.
+            WorkerLost: It took its worker down.
+        """
+        if self._standing_for != definition.name:
+            self._dismiss()
+            self._standing_for = definition.name
+        if role not in self._standing:
+            source = format_json(self._baselines[definition.name]) if role == _BASELINE else None
+            known = definition if source is None else without_reference(definition)
+            request = Build(self._config.device, format_json(known), source)
+            self._standing[role] = FunctionWorker(self._server.spawn(), request)
+            self._standing[role].build(self._config.timeout_seconds)
+        function = self._standing[role]
+        if function.worker.is_closed:
+            function.worker.close()
+            function.worker = self._server.spawn()
+            function.build(self._config.timeout_seconds)
+        return function
 
-    def _reference_outputs(
-        self,
-        worker: Worker,
-        definition: Definition,
-        sets: Sequence[PreparedSet],
-    ) -> Timing:
-        """Fill the expected outputs, and time the reference on buffers that are thrown away."""
-        seconds = self._config.timeout_seconds
-        _ask(worker, Build(format_json(definition), None), seconds)
-        _bind(worker, [(item.layout, item.inputs, item.expected) for item in sets], seconds)
-        for index in range(len(sets)):
-            _ask(worker, Call(index), seconds)
-        _check_untouched(sets)
-        scratch = [Arena.allocate(item.expected.size_bytes) for item in sets]
-        try:
-            triples = [(s.layout, s.inputs, arena) for s, arena in zip(sets, scratch, strict=True)]
-            _bind(worker, triples, seconds)
-            config = self._config.resolve_eval_config(definition)
-            measured = self._measure(worker, config, min(_REFERENCE_SAMPLES, config.iterations))
-            _check_untouched(sets)
-            self._check_determinism(definition, sets, scratch, config)
-        finally:
-            for arena in scratch:
-                arena.close()
-        return Timing.from_measured(measured)
-
-    def _check_determinism(
-        self,
-        definition: Definition,
-        sets: Sequence[PreparedSet],
-        again: Sequence[Arena],
-        config: ResolvedEvalConfig,
-    ) -> None:
-        for item, arena in zip(sets, again, strict=True):
-            expected = item.expected_outputs(definition.outputs)
-            repeated = {
-                name: arena.tensor(slot) for name, slot in zip(definition.outputs, item.layout.outputs, strict=True)
-            }
-            for comparison in compare_all(repeated, expected, config):
-                if not comparison.is_within(config.required_matched_ratio):
-                    problem = (
-                        "it gives other outputs when it is called again with the same inputs "
-                        f"({comparison.explain()}); comparing elements cannot judge such an op"
-                    )
-                    raise _Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+    def _dismiss(self) -> None:
+        """End the workers that stand by."""
+        for function in self._standing.values():
+            function.worker.close()
+        self._standing = {}
+        self._standing_for = None
 
     # -- solutions -----------------------------------------------------------------------------
 
     def evaluate(
         self, definition: Definition, solution: Solution, workloads: Sequence[PreparedWorkload]
-    ) -> Iterator[tuple[Workload, Evaluation]]:
+    ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
         A solution that cannot be built is not built again for every workload: each gets the
-        result of the one attempt.
+        result of the one attempt. Where the evaluator fails there is none.
         """
-        worker: Worker | None = None
-        unbuildable: Evaluation | None = None
+        request = Build(self._config.device, format_json(without_reference(definition)), format_json(solution))
+        candidate = FunctionWorker(self._server.spawn(), request)
+        unbuildable = self._build(candidate, solution)
         try:
             for prepared in workloads:
                 if unbuildable is not None:
-                    yield prepared.workload, attrs.evolve(unbuildable, timestamp=_now())
+                    yield prepared.workload, _isolated(candidate, attrs.evolve(unbuildable, timestamp=_now()))
                     continue
-                if worker is None:
-                    worker = self._server.spawn()
-                    unbuildable = self._build(worker, definition, solution)
-                    if unbuildable is not None:
-                        yield prepared.workload, unbuildable
-                        continue
-                evaluation, is_lost = self._evaluate_one(worker, definition, solution, prepared)
-                if is_lost:
-                    worker.close()
-                    worker = None
-                yield prepared.workload, evaluation
+                try:
+                    evaluation = self._evaluate_one(candidate, definition, solution, prepared)
+                except EvaluatorRaised as error:
+                    name = prepared.standard.evaluator.name
+                    yield prepared.workload, EvaluatorFailed(definition.name, prepared.workload.uuid, name, str(error))
+                    continue
+                yield prepared.workload, _isolated(candidate, evaluation)
         finally:
-            if worker is not None:
-                worker.close()
+            candidate.worker.close()
 
-    def _build(self, worker: Worker, definition: Definition, solution: Solution) -> Evaluation | None:
+    def _build(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
         """Have a solution built; returns the evaluation if that fails."""
         try:
-            request = Build(format_json(definition), format_json(solution))
-            _ask(worker, request, self._config.timeout_seconds)
-        except _Rejected as error:
-            return self._evaluation(solution, error.status, _log(error.message, worker))
+            candidate.build(self._config.timeout_seconds)
+        except Rejected as error:
+            return self._evaluation(solution, error.status, _log(error.message, candidate.worker))
         except WorkerLost as lost:
             message = f"while the solution was built: {lost}"
-            return self._evaluation(solution, _status_of(lost), _log(message, worker))
+            return self._evaluation(solution, _status_of(lost), _log(message, candidate.worker))
         return None
 
+    def _renew(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
+        """Replace a worker that is gone or spoilt; returns the evaluation if the solution does not build any more."""
+        candidate.worker.close()
+        candidate.worker = self._server.spawn()
+        return self._build(candidate, solution)
+
     def _evaluate_one(
-        self, worker: Worker, definition: Definition, solution: Solution, prepared: PreparedWorkload
-    ) -> tuple[Evaluation, bool]:
-        """Evaluate on one workload; says too whether the worker is lost."""
-        config = self._config.resolve_eval_config(definition)
-        self._restore_inputs(definition, prepared)
+        self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
+    ) -> Evaluation:
+        """Evaluate on one workload."""
+        if candidate.worker.is_closed and (failed := self._renew(candidate, solution)) is not None:
+            return failed
         try:
-            return self._passed(worker, definition, solution, prepared, config), False
-        except _Rejected as error:
-            log = _log(error.message, worker)
+            try:
+                return self._passed(candidate, definition, solution, prepared)
+            except NotCapturable:
+                candidate.may_capture = False
+                if (failed := self._renew(candidate, solution)) is not None:
+                    return failed
+                return self._passed(candidate, definition, solution, prepared)
+        except Rejected as error:
+            log = _log(error.message, candidate.worker)
             correctness = None
             if error.status is EvaluationStatus.INCORRECT_NUMERICAL:
+                config = self._config.resolve_eval_config(definition)
                 correctness = _correctness(error.comparisons, config)
-            return self._evaluation(solution, error.status, log, correctness), False
+            elif self.device.type == "cuda" or error.status is EvaluationStatus.REWARD_HACK:
+                candidate.worker.close()  # an error on the device spoils the process, and so does a trick
+            return self._evaluation(solution, error.status, log, correctness, prepared=prepared)
         except WorkerLost as lost:
-            return self._evaluation(solution, _status_of(lost), _log(str(lost), worker)), True
+            return self._evaluation(solution, _status_of(lost), _log(str(lost), candidate.worker), prepared=prepared)
 
     def _passed(
-        self,
-        worker: Worker,
-        definition: Definition,
-        solution: Solution,
-        prepared: PreparedWorkload,
-        config: ResolvedEvalConfig,
+        self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
     ) -> Evaluation:
         """The evaluation of a solution that does everything right.
 
         Raises:
-            _Rejected: It does not.
+            Rejected: It does not.
+            NotCapturable: It must be timed without graphs, in a fresh worker.
             WorkerLost: It took its worker down.
         """
-        seconds = self._config.timeout_seconds
-        _bind(worker, [(item.layout, item.inputs, item.found) for item in prepared.sets], seconds)
-        comparisons: list[Comparison] = []
-        for index, item in enumerate(prepared.sets):
-            item.found.fill(_POISON)
-            _ask(worker, Call(index), seconds)
-            comparisons += self._check(definition, item, config, f"input set {index}")
-        for item in prepared.sets:
-            item.found.fill(_SECOND_POISON)
-        measured = self._measure(worker, config, config.iterations)
-        for index, item in enumerate(prepared.sets):
-            comparisons += self._check(definition, item, config, f"timed calls on input set {index}")
-        timing = Timing.from_measured(measured)
-        return self._evaluation(
-            solution,
-            EvaluationStatus.PASSED,
-            worker.printed(),
-            _correctness(comparisons, config),
-            _performance(timing, prepared.reference),
+        config = self._config.resolve_eval_config(definition)
+        with Side(
+            candidate.worker,
+            prepared.layout,
+            prepared.slots,
+            self.conditions,
+            has_setup=candidate.has_setup,
+            keeps_integers=self._baseline_has_setup(definition),
+        ) as side:
+            for index, item in enumerate(prepared.rounds):
+                side.check(item, f"input set {index} ({item.distribution})")
+            side.check_together(prepared)
+            side.warm_up(prepared, config, may_capture=candidate.may_capture)
+            others = self._time(side, definition, prepared, config)
+            side.check_timed_together(prepared)
+            side.check_rest()
+            outside_ns = side.audit(prepared)
+            if self.device.type == "cpu":
+                audit_processor_time(side, prepared)
+            audit_chains(side, prepared, self.device.type)
+            timing = side.measurement().to_extra() | side.to_extra() | {"outside_us": round(outside_ns / 1e3, 3)}
+            performance = self._performance(side.measurement(), others, prepared, timing)
+            performance = self._against_speed_of_light(definition, prepared, performance)
+            candidate.worker.confirm()
+            return self._evaluation(
+                solution,
+                EvaluationStatus.PASSED,
+                candidate.worker.printed(),
+                _correctness(side.comparisons, config, side.findings),
+                performance,
+                prepared=prepared,
+            )
+
+    def _baseline_has_setup(self, definition: Definition) -> bool:
+        if definition.name not in self._baselines:
+            return False
+        try:
+            return self._standing_worker(_BASELINE, definition).has_setup
+        except (WorkerLost, Rejected):
+            return False
+
+    def _time(
+        self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig
+    ) -> dict[str, Measurement]:
+        """Time a solution, in turns with what it is compared with; returns the others' times by their roles."""
+        with ExitStack() as stack:
+            others = {}
+            for role in self._roles(definition):
+                other = self._companion(role, side, definition, prepared, config, stack)
+                if other is not None:
+                    others[role] = other
+            referee = _referee(others[_REFERENCE], prepared) if _REFERENCE in others else None
+            timed = {role: other for role, other in others.items() if other.is_warm}
+            try:
+                _alternate(side, timed, prepared, self._rule(config), referee)
+                if referee is not None and not side.asked:
+                    side.sample(prepared, referee, must_ask=True)
+            except RefereeFailed:
+                _alternate(side, timed, prepared, self._rule(config), None)
+            return {role: other.measurement() for role, other in timed.items()}
+
+    def _roles(self, definition: Definition) -> tuple[str, ...]:
+        """What stands by while a solution is timed."""
+        return (_REFERENCE, _BASELINE) if definition.name in self._baselines else (_REFERENCE,)
+
+    def _is_worth_timing(self, role: str, side: Side, prepared: PreparedWorkload) -> bool:
+        """Whether to time it in turns with a solution: the baseline, and a reference that is not far slower."""
+        reference = prepared.reference
+        if role == _BASELINE or reference is None:
+            return role == _BASELINE
+        return reference.latency_ms * 1e6 <= _ALTERNATION * max(side.call_ns, 1.0)
+
+    def _companion(
+        self,
+        role: str,
+        side: Side,
+        definition: Definition,
+        prepared: PreparedWorkload,
+        config: ResolvedEvalConfig,
+        stack: ExitStack,
+    ) -> Side | None:
+        """The side of a function that stands by; None if it fails on this workload."""
+        try:
+            function = self._standing_worker(role, definition)
+            other = stack.enter_context(
+                Side(
+                    function.worker,
+                    prepared.layout,
+                    prepared.slots,
+                    self.conditions,
+                    beside=side,
+                    has_setup=role == _BASELINE and function.has_setup,
+                )
+            )
+            if not self._is_worth_timing(role, side, prepared):
+                return other
+            try:
+                other.warm_up(prepared, config, may_capture=function.may_capture)
+            except NotCapturable:
+                function.may_capture = False
+                function.worker.close()
+                return self._companion(role, side, definition, prepared, config, stack)
+        except (Rejected, WorkerLost):
+            return None
+        return other
+
+    def _rule(self, config: ResolvedEvalConfig) -> StopRule:
+        return StopRule(
+            iterations=config.iterations,
+            max_iterations=max(config.max_iterations, config.iterations),
+            confidence=config.confidence,
+            max_seconds=config.measure_seconds,
+            refine_seconds=min(_REFINE_SECONDS.get(self.device.type, config.measure_seconds), config.measure_seconds),
         )
 
-    def _check(
-        self, definition: Definition, item: PreparedSet, config: ResolvedEvalConfig, where: str
-    ) -> list[Comparison]:
-        """Compare what a call left behind.
+    def _against_speed_of_light(
+        self, definition: Definition, prepared: PreparedWorkload, performance: Performance
+    ) -> Performance:
+        """The performance with what was achieved.
 
         Raises:
-            _Rejected: An output is wrong, or an input was written to.
+            Rejected: The device cannot be so fast.
         """
-        if item.inputs.checksum() != item.checksum:
-            problem = f"{where}: an input tensor was changed; a solution must not write to its inputs"
-            raise _Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-        names = definition.outputs
-        found, expected = item.found_outputs(names), item.expected_outputs(names)
-        comparisons = compare_all(found, expected, config)
-        bad = [c for c in comparisons if not c.is_within(config.required_matched_ratio)]
-        if bad:
-            message = "\n".join(f"{where}: {comparison.explain()}" for comparison in bad)
-            raise _Rejected(EvaluationStatus.INCORRECT_NUMERICAL, message, comparisons)
-        return comparisons
+        light = self.conditions.light
+        work = work_of(definition, prepared.workload.axes)
+        if objection := light.objection(work, performance.latency_ms):
+            raise Rejected(EvaluationStatus.REWARD_HACK, objection)
+        achieved = light.to_extra(work, performance.latency_ms)
+        if not achieved:
+            return performance
+        return attrs.evolve(performance, extra={**(performance.extra or {}), "speed_of_light": achieved})
 
-    def _measure(self, worker: Worker, config: ResolvedEvalConfig, samples: int) -> Measured:
-        request = Measure(config.warmup_runs, samples, self._config.measure_seconds)
-        reply = _ask(worker, request, self._config.timeout_seconds + self._config.measure_seconds)
-        if not isinstance(reply, Measured) or not _is_plausible(reply):
-            raise WorkerLost(f"the worker answered a request to measure with {reply!r:.200}")
-        return reply
-
-    def _restore_inputs(self, definition: Definition, prepared: PreparedWorkload) -> None:
-        """Put back inputs that an earlier solution changed, whose worker is gone by now."""
-        for index, item in enumerate(prepared.sets):
-            if item.inputs.checksum() != item.checksum:
-                fresh = self._prepare_set(definition, prepared.workload, index)
-                item.inputs.overwrite(fresh.inputs)
-                fresh.close()
+    def _performance(
+        self,
+        found: Measurement,
+        others: Mapping[str, Measurement],
+        prepared: PreparedWorkload,
+        timing: Mapping[str, object],
+    ) -> Performance:
+        """The latency and what it is compared with."""
+        extra: dict[str, object] = {"timing": dict(timing)}
+        reference = others.get(_REFERENCE, prepared.reference)
+        if reference is not None:
+            extra["reference_timing"] = reference.to_extra() | {"alternated": _REFERENCE in others}
+        if self._config.baseline is not None and _BASELINE in others:
+            baseline_ms = others[_BASELINE].latency_ms
+            extra["baseline"] = {
+                "solution": self._config.baseline,
+                "latency_ms": baseline_ms,
+                "speedup_factor": baseline_ms / found.latency_ms,
+                "timing": others[_BASELINE].to_extra(),
+            }
+        reference_ms = reference.latency_ms if reference is not None else 0.0
+        return Performance(found.latency_ms, reference_ms, reference_ms / found.latency_ms, extra)
 
     def _evaluation(
         self,
@@ -358,7 +500,12 @@ class Judge:
         log: str,
         correctness: Correctness | None = None,
         performance: Performance | None = None,
+        *,
+        prepared: PreparedWorkload | None = None,
     ) -> Evaluation:
+        extra: dict[str, object] = {"solution_hash": solution.hash()}
+        if prepared is not None:
+            extra |= prepared.to_extra()
         return Evaluation(
             status=status,
             environment=self._environment,
@@ -366,62 +513,72 @@ class Judge:
             log=log,
             correctness=correctness,
             performance=performance,
-            extra={"solution_hash": solution.hash()},
+            extra=extra,
         )
 
 
-def _check_untouched(sets: Sequence[PreparedSet]) -> None:
-    """Reject a reference that has changed its inputs."""
-    if any(item.inputs.checksum() != item.checksum for item in sets):
-        problem = "it writes to its inputs; clone them in the reference"
-        raise _Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+def _alternate(
+    side: Side, others: dict[str, Side], prepared: PreparedWorkload, rule: StopRule, referee: Referee | None
+) -> None:
+    """Time sides in turns, so that what drifts drifts for all, until each has enough samples.
+
+    Of the others, those that fail are taken out.
+    """
+    while True:
+        waiting = {role: other for role, other in others.items() if not other.is_done(rule)}
+        if not waiting and side.is_done(rule):
+            return
+        if not side.is_done(rule):
+            side.sample(prepared, referee)
+        for role, other in waiting.items():
+            try:
+                other.sample(prepared)
+            except (Rejected, NotCapturable, WorkerLost):
+                del others[role]
 
 
-def available_bytes() -> int:
-    """The memory that new allocations can have without swapping: free pages and droppable caches."""
+def _referee(side: Side, prepared: PreparedWorkload) -> Referee:
+    """Asks the reference on its side, which has the same inputs in its slots."""
+
+    def expect(slot: int, inputs: torch.Tensor) -> InputSet:
+        asked = InputSet("variant", inputs, inputs, prepared.variants[0].check)
+        try:
+            expected = side.call(asked, slot)
+        except InputsChanged as error:
+            problem = "somebody wrote to inputs that the reference was called on, and which nobody else has"
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem) from error
+        except (Rejected, WorkerLost) as error:
+            raise RefereeFailed(str(error)) from error
+        return InputSet("variant", inputs, expected, prepared.standard.check(prepared.layout, inputs, expected))
+
+    return expect
+
+
+def without_reference(definition: Definition) -> Definition:
+    """A definition as a solution's worker gets it: what the reference computes is for the solution to know."""
+    return attrs.evolve(definition, reference="def run(*inputs):\n    raise NotImplementedError\n")
+
+
+def _isolated(candidate: FunctionWorker, evaluation: Evaluation) -> Evaluation:
+    """An evaluation that says how its worker was isolated, if that has said so."""
+    isolation = candidate.worker.isolation
+    if isolation is None:
+        return evaluation
+    return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "isolation": isolation.to_extra()})
+
+
+def available_bytes(device: torch.device) -> int:
+    """The memory that new allocations can have: on the CPU without swapping, free pages and droppable caches."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     lines = Path("/proc/meminfo").read_text().splitlines()
     kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return int(kib) << 10
 
 
-def _ask(worker: Worker, request: WorkerRequest, seconds: float, descriptors: tuple[int, ...] = ()) -> object:
-    """Send a request and take the answer to it.
-
-    Raises:
-        _Rejected: The worker reports a failure.
-        WorkerLost: It is gone, or answers something else.
-    """
-    reply = _accepted(worker.request(request, descriptors, seconds=seconds))
-    if not isinstance(reply, _ANSWERS[type(request)]):
-        raise WorkerLost(f"the worker answered {type(request).__name__} with {reply!r:.200}")
-    return reply
-
-
-def _bind(worker: Worker, sets: Sequence[tuple[InputSet, Arena, Arena]], seconds: float) -> None:
-    descriptors = tuple(d for _, inputs, outputs in sets for d in (inputs.descriptor, outputs.descriptor))
-    request = Bind("cpu", tuple(layout for layout, _, _ in sets))
-    _ask(worker, request, seconds, descriptors)
-
-
-def _is_plausible(measured: Measured) -> bool:
-    """Whether a claim is made of durations at all: a solution may have forged it."""
-    samples = measured.samples_ns
-    return bool(samples) and measured.calls_per_sample > 0 and all(0 < s < math.inf for s in samples)
-
-
-def _accepted(reply: object) -> object:
-    match reply:
-        case Failed(stage="build", detail=detail):
-            raise _Rejected(EvaluationStatus.COMPILE_ERROR, detail[:_MAX_REASON])
-        case Failed(detail=detail):
-            raise _Rejected(EvaluationStatus.RUNTIME_ERROR, detail[:_MAX_REASON])
-        case WrongOutput(aspect=aspect, problem=problem):
-            status = _STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR)
-            raise _Rejected(status, problem[:_MAX_REASON])
-    return reply
-
-
 def _status_of(lost: WorkerLost) -> EvaluationStatus:
+    if lost.is_forgery:
+        return EvaluationStatus.REWARD_HACK
     return EvaluationStatus.TIMEOUT if lost.is_timeout else EvaluationStatus.RUNTIME_ERROR
 
 
@@ -430,9 +587,11 @@ def _log(message: str, worker: Worker) -> str:
     return f"{message}\n--- printed by the worker ---\n{printed}" if printed else message
 
 
-def _correctness(comparisons: Sequence[Comparison], config: ResolvedEvalConfig) -> Correctness:
-    """The worst of each number, and per output what it rests on."""
-    extra = {
+def _correctness(
+    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] | None = None
+) -> Correctness:
+    """The worst of each number, what it rests on, and what was seen in many calls together."""
+    extra: dict[str, object] = {
         "atol": config.atol,
         "rtol": config.rtol,
         "required_matched_ratio": config.required_matched_ratio,
@@ -442,14 +601,8 @@ def _correctness(comparisons: Sequence[Comparison], config: ResolvedEvalConfig) 
     return Correctness(
         max_relative_error=max((c.max_relative_error for c in comparisons), default=0.0),
         max_absolute_error=max((c.max_absolute_error for c in comparisons), default=0.0),
-        extra=extra,
+        extra=extra | ({"together": dict(findings)} if findings else {}),
     )
-
-
-def _performance(timing: Timing, reference: Timing) -> Performance:
-    ratio = reference.latency_ms / timing.latency_ms if timing.latency_ms else 0.0
-    extra = {"timing": timing.to_extra(), "reference_timing": reference.to_extra()}
-    return Performance(timing.latency_ms, reference.latency_ms, ratio, extra)
 
 
 def _now() -> str:

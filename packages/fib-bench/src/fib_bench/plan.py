@@ -68,7 +68,7 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
     Raises:
         UnknownName: A name in the configuration matches nothing.
     """
-    _check_names(trace_set, config)
+    check_names(trace_set, config)
     skipped: list[Skip] = []
     chosen = list(_chosen_definitions(trace_set, config, skipped))
     plans = [
@@ -98,7 +98,12 @@ def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str
                 yield Skip(definition, name, None, reason, is_failure=not is_known)
 
 
-def _check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
+def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
+    """Refuse names that match nothing.
+
+    Raises:
+        UnknownName: A definition or solution that the configuration names does not exist.
+    """
     for name in config.definitions or ():
         trace_set.get_definition(name)
     for name in config.solutions or ():

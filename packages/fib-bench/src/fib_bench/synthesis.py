@@ -4,6 +4,9 @@ A rule is found by an input's name and kind. Floating tensors that no rule knows
 normal. Integer tensors that no rule knows are an error: random integers are garbage as page
 tables, and a kernel that reads through them proves nothing.
 
+Indices are made on the CPU, where rules read them to make others. Everything else may be large and
+is made on the device.
+
 Source: the naming of the public flashinfer-trace definitions and FlashInfer's documentation of
 its page tables and index pointers.
 """
@@ -11,6 +14,7 @@ its page tables and index pointers.
 from __future__ import annotations
 
 import ast
+import enum
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +22,9 @@ from collections.abc import Callable, Sequence
 import attrs
 import torch
 from fib_compile.device import torch_dtype
-from fib_schema import Definition, TensorSpec
+from fib_schema import Definition, DType, TensorSpec
+
+from .distributions import CHUNK, distribute, within_range
 
 
 class CannotSynthesise(Exception):
@@ -32,12 +38,15 @@ class Sketch:
     definition: Definition
     axes: dict[str, int]
     seed: int
+    device: torch.device = attrs.field(factory=lambda: torch.device("cpu"))
+    distribution: str = "normal"
     values: dict[str, torch.Tensor | int | float | bool | None] = attrs.field(factory=dict)
 
-    def generator(self, name: str) -> torch.Generator:
+    def generator(self, name: str, device: torch.device) -> torch.Generator:
         """A generator for one input, independent of the order in which inputs are made."""
         position = list(self.definition.inputs).index(name)
-        return torch.Generator().manual_seed((self.seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 1 & (2**62 - 1))
+        seed = (self.seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 1 & (2**62 - 1)
+        return torch.Generator(device).manual_seed(seed)
 
     def spec(self, name: str) -> TensorSpec:
         """The specification of an input."""
@@ -61,16 +70,41 @@ Maker = Callable[[Sketch, str, torch.Generator], torch.Tensor | float]
 TensorMaker = Callable[[Sketch, str, torch.Generator], torch.Tensor]
 
 
+class Nature(enum.Enum):
+    """What the values of an input are, hence what may be done to them."""
+
+    PLAIN = "plain"
+    """Any numbers of moderate size: activations, caches, states."""
+    WEIGHTS = "weights"
+    """Plain numbers that are scaled so that sums stay near 1."""
+    SCORES = "scores"
+    """Numbers by which experts are chosen: equal ones are ambiguous, and their rows decide the load."""
+    FACTORS = "factors"
+    """Numbers each of which is valid by itself: scales, decays, thresholds, temperatures."""
+    ROWS = "rows"
+    """Rows that are valid as a whole, in any order of their elements: probabilities, keys of length 1."""
+    INDICES = "indices"
+    """Integers that say where something is, or how much there is of it."""
+    FIXED = "fixed"
+    """What is not to be changed: masks, scalars, the rotary cache."""
+
+
 @attrs.frozen
 class Rule:
     """Makes the inputs whose name matches and whose kind is right."""
 
     kind: str
-    """``integer``, ``bool``, ``float`` or ``scalar``."""
+    """``integer``, ``bool``, ``float``, ``packed`` (fp4, two to a byte) or ``scalar``."""
     pattern: str
     make: Maker
+    nature: Nature
     op_types: tuple[str, ...] = ()
     """Prefixes of the op_types it is for; none means all."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a distribution may change what it makes."""
+        return self.nature is Nature.PLAIN and self.kind == "float"
 
 
 def synthesise(sketch: Sketch, name: str) -> None:
@@ -80,25 +114,35 @@ def synthesise(sketch: Sketch, name: str) -> None:
         CannotSynthesise: No rule makes valid values.
     """
     spec = sketch.spec(name)
-    make = _rule_for(sketch.definition, name, spec)
+    rule = rule_of(sketch.definition, name)
+    shape = f"{spec.dtype} of shape {list(sketch.shape(name))}"
+    generator = sketch.generator(name, torch.device("cpu") if rule.nature is Nature.INDICES else sketch.device)
     try:
-        value = make(sketch, name, sketch.generator(name))
+        value = rule.make(sketch, name, generator)
         if isinstance(value, torch.Tensor):
             value = _cast(value, spec).reshape(sketch.shape(name))
+            if rule.is_plain:
+                distribute(value, sketch.distribution, generator, is_half=_has_half(sketch.definition))
+    except torch.OutOfMemoryError as error:
+        raise CannotSynthesise(f"there is no room for {shape}: {error}") from error
     except (LookupError, RuntimeError, ValueError) as error:
-        shape = f"{spec.dtype} of shape {list(sketch.shape(name))}"
         text = f"the rule for inputs of this name cannot make {shape}: {error}; give it as a blob"
         raise CannotSynthesise(text) from error
     sketch.values[name] = value
 
 
-def _rule_for(definition: Definition, name: str, spec: TensorSpec) -> Maker:
-    kind = _kind(spec)
+def rule_of(definition: Definition, name: str) -> Rule:
+    """The rule for one input of a definition.
+
+    Raises:
+        CannotSynthesise: There is none.
+    """
+    kind = _kind(definition.inputs[name])
     for rule in RULES:
         if rule.op_types and not definition.op_type.startswith(rule.op_types):
             continue
         if rule.kind == kind and re.fullmatch(rule.pattern, name):
-            return rule.make
+            return rule
     text = (
         f"there is no rule that makes valid values for {kind} input {name!r} of op_type "
         f"{definition.op_type!r}; give it as a blob or a scalar in the workload"
@@ -106,42 +150,79 @@ def _rule_for(definition: Definition, name: str, spec: TensorSpec) -> Maker:
     raise CannotSynthesise(text)
 
 
+def tensor_dtype(spec: TensorSpec) -> torch.dtype:
+    """The dtype of a tensor in torch's terms.
+
+    Raises:
+        CannotSynthesise: This version of torch does not have it.
+    """
+    try:
+        return torch_dtype(spec.dtype)
+    except AttributeError as error:  # float4_e2m1 came with torch 2.8
+        raise CannotSynthesise(f"torch {torch.__version__} has no dtype for {spec.dtype}; use a newer one") from error
+
+
 def _kind(spec: TensorSpec) -> str:
     if spec.shape is None:
         return "integer scalar" if spec.is_integer else "scalar"
-    if spec.dtype == "bool":
+    if spec.dtype == DType.FLOAT4_E2M1:
+        return "packed"
+    if spec.dtype == DType.BOOL:
         return "bool"
     return "integer" if spec.is_integer else "float"
 
 
+def _has_half(definition: Definition) -> bool:
+    return any(spec.dtype == DType.FLOAT16 for spec in (*definition.inputs.values(), *definition.outputs.values()))
+
+
 def _cast(value: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    dtype = torch_dtype(spec.dtype)
-    if dtype.is_floating_point and dtype.itemsize == 1:
-        limit = torch.finfo(dtype).max
-        value = value.clamp(-limit, limit)
-    return value.to(dtype)
+    dtype = tensor_dtype(spec)
+    return value if value.dtype == dtype else within_range(value, dtype).to(dtype)
 
 
 # -- plain values ------------------------------------------------------------------------------
 
 
+def _normals(sketch: Sketch, name: str, generator: torch.Generator, deviation: float = 1.0) -> torch.Tensor:
+    """Normal numbers in the dtype of the input; a narrow one is filled in parts, for it goes through float32."""
+    values = torch.empty(sketch.shape(name), dtype=tensor_dtype(sketch.spec(name)), device=generator.device)
+    if values.dtype.itemsize > 1:
+        return values.normal_(0.0, deviation, generator=generator)
+    for part in torch.split(values.view(-1), CHUNK):
+        part.copy_(_randn(part.shape, generator).mul_(deviation))
+    return values
+
+
+def _randn(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, device=generator.device)
+
+
+def _rand(shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, device=generator.device)
+
+
 def _normal(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(sketch.shape(name), generator=generator)
+    return _normals(sketch, name, generator)
 
 
 def _weight(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     """Matrices are scaled by their fan-in, so that sums stay near 1; vectors lie around 1."""
     shape = sketch.shape(name)
-    values = torch.randn(shape, generator=generator)
     narrow = sketch.spec(name).dtype.startswith("float8")  # fp8 has no room for small numbers
-    if len(shape) < 2 or narrow:
-        return values
-    return values / math.sqrt(max(shape[-1], 1))
+    fan_in = 1 if len(shape) < 2 or narrow else max(shape[-1], 1)
+    return _normals(sketch, name, generator, 1 / math.sqrt(fan_in))
+
+
+def _fp4_pairs(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
+    """Random numbers of e2m1: every pattern is a finite one, from -6 to 6. The last axis counts bytes of two."""
+    values = torch.empty(sketch.shape(name), dtype=torch.uint8, device=generator.device)
+    return values.random_(0, 256, generator=generator).view(tensor_dtype(sketch.spec(name)))
 
 
 def _uniform(low: float, high: float) -> TensorMaker:
     def make(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
-        return torch.rand(sketch.shape(name), generator=generator) * (high - low) + low
+        return _rand(sketch.shape(name), generator) * (high - low) + low
 
     return make
 
@@ -163,33 +244,33 @@ def _expert_scale(sketch: Sketch, name: str, generator: torch.Generator) -> torc
 
 def _normalised(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     """Rows of length 1: a delta rule diverges with longer keys."""
-    return torch.nn.functional.normalize(_normal(sketch, name, generator), dim=-1)
+    return torch.nn.functional.normalize(_randn(sketch.shape(name), generator), dim=-1)
 
 
 def _decay(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
-    return -torch.rand(sketch.shape(name), generator=generator) * 15 - 1
+    return -_rand(sketch.shape(name), generator) * 15 - 1
 
 
 def _log_decay(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
-    return (torch.rand(sketch.shape(name), generator=generator) * 15 + 1).log()
+    return (_rand(sketch.shape(name), generator) * 15 + 1).log()
 
 
 def _probabilities(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
-    return torch.softmax(3 * _normal(sketch, name, generator), dim=-1)
+    return torch.softmax(3 * _randn(sketch.shape(name), generator), dim=-1)
 
 
 def _cos_sin(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     """The rotary cache: cosines in the first half of a row, sines in the second."""
-    del generator  # nothing is random about it
     length, width = sketch.shape(name)
-    frequencies = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = torch.outer(torch.arange(length, dtype=torch.float64), frequencies)
+    device = generator.device  # of which nothing else is used: the cache is not random
+    frequencies = 10_000.0 ** -(torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+    angles = torch.outer(torch.arange(length, dtype=torch.float64, device=device), frequencies)
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
 def _bernoulli(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     """Random truths; the first of each row is true, so that no mask forbids everything."""
-    values = torch.rand(sketch.shape(name), generator=generator) < 0.5
+    values = _rand(sketch.shape(name), generator) < 0.5
     if values.numel():
         values[..., 0] = True
     return values
@@ -198,7 +279,7 @@ def _bernoulli(sketch: Sketch, name: str, generator: torch.Generator) -> torch.T
 def _bytes(sketch: Sketch, name: str, generator: torch.Generator) -> torch.Tensor:
     if sketch.spec(name).dtype != "int8":
         raise CannotSynthesise(f"there is no rule that makes valid values for integer input {name!r}")
-    return torch.randint(-128, 128, sketch.shape(name), generator=generator)
+    return torch.randint(-128, 128, sketch.shape(name), generator=generator, device=generator.device)
 
 
 # -- scalars -----------------------------------------------------------------------------------
@@ -404,32 +485,35 @@ def _token_ids(sketch: Sketch, name: str, generator: torch.Generator) -> torch.T
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", _index_pointer),
-    Rule("integer", r".*last_page_len.*", _last_page_length),
-    Rule("integer", r"sparse_indices|topk_indices", _sparse_indices),
-    Rule("integer", r".*(indices|block_tables?|page_table|slot_mapping|slot_ids).*", _page_indices),
-    Rule("integer", r"topk_ids|expert_ids|topk_idx", _expert_ids),
-    Rule("integer", r".*(seq_?lens?|lengths?|_lens?)", _sequence_lengths),
-    Rule("integer", r".*positions?|pos_ids|.*position_ids", _positions),
-    Rule("integer", r"top_?k.*", _top_k),
-    Rule("integer", r".*(token|input)_ids", _token_ids),
-    Rule("integer", r".*", _bytes),
-    Rule("bool", r".*", _bernoulli),
-    Rule("scalar", r".*(eps|epsilon)", _constant(1e-6)),
-    Rule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", _softmax_scale),
-    Rule("scalar", r"routed_scaling_factor", _constant(2.5)),
-    Rule("scalar", r".*", _constant(1.0)),
-    Rule("integer scalar", r"local_expert_offset", _constant(0)),
-    Rule("float", r".*probs?", _probabilities),
-    Rule("float", r"top_?p.*|min_?p.*", _uniform(0.1, 0.95)),
-    Rule("float", r"temperatures?", _uniform(0.5, 1.5)),
-    Rule("float", r".*cos_sin.*", _cos_sin),
-    Rule("float", r"[qk]", _normalised, ("gdn", "gated_delta")),
-    Rule("float", r"A", _decay, ("mamba",)),
-    Rule("float", r"A_log", _log_decay),
-    Rule("float", r"output\d_scales.*", _expert_scale),
-    Rule("float", r".*scales?", _block_scale),
-    Rule("float", r".*weights?", _weight),
-    Rule("float", r".*", _normal),
+    Rule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", _index_pointer, Nature.INDICES),
+    Rule("integer", r".*last_page_len.*", _last_page_length, Nature.INDICES),
+    Rule("integer", r"sparse_indices|topk_indices", _sparse_indices, Nature.INDICES),
+    Rule("integer", r".*(indices|block_tables?|page_table|slot_mapping|slot_ids).*", _page_indices, Nature.INDICES),
+    Rule("integer", r"topk_ids|expert_ids|topk_idx", _expert_ids, Nature.INDICES),
+    Rule("integer", r".*(seq_?lens?|lengths?|_lens?)", _sequence_lengths, Nature.INDICES),
+    Rule("integer", r".*positions?|pos_ids|.*position_ids", _positions, Nature.INDICES),
+    Rule("integer", r"top_?k.*", _top_k, Nature.INDICES),
+    Rule("integer", r".*(token|input)_ids", _token_ids, Nature.INDICES),
+    Rule("integer", r".*", _bytes, Nature.FIXED),
+    Rule("bool", r".*", _bernoulli, Nature.FIXED),
+    Rule("scalar", r".*(eps|epsilon)", _constant(1e-6), Nature.FIXED),
+    Rule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", _softmax_scale, Nature.FIXED),
+    Rule("scalar", r"routed_scaling_factor", _constant(2.5), Nature.FIXED),
+    Rule("scalar", r".*", _constant(1.0), Nature.FIXED),
+    Rule("integer scalar", r"local_expert_offset", _constant(0), Nature.FIXED),
+    Rule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", _fp4_pairs, Nature.PLAIN),
+    Rule("float", r".*probs?", _probabilities, Nature.ROWS),
+    Rule("float", r"top_?p.*|min_?p.*", _uniform(0.1, 0.95), Nature.FACTORS),
+    Rule("float", r"temperatures?", _uniform(0.5, 1.5), Nature.FACTORS),
+    Rule("float", r".*cos_sin.*", _cos_sin, Nature.FIXED),
+    Rule("float", r"[qk]", _normalised, Nature.ROWS, ("gdn", "gated_delta")),
+    Rule("float", r"A", _decay, Nature.FACTORS, ("mamba",)),
+    Rule("float", r"A_log", _log_decay, Nature.FACTORS),
+    Rule("float", r"output\d_scales.*", _expert_scale, Nature.FACTORS),
+    Rule("float", r".*scales?", _block_scale, Nature.FACTORS),
+    Rule("float", r".*weights?", _weight, Nature.WEIGHTS),
+    Rule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", _normal, Nature.SCORES),
+    Rule("float", r".*logits", _normal, Nature.SCORES, ("moe",)),
+    Rule("float", r".*", _normal, Nature.PLAIN),
 )
 """The first rule that fits makes the input."""

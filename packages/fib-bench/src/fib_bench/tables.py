@@ -143,8 +143,8 @@ def progress_on(console: Console) -> Iterator[Observer]:
             match event:
                 case Planned(plan=plan):
                     progress.update(task, total=plan.count)
-                case Working(what=what):
-                    progress.update(task, description=escape(what))
+                case Working():
+                    progress.update(task, description=escape(str(event)))
                 case Evaluated(trace=trace):
                     progress.advance(task)
                     if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:

@@ -57,7 +57,11 @@ class Kill(msgspec.Struct, frozen=True, tag="kill"):
     pid: int
 
 
-ServerRequest: TypeAlias = Spawn | Kill
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Judge to worker server: are you there?"""
+
+
+ServerRequest: TypeAlias = Spawn | Kill | Ping
 
 
 class ServerReady(msgspec.Struct, frozen=True, tag="server-ready"):
@@ -77,56 +81,157 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     wait_status: int
     strays: int
     """How many processes it left behind, which were killed."""
+    reason: str = ""
+    """Why the server ended it, if it did so unasked."""
 
 
-ServerReply: TypeAlias = ServerReady | Spawned | Exited
+class Pong(msgspec.Struct, frozen=True, tag="pong"):
+    """Worker server to judge: the answer to `Ping`."""
 
 
-class Build(msgspec.Struct, frozen=True, tag="build"):
-    """Build a solution, or the definition's reference."""
-
-    definition: str
-    solution: str | None
-    """Both as JSON; no solution means the reference."""
+ServerReply: TypeAlias = ServerReady | Spawned | Exited | Pong
 
 
-class InputSet(msgspec.Struct, frozen=True):
-    """One set of inputs with the buffers for its outputs. Two arenas' descriptors travel with it."""
+class SharedMemory(msgspec.Struct, frozen=True):
+    """How another process maps an arena."""
+
+    size_bytes: int
+    ipc_handle: bytes
+    """Of a CUDA allocation; empty for a memory file, whose descriptor travels with the message."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where the inputs and the outputs of one call lie in their slots."""
 
     inputs: tuple[InputSlot, ...]
     outputs: tuple[TensorSlot, ...]
 
 
-class Bind(msgspec.Struct, frozen=True, tag="bind"):
-    """Map the inputs and output buffers of one workload; earlier ones are forgotten."""
+class Build(msgspec.Struct, frozen=True, tag="build"):
+    """Build a solution, or the definition's reference."""
 
     device: str
-    sets: tuple[InputSet, ...]
+    definition: str
+    solution: str | None
+    """Both as JSON; no solution means the reference."""
+
+
+class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
+    """Time chains of empty calls, before there is any solution: what the clock itself costs."""
+
+    device: str
+    chains: tuple[int, ...]
+    samples: int
+
+
+class Bind(msgspec.Struct, frozen=True, tag="bind"):
+    """Map the slots of one workload; earlier ones are forgotten."""
+
+    layout: Layout
+    slots: int
+    inputs: SharedMemory
+    outputs: SharedMemory
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Forget the slots: their memory is about to go."""
+
+
+class SetUp(msgspec.Struct, frozen=True, tag="set-up"):
+    """Run the solution's ``setup`` on the inputs in these slots; calls on them get what it returned."""
+
+    slots: tuple[int, ...]
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):
-    """Call the function once on one input set; its outputs are in the buffers afterwards."""
+    """Call the function once on a slot; its outputs are there afterwards."""
 
-    set_index: int
+    slot: int
 
 
-class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """Time calls that rotate among the input sets; each set's last outputs stay in its buffers."""
+class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
+    """Bring what the last call gave into its slot once more, without calling."""
 
-    warmup_runs: int
-    samples: int
+
+class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
+    """Make calls until compilers and caches have settled, and choose how to time."""
+
+    runs: int
     max_seconds: float
+    may_capture: bool
+    """Whether CUDA graphs may be tried: a capture that fails can leave the process unusable."""
+    chain: int = 0
+    """Calls between two readings of the clock; 0 leaves the choice to the stopwatch."""
 
 
-WorkerRequest: TypeAlias = Build | Bind | Call | Measure
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """Time calls on the slots from the first one on, each slot once, in chains."""
+
+    chains: int
+    key: int = 0
+    """What hidden inputs were combined with by exclusive or, eight bytes at a time; it is undone chain by chain."""
+    hidden: tuple[int, ...] = ()
+    """Which inputs are hidden, by their places."""
+
+
+class Repeat(msgspec.Struct, frozen=True, tag="repeat"):
+    """Do what `Sample` does without a clock, `passes` times over all slots: the judge's clock runs."""
+
+    passes: int
+    with_calls: bool
+    """Without, everything around the calls is done and they are left out."""
+
+
+class Profile(msgspec.Struct, frozen=True, tag="profile"):
+    """Call once under a profiler."""
+
+
+WorkerRequest: TypeAlias = (
+    Build | Calibrate | Bind | Release | SetUp | Call | CollectAgain | WarmUp | Sample | Repeat | Profile
+)
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """A worker's first message, sent before anything of a solution is there: how it is isolated."""
+
+    held: dict[str, tuple[str, ...]]
+    """The measures that it has taken, with the threats that they stop."""
+    missing: dict[str, str]
+    """Those that were not possible, with the reasons."""
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
     """The function is there."""
 
+    has_setup: bool = False
+    """Whether it is to be set up before it is called."""
+
+
+class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
+    """What an empty chain shows on the clock: by method, one number per length asked for."""
+
+    overhead_ns: dict[str, tuple[float, ...]]
+    flush_ns: float
+    """What is done before each sample takes, on the device's own time."""
+
 
 class Bound(msgspec.Struct, frozen=True, tag="bound"):
-    """The tensors are mapped."""
+    """The slots are mapped."""
+
+
+class Released(msgspec.Struct, frozen=True, tag="released"):
+    """The slots are unmapped."""
+
+
+class HasSetUp(msgspec.Struct, frozen=True, tag="has-set-up"):
+    """The slots are set up."""
+
+    taken_ns: tuple[float, ...]
+    """What it took on each, by the worker's clock: a claim."""
+
+
+class CollectedAgain(msgspec.Struct, frozen=True, tag="collected-again"):
+    """What the last call gave is in its slot."""
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
@@ -137,16 +242,48 @@ class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
     """The call returned something that does not fit the definition."""
 
     aspect: str
-    """``shape``, ``dtype`` or ``kind``."""
+    """``shape``, ``dtype``, ``kind``, or ``lazy`` where it is made such that work is left for later."""
     problem: str
 
 
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """What the worker's stopwatch showed: a claim."""
+class Warm(msgspec.Struct, frozen=True, tag="warm"):
+    """How the function will be timed, and what it seemed to take: claims."""
+
+    method: str
+    chain: int
+    """Calls between two readings of the clock."""
+    call_ns: float
+    host_ns: float
+    """From the call until the device has finished, as an eager caller sees it."""
+
+
+class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):
+    """The function cannot be captured into a CUDA graph, and the process may be unusable now."""
+
+    problem: str
+
+
+class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
+    """What the worker's clock showed: a claim."""
 
     samples_ns: tuple[float, ...]
-    """Time per call, one number per sample."""
-    calls_per_sample: int
+    """The clock around each chain, its own cost included."""
+
+
+class Repeated(msgspec.Struct, frozen=True, tag="repeated"):
+    """Everything is done and the device idle."""
+
+
+class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
+    """The kernels that ran, in their order, with their durations; empty where no profiler is."""
+
+    kernels: tuple[tuple[str, float], ...]
+
+
+class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
+    """Something that the worker measures or checks with is not what it was before the solution came."""
+
+    what: str
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -158,7 +295,24 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     detail: str
 
 
-WorkerReply: TypeAlias = Built | Bound | Called | WrongOutput | Measured | Failed
+WorkerReply: TypeAlias = (
+    Settled
+    | Built
+    | Calibrated
+    | Bound
+    | Released
+    | HasSetUp
+    | Called
+    | CollectedAgain
+    | WrongOutput
+    | Warm
+    | Uncapturable
+    | Sampled
+    | Repeated
+    | Profiled
+    | Tampered
+    | Failed
+)
 
 
 class ProtocolError(Exception):

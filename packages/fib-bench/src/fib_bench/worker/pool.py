@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -25,15 +26,19 @@ import msgspec
 from fib_schema import get_fib_cache_path
 
 from ..errors import WorkerPoolFailed
+from ..isolation import LIMIT_VARIABLE, Isolation, Threat
 from ..wire import (
     MAX_REPLY_BYTES,
     ChannelClosed,
     Exited,
     Kill,
+    Ping,
+    Pong,
     ProtocolError,
     Receiver,
     ServerReady,
     ServerReply,
+    Settled,
     Spawn,
     Spawned,
     WorkerReply,
@@ -48,16 +53,24 @@ _STACK_SECONDS = 0.5
 _KEPT_BYTES = 8_000
 _INHERITED = frozenset({
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TRITON_INTERPRET",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "TRITON_INTERPRET",
+    LIMIT_VARIABLE,
 })  # fmt: skip
 
 
 class WorkerLost(Exception):
-    """The worker is gone; `is_timeout` tells whether it had overstayed."""
+    """The worker is gone, or not talked to any more.
 
-    def __init__(self, reason: str, *, is_timeout: bool = False) -> None:
+    Args:
+        reason: Why.
+        is_timeout: Whether it had overstayed.
+        is_forgery: Whether it sent what no worker of ours does.
+    """
+
+    def __init__(self, reason: str, *, is_timeout: bool = False, is_forgery: bool = False) -> None:
         super().__init__(reason)
         self.is_timeout = is_timeout
+        self.is_forgery = is_forgery
 
 
 class KeptOutput:
@@ -89,15 +102,19 @@ class WorkerServer:
 
     Args:
         device: ``cpu``: Triton runs in its interpreter there.
+        hidden: Folders that no worker may read.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, hidden: Iterable[Path] = ()) -> None:
         self._device = device
+        self._hidden = tuple(path.resolve() for path in hidden)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket
         self._receiver: Receiver
         self._spawned: list[int] = []
         self._exits: dict[int, Exited] = {}
+        self._is_awake = False
+        self._generation = 0
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +136,7 @@ class WorkerServer:
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno())],
+                [sys.executable, "-m", f"{__package__}.server", str(theirs.fileno()), self._device, *self._hidden],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # whatever an import prints is no result
@@ -175,9 +192,24 @@ class WorkerServer:
         send(self._channel, Spawn(str(folder)), descriptors)
         while not self._spawned:
             if not is_readable(self._channel, _SPAWN_SECONDS):
-                raise WorkerPoolFailed(f"no worker came within {_SPAWN_SECONDS:g} s")
+                raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
             self.read_reports()
         return self._spawned.pop()
+
+    def is_alive(self) -> bool:
+        """Ask the process for a sign of life. What has been killed before this is asked does not give one."""
+        self._is_awake = False
+        end = time.monotonic() + _EXIT_SECONDS
+        try:
+            send(self._channel, Ping())
+            while not self._is_awake and (left := end - time.monotonic()) > 0:
+                if is_readable(self._channel, left):
+                    self.read_reports()
+        except (ChannelClosed, ProtocolError, OSError):
+            self._is_awake = False
+        if not self._is_awake:
+            self.close()
+        return self._is_awake
 
     def close(self) -> None:
         """Stop the server and with it every worker."""
@@ -190,8 +222,14 @@ class WorkerServer:
             self._process.kill()
             self._process.wait()
         self._process = None
+        self._generation += 1
         self._exits.clear()
         self._spawned.clear()
+
+    @property
+    def generation(self) -> int:
+        """Another number for each process: a worker of an earlier one is gone, and its end will not be reported."""
+        return self._generation
 
     @property
     def channel(self) -> socket.socket:
@@ -226,6 +264,8 @@ class WorkerServer:
                 self._spawned.append(pid)
             case Exited(pid=pid):
                 self._exits[pid] = message
+            case Pong():
+                self._is_awake = True
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}
@@ -237,6 +277,12 @@ class WorkerServer:
         }
         if self._device == "cpu":
             fixed["TRITON_INTERPRET"] = "1"
+            # a thread that spins at a barrier can keep its core from the thread that it waits for, for milliseconds
+            inherited.setdefault("GOMP_SPINCOUNT", "500")
+            # what was freed before decides otherwise whether memory comes from the heap or from the system
+            fixed |= {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+        else:
+            fixed["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not initialise CUDA: it forks
         return inherited | fixed
 
 
@@ -245,6 +291,7 @@ class Worker:
 
     def __init__(self, server: WorkerServer, pid: int, channel: socket.socket, output: int, folder: Path) -> None:
         self._server = server
+        self._generation = server.generation
         self.pid = pid
         self._handle = _open_process(pid)
         self._channel = channel
@@ -252,6 +299,7 @@ class Worker:
         self._output = output
         self._folder = folder
         self._kept = KeptOutput()
+        self.isolation: Isolation | None = None
         self._reason_to_kill: str | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
@@ -267,6 +315,11 @@ class Worker:
     ) -> None:
         self.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is gone."""
+        return self._is_closed or self._has_ended() or self._is_orphaned
+
     def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
         """Send a request and wait for its answer.
 
@@ -278,12 +331,12 @@ class Worker:
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is gone.
         """
-        if self._is_closed or self._has_ended():
+        if self.is_closed:
             raise WorkerLost(self._end_in_words())
         deadline = time.monotonic() + seconds
         try:
             send(self._channel, message, descriptors)
-            while (reply := self._receiver.take()) is None:
+            while (reply := self._next_reply()) is None:
                 if self._has_ended():
                     raise WorkerLost(self._end_in_words())
                 if (left := deadline - time.monotonic()) <= 0:
@@ -294,11 +347,34 @@ class Worker:
                 self._wait(left)
         except ProtocolError as error:
             self.close()
-            raise WorkerLost(f"the worker broke the protocol and was killed: {error}") from error
+            problem = f"the worker broke the protocol and was killed: {error}"
+            raise WorkerLost(problem, is_forgery=True) from error
         except ChannelClosed as error:
             self._end_silent_worker()
             raise WorkerLost(self._end_in_words()) from error
         return reply
+
+    def _next_reply(self) -> object | None:
+        """The next reply that has arrived; the first message is none, but says how the worker is isolated.
+
+        Raises:
+            ProtocolError: It is no acceptable message.
+        """
+        reply = self._receiver.take()
+        if reply is None or self.isolation is not None:
+            return reply
+        self.isolation = _believed(reply)
+        return self._receiver.take()
+
+    def confirm(self) -> None:
+        """Make sure that nobody has ended the worker, or the server, which would have cleaned up behind it.
+
+        Raises:
+            WorkerLost: Somebody has; it is gone.
+        """
+        if self.is_closed or not self._server.is_alive() or self._has_ended():
+            self.close()
+            raise WorkerLost(self._end_in_words())
 
     def printed(self) -> str:
         """What the worker has printed since this was last asked: head and tail."""
@@ -320,11 +396,17 @@ class Worker:
         os.close(self._output)
         if self._handle is not None:
             os.close(self._handle)
-        self._server.forget(self.pid)
+        if not self._is_orphaned:
+            self._server.forget(self.pid)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    @property
+    def _is_orphaned(self) -> bool:
+        """Whether the server that forked it is gone."""
+        return self._server.generation != self._generation
+
     def _has_ended(self) -> bool:
-        return self._server.exit_of(self.pid) is not None
+        return not self._is_orphaned and self._server.exit_of(self.pid) is not None
 
     def _wait(self, seconds: float) -> None:
         """Take in whatever arrives first."""
@@ -380,7 +462,7 @@ class Worker:
 
     def _kill(self) -> None:
         """Kill the worker and wait for the server's word that nothing is left of it."""
-        if self._has_ended() or self._is_closed:
+        if self.is_closed:
             return
         try:
             self._server.kill(self.pid)
@@ -405,14 +487,33 @@ class Worker:
         ended = self._server.exit_of(self.pid)
         if self._reason_to_kill is not None:
             return self._reason_to_kill
+        if self._is_orphaned:
+            return "the worker server died under this worker"
         if ended is None:
             return "the worker is gone"
+        if ended.reason:
+            return ended.reason
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
         status = os.WEXITSTATUS(ended.wait_status)
         return f"the worker exited with status {status} before it answered"
+
+
+def _believed(message: object) -> Isolation:
+    """How a worker is isolated, by its first message, which it sends before it has read a solution.
+
+    Raises:
+        ProtocolError: The message says something else.
+    """
+    if not isinstance(message, Settled):
+        raise ProtocolError(f"the first message was {type(message).__name__}, not Settled")
+    try:
+        held = {name: frozenset(map(Threat, threats)) for name, threats in message.held.items()}
+    except ValueError as error:
+        raise ProtocolError(str(error)) from error
+    return Isolation(held, message.missing)
 
 
 def _open_process(pid: int) -> int | None:

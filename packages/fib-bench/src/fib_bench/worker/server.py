@@ -7,7 +7,7 @@ to the server, which kills it. When the judge goes away the server and all worke
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
 import selectors
 import shutil
@@ -16,15 +16,21 @@ import socket
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
+from .._kernel import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..isolation import Premises, limit_from_environment, most_tasks, prepare, protect_memory, tasks_on_machine
 from ..wire import (
     MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
     ChannelClosed,
     Exited,
     Kill,
+    Ping,
+    Pong,
     Receiver,
     ServerReady,
     ServerRequest,
@@ -32,47 +38,64 @@ from ..wire import (
     Spawned,
     send,
 )
+from . import census
 
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None, use_errno=True)
+_CENSUS_SECONDS = 0.2
 
 
 def main() -> None:
-    """Serve the judge on the socket whose descriptor is the first argument."""
-    channel = socket.socket(fileno=int(sys.argv[1]))
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Serve the judge: the arguments are a socket's descriptor, the device, and folders to hide from workers."""
+    descriptor, device, *hidden = sys.argv[1:]
+    channel = socket.socket(fileno=int(descriptor))
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    protect_memory()
     _import_ahead()
-    server = Server(channel)
+    premises = Premises(device, tuple(map(Path, hidden)), limit_from_environment())
+    prepare(premises)
+    server = Server(channel, premises)
+    _go_first()
     try:
         server.serve()
     except ChannelClosed:
         pass  # the judge is gone; leave with everything that was started for it
     finally:
-        _kill_descendants()
+        _end_all(census.children)
         server.remove_folders()
+        gc.unfreeze()  # else extension modules report at exit what they take for leaks
 
 
 def _import_ahead() -> None:
     """Import what workers need, so that they do not pay for it."""
     import torch  # noqa: F401
 
+    from ..timing import cuda  # noqa: F401 its originals are taken before any solution is there
     from . import session  # noqa: F401
 
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return  # Triton is optional; solutions that need it get told by the builder
+    for optional in ("triton", "cuda.bindings.driver"):  # a builder or the device says so where one is missing
+        with suppress(ImportError):
+            import_module(optional)
+    gc.collect()
+    gc.freeze()  # workers that collect garbage need not look at all of this
+
+
+def _go_first() -> None:
+    """Run before all workers, where the system allows that: they may be hundreds. Workers do not inherit it."""
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 class Server:
     """Forks workers, watches them end, and cleans up behind them."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, premises: Premises) -> None:
         self._channel = channel
+        self._premises = premises
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, str] = {}
+        self._reasons: dict[int, str] = {}
+        self._quiet = 0  # the tasks on the machine without any of ours
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup_end = wakeup_end
         signal.set_wakeup_fd(wakeup_end)
@@ -84,13 +107,14 @@ class Server:
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(_CENSUS_SECONDS if self._workers else None):
                 if key.fileobj is self._channel:
                     self._receiver.fill()
                 else:
                     os.read(self._wakeup, 4096)
             self._answer()
             self._reap()
+            self._end_bombs()
 
     def remove_folders(self) -> None:
         """Remove the folders of workers that ran when the judge went away: it may have been killed."""
@@ -104,11 +128,15 @@ class Server:
                     self._spawn(folder)
                 case Kill(pid=pid) if pid in self._workers:
                     os.kill(pid, signal.SIGKILL)
+                case Ping():
+                    send(self._channel, Pong())
                 case _:
                     pass  # a Kill that crossed with the worker's end
 
     def _spawn(self, folder: str) -> None:
         channel, output = self._receiver.take_descriptors(2)
+        if not self._workers:
+            self._quiet = tasks_on_machine()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside idle library threads
             pid = os.fork()
@@ -122,7 +150,9 @@ class Server:
     def _become_worker(self, channel: int, output: int, folder: str) -> None:
         status = 70
         try:
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.setpriority(os.PRIO_PROCESS, 0, self._niceness)  # which is reset too
+            prctl(PR_SET_DUMPABLE, 1)  # unlike the server, it needs its own files in /proc
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self._wakeup, self._wakeup_end):
@@ -131,7 +161,7 @@ class Server:
             self._selector.close()
             from .session import run_session
 
-            status = run_session(channel, output, folder)
+            status = run_session(channel, output, folder, self._premises)
         except BaseException:  # noqa: BLE001 nothing above this frame is the worker's
             traceback.print_exc()
         finally:
@@ -143,19 +173,27 @@ class Server:
             pid, wait_status = ended
             if pid in self._workers:
                 del self._workers[pid]
-                send(self._channel, Exited(pid, wait_status, self._kill_strays(pid)))
+                strays = self._kill_strays(pid)
+                send(self._channel, Exited(pid, wait_status, strays, self._reasons.pop(pid, "")))
+
+    def _end_bombs(self) -> None:
+        """End a worker that has more processes and threads than any needs; root's are not limited by the system."""
+        most = most_tasks() * 3 // 4  # below what the system allows others
+        if not self._workers or tasks_on_machine() - self._quiet <= most:
+            return
+        tasks, worker = max((census.count_tasks([pid]), pid) for pid in self._workers)
+        if tasks + census.count_tasks(self._strays()) > most:  # whose those are is not known any more
+            self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
+            census.kill(lambda: [worker, *self._strays()])
 
     def _kill_strays(self, group: int) -> int:
         """Kill a dead worker's process group, then orphans of any worker until none are left."""
-        count = 0
         with suppress(ProcessLookupError):  # nobody else was in its group
             os.killpg(group, signal.SIGKILL)
-        while strays := [pid for pid in _children() if pid not in self._workers]:
-            for pid in strays:
-                count += 1
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-        return count
+        return _end_all(self._strays)
+
+    def _strays(self) -> list[int]:
+        return [pid for pid in census.children() if pid not in self._workers]
 
 
 def _wait() -> tuple[int, int] | None:
@@ -166,21 +204,16 @@ def _wait() -> tuple[int, int] | None:
     return (pid, status) if pid else None
 
 
-def _children() -> list[int]:
-    """The process's children, from the kernel's own list."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-def _kill_descendants() -> None:
-    while children := _children():
-        for pid in children:
+def _end_all(listed: Callable[[], list[int]]) -> int:
+    """Kill children, and what falls to this process when they have ended, until none are listed."""
+    ended = 0
+    while processes := listed():
+        census.kill(listed)
+        for pid in processes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
+        ended += len(processes)
+    return ended
 
 
 if __name__ == "__main__":

@@ -11,58 +11,93 @@ import random
 import signal
 import socket
 import sys
-import time
+import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
 from io import FileIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
+import fib_compile
 import torch
 from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
 from ..buffers import Arena
+from ..isolation import NotPossible, Place, Premises, isolate, spare_user
+from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
+from ..timing.calls import Warmth
+from ..timing.cuda import persisting_bytes
+from ..timing.kernels import kernels_of
 from ..wire import (
     MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
-    AbsentSlot,
     Bind,
     Bound,
     Build,
     Built,
+    Calibrate,
+    Calibrated,
     Call,
     Called,
     ChannelClosed,
+    CollectAgain,
+    CollectedAgain,
     Failed,
-    InputSet,
-    InputSlot,
-    Measure,
-    Measured,
+    HasSetUp,
+    Profile,
+    Profiled,
     Receiver,
-    ScalarSlot,
-    TensorSlot,
+    Release,
+    Released,
+    Repeat,
+    Repeated,
+    Sample,
+    Sampled,
+    Settled,
+    SetUp,
+    Tampered,
+    Uncapturable,
+    Warm,
+    WarmUp,
     WorkerReply,
     WorkerRequest,
-    WrongOutput,
     send,
 )
-from .stopwatch import time_calls
+from .caches import Occupant, own_cache
+from .calls import PreparedCall, WrongOutputError
+from .watch import Watch
 
 _MAX_TEXT = 16_000
+_OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
 
 
-def run_session(channel: int, output: int, folder: str) -> int:
+def run_session(channel: int, output: int, folder: str, premises: Premises) -> int:
     """Serve the judge until it closes the channel; returns the exit status."""
     _settle(output, folder)
     connection = socket.socket(fileno=channel)
     receiver = Receiver(connection, WorkerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
     session = Session(receiver)
     try:
+        request = receiver.receive()
+        send(connection, _isolate(premises, Path(folder), request))
         while True:
-            send(connection, session.answer(receiver.receive()))
+            send(connection, session.answer(request))
+            request = receiver.receive()
     except ChannelClosed:
         return 0
+
+
+def _isolate(premises: Premises, folder: Path, request: object) -> Settled:
+    """Give up what the worker does not need for what it is asked to do; nothing of a solution is there yet."""
+    occupant = Occupant.of(request)
+    try:
+        owner = spare_user(premises, occupant.name)
+    except NotPossible:
+        owner = os.getuid()
+    cache = own_cache(occupant, owner) if isinstance(request, Build) else folder
+    os.environ["FIB_CACHE_PATH"] = str(cache)
+    isolation = isolate(Place(premises, occupant.name, folder, cache))
+    held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}
+    return Settled(held, dict(isolation.missing))
 
 
 def _settle(output: int, folder: str) -> None:
@@ -75,12 +110,15 @@ def _settle(output: int, folder: str) -> None:
     os.close(output)
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     os.chdir(folder)
-    os.environ.update(HOME=folder, TMPDIR=folder)
+    os.environ.update(HOME=folder, TMPDIR=folder, USER="worker", LOGNAME="worker")  # its user may have no name
+    tempfile.tempdir = None  # an import may have asked before
     Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, this process goes first
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True)
     random.seed()
     torch.seed()
+    torch.set_float32_matmul_precision("highest")  # a function that wants TF32 turns it on
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def _unbuffered(descriptor: int) -> TextIOWrapper:
@@ -89,30 +127,37 @@ def _unbuffered(descriptor: int) -> TextIOWrapper:
     return TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
-class WrongOutputError(Exception):
-    """What a function returned does not fit the definition."""
-
-    def __init__(self, aspect: str, problem: str) -> None:
-        super().__init__(problem)
-        self.reply = WrongOutput(aspect, problem[:_MAX_TEXT])
-
-
 class Session:
-    """The state of one worker: a built function and the tensors of one workload."""
+    """The state of one worker: a built function and the slots of one workload."""
 
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
+        self._device = torch.device("cpu")
         self._function: Runnable
         self._definition: Definition
         self._calls: list[PreparedCall] = []
+        self._arenas: list[Arena] = []
+        self._stopwatch: Stopwatch = stopwatch_for(self._device, [])
+        self._last: tuple[PreparedCall, object] | None = None
+        self._watch = Watch()
 
     def answer(self, request: object) -> WorkerReply:
+        """Do what the judge asks, and look whether all is still as it was."""
+        reply = self._answer_alone(request)
+        findings = self._watch.findings(self, self._stopwatch)
+        if isinstance(request, Call | Sample) and self._device.type == "cuda" and (size := persisting_bytes()):
+            findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
+        return Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
+
+    def _answer_alone(self, request: object) -> WorkerReply:
         """Do what the judge asks; a solution's failure is an answer like any other."""
         stage = "build" if isinstance(request, Build) else "run"
         try:
             return self._answer(request)
         except WrongOutputError as error:
             return error.reply
+        except CannotCapture as error:
+            return Uncapturable(str(error)[:_MAX_TEXT])
         except BuildError as error:
             return Failed("build", _first_line(error), str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 the border: whatever a solution raises is a result
@@ -122,19 +167,41 @@ class Session:
         match request:
             case Build():
                 self._build(request)
-                return Built()
+                return Built(self._function.setup is not None)
+            case Calibrate():
+                return self._calibrate(request)
             case Bind():
-                self._calls = [self._prepare(request.device, item) for item in request.sets]
+                self._bind(request)
                 return Bound()
-            case Call(set_index=index):
-                call = self._calls[index]
-                call.collect(call.invoke())
+            case Release():
+                self._release()
+                return Released()
+            case SetUp(slots=slots):
+                return HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
+            case Call(slot=slot):
+                self._call(self._calls[slot])
                 return Called()
-            case Measure():
-                return self._measure(request)
+            case CollectAgain():
+                self._collect_again()
+                return CollectedAgain()
+            case WarmUp():
+                return self._warm_up(request)
+            case Sample():
+                return self._sample(request)
+            case Repeat(passes=passes, with_calls=with_calls):
+                self._stopwatch.repeat(passes, with_calls=with_calls)
+                return Repeated()
+            case Profile():
+                return Profiled(kernels_of(self._calls[0].invoke, self._device))
         raise AssertionError(f"unexpected request {request!r}")
 
+    def _use_device(self, name: str) -> None:
+        self._device = torch.device(name)
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+
     def _build(self, request: Build) -> None:
+        self._use_device(request.device)
         self._definition = parse_json(request.definition, Definition)
         registry = BuilderRegistry.get_instance()
         if request.solution is None:
@@ -144,94 +211,80 @@ class Session:
             os.environ.update(jit_environment(solution))  # what it compiles while it runs, nobody else loads
             self._function = registry.build(self._definition, solution)
 
-    def _prepare(self, device: str, item: InputSet) -> PreparedCall:
-        inputs, outputs = map(Arena.attach, self._receiver.take_descriptors(2))
-        del device  # the CPU is the only one so far; its arenas are memory files
-        arguments = [_argument(slot, inputs) for slot in item.inputs]
-        buffers = {
-            name: outputs.tensor(slot) for name, slot in zip(self._definition.outputs, item.outputs, strict=True)
-        }
-        for arena in (inputs, outputs):
-            arena.close()  # mapped; a worker that goes through many workloads would run out of descriptors
-        return PreparedCall(self._function, arguments, buffers)
+    def _calibrate(self, request: Calibrate) -> Calibrated:
+        self._use_device(request.device)
+        methods = ("host",) if self._device.type == "cpu" else ("graph", "queued")
+        costs = {m: bracket_costs_ns(self._device, m, request.chains, request.samples) for m in methods}
+        return Calibrated(costs, flush_cost_ns(self._device))
 
-    def _measure(self, request: Measure) -> Measured:
-        samples_ns, calls_per_sample, last_results = time_calls(
-            [call.invoke for call in self._calls],
-            warmup_runs=request.warmup_runs,
-            samples=request.samples,
-            max_seconds=request.max_seconds,
-            clock_ns=time.perf_counter_ns,
-        )
-        for call, result in zip(self._calls, last_results, strict=True):
+    def _bind(self, request: Bind) -> None:
+        self._release()
+        for handle in (request.inputs, request.outputs):
+            descriptor = -1 if handle.ipc_handle else self._receiver.take_descriptors(1)[0]
+            self._arenas.append(Arena.attach(handle, descriptor, self._device))
+            self._arenas[-1].close_descriptor()  # a worker that goes through many workloads would run out
+        inputs, outputs = (arena.slots(request.slots) for arena in self._arenas)
+        self._calls = [
+            PreparedCall(self._function, self._definition, request.layout, *pair)
+            for pair in zip(inputs, outputs, strict=True)
+        ]
+
+    def _set_up(self, call: PreparedCall) -> float:
+        taken_ns = call.set_up()
+        self._finish()
+        return taken_ns
+
+    def _call(self, call: PreparedCall) -> None:
+        self._last = None
+        call.prepare()
+        result = call.invoke()
+        call.collect(result)
+        self._finish()
+        self._last = call, result
+
+    def _collect_again(self) -> None:
+        if self._last is not None:
+            call, result = self._last
             call.collect(result)
-        return Measured(tuple(samples_ns), calls_per_sample)
+            self._finish()
 
+    def _release(self) -> None:
+        self._calls = []
+        self._last = None
+        self._stopwatch = stopwatch_for(self._device, [])
+        for arena in self._arenas:
+            arena.close()
+        self._arenas = []
 
-class PreparedCall:
-    """One call with its arguments bound: all that is left to do is to invoke it.
+    def _finish(self) -> None:
+        """Wait for the device. The launch makes torch report a launch before it that failed without a word."""
+        if self._device.type == "cuda":
+            torch.zeros(1, device=self._device)
+            torch.cuda.synchronize(self._device)
 
-    Args:
-        function: The built function.
-        arguments: The inputs in the definition's order.
-        buffers: The output buffers, by name, in the definition's order.
-    """
+    def _warm_up(self, request: WarmUp) -> Warm:
+        self._last = None
+        warmth = self._warm_up_once(request)
+        if any(call.laziness for call in self._calls):
+            for call in self._calls:
+                call.make_whole()
+            warmth = self._warm_up_once(request)
+        return Warm(warmth.method, warmth.chain, warmth.call_ns, warmth.host_ns)
 
-    def __init__(self, function: Runnable, arguments: Sequence[Any], buffers: Mapping[str, torch.Tensor]) -> None:
-        self._buffers = buffers
-        self._is_dps = function.metadata.destination_passing_style
-        bound = (*arguments, *buffers.values()) if self._is_dps else tuple(arguments)
-        self.invoke: Callable[[], Any] = lambda: function(*bound)
+    def _warm_up_once(self, request: WarmUp) -> Warmth:
+        calls = [TimedCall(call.invoke, call.collect, call.prepare) for call in self._calls]
+        self._stopwatch = stopwatch_for(self._device, calls, may_capture=request.may_capture)
+        return self._stopwatch.warm_up(request.runs, request.max_seconds, request.chain)
 
-    def collect(self, result: Any) -> None:
-        """Bring what an invocation returned into the output buffers.
-
-        Raises:
-            WrongOutputError: It does not fit the definition.
-        """
-        if self._is_dps:
-            return
-        for name, value in zip(self._buffers, self._in_order(result), strict=True):
-            _store(name, value, self._buffers[name])
-
-    def _in_order(self, result: Any) -> list[Any]:
-        names = list(self._buffers)
-        if isinstance(result, Mapping):
-            if result.keys() != set(names):
-                problem = f"returned a dict of {sorted(map(str, result))}, expected {sorted(names)}"
-                raise WrongOutputError("kind", problem)
-            return [result[name] for name in names]
-        values = list(result) if isinstance(result, (tuple, list)) else [result]
-        if len(values) != len(names) or (not names and result is not None):
-            problem = f"returned {len(values)} values, expected {len(names)}: {', '.join(names)}"
-            raise WrongOutputError("kind", problem)
-        return values
-
-
-def _argument(slot: InputSlot, arena: Arena) -> Any:
-    match slot:
-        case TensorSlot():
-            return arena.tensor(slot)
-        case ScalarSlot(value=value):
-            return value
-        case AbsentSlot():
-            return None
-
-
-def _store(name: str, value: Any, buffer: torch.Tensor) -> None:
-    if buffer.ndim == 0 and type(value) in (int, float, bool):
-        buffer.fill_(value)
-        return
-    if type(value) is not torch.Tensor:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise WrongOutputError("kind", f"output {name!r} is a {kind}, expected a torch.Tensor")
-    if value.shape != buffer.shape:
-        found, wanted = tuple(value.shape), tuple(buffer.shape)
-        raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
-    if value.dtype != buffer.dtype:
-        problem = f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}"
-        raise WrongOutputError("dtype", problem)
-    buffer.copy_(value.detach())
+    def _sample(self, request: Sample) -> Sampled:
+        for call in self._calls:
+            call.hide(request.key, request.hidden)
+            call.must_be_whole = True
+        samples_ns = tuple(self._stopwatch.sample(request.chains))
+        for call in self._calls:
+            call.hide(0, ())
+            call.must_be_whole = False
+        return Sampled(samples_ns)
 
 
 def _first_line(error: BaseException) -> str:
@@ -241,10 +294,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _solution_lines(error: BaseException) -> str:
-    """The traceback without this package's own frames: the solution's lines are what helps."""
-    ours = str(Path(__file__).parent.parent)
+    """The traceback without the frames that lead to the solution: its own lines are what helps."""
     report = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in report.stack if not frame.filename.startswith(ours)]
+    frames = [frame for frame in report.stack if not frame.filename.startswith(_OURS)]
     report.stack = traceback.StackSummary.from_list(frames)
     text = "".join(report.format())
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT // 2] + "\n...\n" + text[-_MAX_TEXT // 2 :]

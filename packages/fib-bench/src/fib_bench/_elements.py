@@ -1,0 +1,87 @@
+"""The elements of tensors of any dtype, in flat chunks, so that temporaries stay small."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from fib_schema.definition import TORCH_DTYPE_NAMES
+
+_CPU_CHUNK = 1 << 17
+"""Elements in a chunk: on a CPU what fits its cache in float64, which is 10 to 20 times as fast."""
+_DEVICE_CHUNK = 1 << 22
+_FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+"""The values of float4_e2m1 by their bits; a byte holds two, the first in its low half."""
+_DTYPE_NAMES = {name: str(dtype) for dtype, name in TORCH_DTYPE_NAMES.items()}
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The name that definitions have for the dtype of a tensor."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _DTYPE_NAMES.get(name, name)
+
+
+def is_float4(tensor: torch.Tensor) -> bool:
+    """Whether a byte holds two elements; older versions of torch do not have the dtype."""
+    return dtype_name(tensor) == "float4_e2m1"
+
+
+def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The shape in elements."""
+    shape = tuple(tensor.shape)
+    return (*shape[:-1], 2 * shape[-1]) if is_float4(tensor) and shape else shape
+
+
+def element_count(tensor: torch.Tensor) -> int:
+    """How many elements there are."""
+    return 2 * tensor.numel() if is_float4(tensor) else tensor.numel()
+
+
+def is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether values can be looked at without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+def chunk_size(tensor: torch.Tensor) -> int:
+    """How many elements a chunk of the tensor has."""
+    return _CPU_CHUNK if is_on_cpu(tensor) else _DEVICE_CHUNK
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements in one dimension; the bytes of booleans, which tell more values apart."""
+    return (tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor).reshape(-1)
+
+
+def chunks(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Flat pieces, each with the index of its first element."""
+    per_item = 2 if is_float4(tensor) else 1
+    items, size = flat(tensor), chunk_size(tensor) // per_item
+    for start in range(0, items.numel(), size):
+        yield start * per_item, items[start : start + size]
+
+
+def to_double(chunk: torch.Tensor) -> torch.Tensor:
+    """The elements of a flat tensor in float64; a copy, whatever it was."""
+    if is_float4(chunk):
+        pairs = chunk.view(torch.uint8).to(torch.int64)
+        values = _float4_values(chunk.device)
+        return torch.stack([values[pairs & 0xF], values[pairs >> 4]], dim=-1).flatten()
+    return chunk.to(torch.float64, copy=True)
+
+
+@functools.cache  # copying it to a device waits for that
+def _float4_values(device: torch.device) -> torch.Tensor:
+    return torch.tensor(_FLOAT4, dtype=torch.float64, device=device)
+
+
+def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two flat tensors of one dtype are the same, bit by bit; waits for the device."""
+    return torch.equal(_as_words(a), _as_words(b))
+
+
+def _as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a flat tensor, eight at a time where they lie so: 8 times as fast as one by one."""
+    data = tensor.view(torch.uint8)
+    is_aligned = data.storage_offset() % 8 == 0 and data.numel() % 8 == 0
+    return data.view(torch.int64) if is_aligned else data

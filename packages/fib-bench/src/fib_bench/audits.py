@@ -1,0 +1,86 @@
+"""What an evaluation must stand before it passes, beside right outputs: nothing of this is told beforehand."""
+
+from __future__ import annotations
+
+import math
+import os
+
+from fib_schema import EvaluationStatus
+
+from .cpu_meter import CpuTime, cpu_time_of
+from .dialogue import Rejected
+from .prepared import PreparedWorkload
+from .sides import Side
+
+_SECONDS = 0.002
+_TRIES = 4
+_FACTOR, _GRAIN_NS = 1.5, 3_000.0
+_ALONE_PASSES = 3
+_ALONE = {"cpu": (2.0, 5_000.0), "cuda": (1.5, 3_000.0)}
+"""By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
+
+
+def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
+    """On the CPU: a call cannot take less time than its worker's main thread runs for it.
+
+    Neither other work on the machine nor what is done around calls adds to that: the latter is cut
+    out, as n calls are subtracted from 3n.
+
+    Raises:
+        Rejected: It does.
+        WorkerLost: It took its worker down.
+    """
+    processors = len(os.sched_getaffinity(0))
+    claim, ran = 0.0, CpuTime(0, 0)
+    for attempt in range(_TRIES):
+        claim = side.claim_of_pass(prepared) if attempt else side.claim_ns
+        seen = _slope(side, prepared, claim)
+        if seen is None:
+            return
+        ran, bound = seen, _FACTOR * claim + _GRAIN_NS
+        if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
+            return
+    problem = (
+        f"the worker says that a call takes {claim / 1e3:.2f} us, but its main thread runs "
+        f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+
+
+def _slope(side: Side, prepared: PreparedWorkload, claim: float) -> CpuTime | None:
+    """The processor time per call; None where the system does not tell."""
+    calls = side.calls_per_pass
+    passes = max(1, round(_SECONDS * 1e9 / max(calls * claim, 1_000.0)))
+    readings = [cpu_time_of(side.worker.pid)]
+    for count in (passes, 3 * passes):
+        side.repeat(prepared, count)
+        readings.append(cpu_time_of(side.worker.pid))
+    before, between, after = readings
+    if before is None or between is None or after is None:
+        return None
+    extra = (after - between) - (between - before)
+    return CpuTime(extra.process_ns // (2 * passes * calls), extra.main_thread_ns // (2 * passes * calls))
+
+
+def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
+    """A call in a chain must do its own work: alone, it takes about as long.
+
+    Raises:
+        Rejected: It takes much longer.
+        NotCapturable: A fresh worker is needed, without graphs.
+        WorkerLost: It took its worker down.
+    """
+    if side.chain == 1:
+        return
+    factor, grain_ns = _ALONE[device]
+    bound = factor * side.claim_ns + grain_ns
+    alone = math.inf
+    for _ in range(_TRIES):
+        alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES))
+        if alone <= bound:
+            return
+    problem = (
+        f"a call takes {side.claim_ns / 1e3:.2f} us in a chain of {side.chain}, but {alone / 1e3:.2f} us alone: "
+        "some calls do the work of others"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)

@@ -1,0 +1,33 @@
+"""The evaluator of everything that no other one knows: element by element, within tolerances."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import torch
+from fib_schema import Definition
+
+from ..sensitivity import examine
+from .protocol import Case, EachOutput, Evaluator, Part
+
+
+class Default(Evaluator):
+    """Every element of every output must be near what the reference gives."""
+
+    name = "default"
+
+    def applies(self, definition: Definition) -> bool:
+        """To all."""
+        del definition
+        return True
+
+    def check(self, case: Case) -> EachOutput:
+        """A check of each output, as tight as it takes to fail wrong answers."""
+        return EachOutput(default_parts(case, case.expected))
+
+
+def default_parts(case: Case, names: Container[str]) -> dict[str, Part]:
+    """The default checks of the outputs of these names."""
+    tensors = {name: value for name, value in case.inputs.items() if isinstance(value, torch.Tensor)}
+    outputs = {name: tensor for name, tensor in case.expected.items() if name in names}
+    return {name: examine(name, tensor, tensors, case.config) for name, tensor in outputs.items()}

@@ -1,0 +1,254 @@
+"""Outputs of few bits: real values, in rounding steps of their format.
+
+Two right kernels that compute a number in different orders round it to neighbours now and then, so
+one step is right everywhere. That alone would let a kernel be a step off in all elements (one that
+cuts digits off, or scales by a few percent): so the elements must not lean to one side either.
+Numbers with a scale of their own, per tensor, row or block, are compared as the products.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from fib_schema import Definition
+
+from .._elements import dtype_name, element_count, logical_shape
+from ..config import ONE_STEP, ResolvedEvalConfig
+from ..correctness import Comparison, Extent, errors, measure_extent
+from .default import default_parts
+from .formats import Format, expand_scale, fits, format_of
+from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict
+from .tally import Piece, comparison_of, pieces, row_of
+
+MATCHED_RATIO = 0.99
+ERROR_CAP = 0.25
+"""However many match, none may be off by more than this times the largest magnitude expected."""
+_MOST_LEAN = 0.1
+"""Of a step, towards zero or away from it, on average; cutting digits off leans by a half."""
+_SIGMAS = 6.0
+_SCALE = re.compile(r".*(scales?|_sf|_scale_factors?|scale_inv)$|sf|scales?", re.IGNORECASE)
+_SLACK = 1 + 2.0**-10
+"""Scales are rounded as well: a step is a step even if that makes it a little larger."""
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Found and expected."""
+
+
+class LowPrecision(Evaluator):
+    """One step of the format, a matched ratio, an error cap, and no lean."""
+
+    name = "low_precision"
+
+    def applies(self, definition: Definition) -> bool:
+        """To ops with an output in fp8 or fp4, or in int8 beside its scale."""
+        scales = [name for name in definition.outputs if _SCALE.fullmatch(name)]
+        others = [spec.dtype for name, spec in definition.outputs.items() if name not in scales]
+        return any(d.startswith(("float8", "float4")) or (d == "int8" and scales) for d in others)
+
+    def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
+        """A matched ratio of 0.99, and an error cap of a quarter at most."""
+        ratio = MATCHED_RATIO if config.required_matched_ratio is None else config.required_matched_ratio
+        return attrs.evolve(config, required_matched_ratio=ratio, error_cap=min(config.error_cap, ERROR_CAP))
+
+    def check(self, case: Case) -> Check:
+        """Quantised outputs in steps, with their scales; all others as ever."""
+        formats = {name: found for name in case.expected if (found := _format(name, case)) is not None}
+        plain = attrs.evolve(case, config=attrs.evolve(case.config, required_matched_ratio=None))
+        parts: dict[str, Part] = default_parts(plain, case.expected.keys() - formats.keys())
+        pairs = {name: scale for name in formats if (scale := _scale_of(name, case)) is not None}
+        for name, fmt in formats.items():
+            parts[name] = _steps_part(name, fmt, case, case.expected.get(pairs.get(name, "")))
+        return InSteps({name: parts[name] for name in case.expected}, pairs)
+
+
+def _format(name: str, case: Case) -> Format | None:
+    """The format of a quantised output; nothing for a scale in int8, which is an exponent."""
+    if dtype_name(case.expected[name]) == "int8" and (_SCALE.fullmatch(name) or _scale_of(name, case) is None):
+        return None
+    return format_of(case.expected[name], f"{name} {case.definition.outputs[name].description}")
+
+
+def _scale_of(name: str, case: Case) -> str | None:
+    """The output that holds the scale of another, if its shape says how it is to be applied."""
+    if _SCALE.fullmatch(name):
+        return None
+    scales = [other for other in case.expected if _SCALE.fullmatch(other)]
+    named = [other for other in scales if other.startswith(name)]
+    shape = case.expected[name].shape
+    for other in named or (scales if len(case.expected) == len(scales) + 1 else []):
+        if fits(case.expected[other], shape):
+            return other
+    return None
+
+
+@attrs.frozen
+class StepsComparison(Comparison):
+    """How a quantised output compares, and how far it leans."""
+
+    lean: float = 0.0
+    """Steps away from zero, on average."""
+    least_lean: float = 0.0
+    """What chance may make of it."""
+
+    @property
+    def is_leaning(self) -> bool:
+        """Whether the elements are off to one side."""
+        return abs(self.lean) > _MOST_LEAN + self.least_lean
+
+    def explain(self) -> str:
+        """Say in one line how it compares."""
+        if not self.is_leaning:
+            return super().explain()
+        side = "away from" if self.lean > 0 else "towards"
+        return f"{super().explain()}; on average they are {abs(self.lean):.2f} rounding steps {side} zero"
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class StepsPart:
+    """How one quantised output is checked."""
+
+    name: str
+    format: Format
+    steps: float
+    """How many steps an element may be off by."""
+    width: int
+    """The numbers in the last axis."""
+    extent: Extent
+    """Of the real values: with their scales."""
+    limit: float
+    required_matched_ratio: float | None
+    insensitive_to: tuple[str, ...] = ()
+    rejects: tuple[str, ...] = ()
+
+    @property
+    def non_finite_share(self) -> float:
+        """The share of expected elements that are NaN or infinite."""
+        return self.extent.non_finite_share
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare without scales."""
+        return self.compare_scaled(found, expected, None)
+
+    def compare_scaled(self, found: torch.Tensor, expected: torch.Tensor, scales: Pair | None) -> StepsComparison:
+        """Compare real values, with the scales that were found and expected; waits for the device twice."""
+        a, b = self.format.view(found), self.format.view(expected)
+        factors = None if scales is None else (_rows(scales[0], b, self.width), _rows(scales[1], b, self.width))
+        rows, leans = [], []
+        for piece in pieces(a, b, self.width, may_skip=scales is None):
+            steps = self.format.step(piece.found), self.format.step(piece.expected)
+            if factors is not None:
+                piece, steps = _scaled(piece, steps, factors)
+            within = torch.maximum(*steps) * (self.steps * _SLACK)
+            rows.append(row_of(piece, ~(piece.absolute <= within), self.limit))
+            leans.append(_lean(piece, steps[1]))
+        return self._comparison(rows, leans, b)
+
+    def _comparison(
+        self, rows: list[torch.Tensor], leans: list[torch.Tensor], expected: torch.Tensor
+    ) -> StepsComparison:
+        like = torch.empty_like(expected, dtype=None if expected.is_floating_point() else torch.float64, device="meta")
+        comparison = comparison_of(self.name, rows, like, self.extent, self.limit)
+        total, squares = torch.stack(leans).sum(dim=0).tolist() if leans else (0.0, 0.0)
+        count = max(self.extent.count, 1)
+        fields = attrs.asdict(comparison, recurse=False)
+        return StepsComparison(**fields, lean=total / count, least_lean=_SIGMAS * squares**0.5 / count)
+
+    def is_right(self, comparison: Comparison) -> bool:
+        """Whether enough elements are near, and they do not lean."""
+        assert isinstance(comparison, StepsComparison)
+        return comparison.is_within(self.required_matched_ratio) and not comparison.is_leaning
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it."""
+        return {
+            "format": self.format.name,
+            "steps": self.steps,
+            "required_matched_ratio": self.required_matched_ratio,
+            "insensitive_to": list(self.insensitive_to),
+            "non_finite_share": self.non_finite_share,
+        }
+
+
+def _rows(scale: torch.Tensor, numbers: torch.Tensor, width: int) -> torch.Tensor:
+    """The factor of every number, ``[rows, width]``."""
+    return expand_scale(scale, logical_shape(numbers)).reshape(-1, width)
+
+
+def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
+    """Numbers and their steps, multiplied by the scales that go with them."""
+    a, b = (factor[piece.rows].double() for factor in factors)
+    found, expected = piece.found * a, piece.expected * b
+    absolute, relative = errors(found, expected)
+    piece = attrs.evolve(piece, found=found, expected=expected, absolute=absolute, relative=relative, is_float=True)
+    return piece, (steps[0] * a.abs(), steps[1] * b.abs())
+
+
+def _lean(piece: Piece, step: torch.Tensor) -> torch.Tensor:
+    """The sum of the errors in steps away from zero, and of their squares, each at most two steps."""
+    off = (piece.found - piece.expected) * piece.expected.sign() / step
+    off = off.nan_to_num(nan=0.0).clamp(-2.0, 2.0)
+    return torch.stack([off.sum(), off.square().sum()])
+
+
+def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) -> StepsPart:
+    expected = case.expected[name]
+    width = element_count(fmt.view(expected)) // max(math.prod(expected.shape[:-1]), 1)
+    extent = _extent(fmt.view(expected), width, None if scale is None else _rows(scale, fmt.view(expected), width))
+    part = StepsPart(
+        name=name,
+        format=fmt,
+        steps=_steps(dtype_name(expected), case.config),
+        width=width,
+        extent=extent,
+        limit=case.config.error_cap * extent.largest,
+        required_matched_ratio=case.config.required_matched_ratio,
+    )
+    if not extent.count:
+        return part
+    zeros = torch.zeros_like(expected.view(torch.uint8)).view(expected.dtype)
+    passes = part.is_right(part.compare_scaled(zeros, expected, None if scale is None else (scale, scale)))
+    return attrs.evolve(part, insensitive_to=("zeros",) * passes, rejects=("zeros",) * (not passes))
+
+
+def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) -> Extent:
+    """How large the real values are."""
+    if factors is None:
+        return measure_extent(expected)
+    largest = [
+        (piece.expected * factors[piece.rows]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().max()
+        for piece in pieces(expected, expected, width, may_skip=False)
+    ]
+    return attrs.evolve(measure_extent(expected), largest=float(torch.stack(largest).max()) if largest else 0.0)
+
+
+def _steps(dtype: str, config: ResolvedEvalConfig) -> float:
+    """How many steps are allowed: one, or more where a larger `rtol` is asked for."""
+    if dtype not in ONE_STEP:
+        return 1.0
+    return max(1.0, config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol)
+
+
+@attrs.frozen(eq=False)
+class InSteps(Check):
+    """Quantised outputs beside their scales."""
+
+    parts: Mapping[str, Part] = attrs.field()
+    scales: Mapping[str, str]
+    """By output: the output that holds its scale."""
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Compare output by output, quantised ones multiplied by the scales that came with them."""
+        comparisons: list[Comparison] = []
+        for name, part in self.parts.items():
+            if name in self.scales and isinstance(part, StepsPart):
+                scales = found[self.scales[name]], expected[self.scales[name]]
+                comparisons.append(part.compare_scaled(found[name], expected[name], scales))
+            else:
+                comparisons.append(part.compare(found[name], expected[name]))
+        problems = [c.explain() for c in comparisons if not self.parts[c.name].is_right(c)]
+        return Verdict(tuple(comparisons), tuple(problems))

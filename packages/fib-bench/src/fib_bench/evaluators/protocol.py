@@ -1,0 +1,156 @@
+"""What an evaluator is: it chooses definitions, and makes a check for each input set.
+
+A check decides on the outputs of one call, in full view of what the reference gave. Where one call
+says little (a random sample), it asks for more calls on the same inputs; what was observed is then
+judged together.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+import attrs
+import torch
+from fib_schema import Definition
+
+from ..config import ResolvedEvalConfig
+from ..correctness import Comparison
+from ..inputs import Value
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+@attrs.frozen
+class Verdict:
+    """What a check found in outputs."""
+
+    comparisons: tuple[Comparison, ...] = ()
+    """The numbers, by output."""
+    problems: tuple[str, ...] = ()
+    """What is wrong, a line each; nothing if the outputs are right."""
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    """What a trace keeps beside the numbers."""
+
+
+class Part(Protocol):
+    """How one output is checked by itself."""
+
+    @property
+    def insensitive_to(self) -> tuple[str, ...]:
+        """Wrong answers that pass."""
+        ...
+
+    @property
+    def rejects(self) -> tuple[str, ...]:
+        """Wrong answers that do not."""
+        ...
+
+    @property
+    def non_finite_share(self) -> float:
+        """The share of expected elements that are NaN or infinite."""
+        ...
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare what a function gave with what is expected."""
+        ...
+
+    def is_right(self, comparison: Comparison) -> bool:
+        """Whether a comparison by this part is good enough."""
+        ...
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it."""
+        ...
+
+
+class Check(abc.ABC):
+    """Decides whether the outputs of a call on one input set are right."""
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """Outputs that are checked by themselves: traces tell how, and what those checks cannot see."""
+        return {}
+
+    @property
+    def trials(self) -> int:
+        """Calls on the same inputs that are to be judged together; 0 if each call speaks for itself."""
+        return 0
+
+    @property
+    def most_trials(self) -> int:
+        """As many are made while they take little time; not below `trials`."""
+        return self.trials
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it, by output."""
+        return {name: part.to_extra() for name, part in self.parts.items()}
+
+    @abc.abstractmethod
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Judge the outputs of one call; of timed calls too, so it should wait for the device seldom."""
+
+
+@attrs.frozen(eq=False)
+class EachOutput(Check):
+    """Each output has a check of its own, and all must be right."""
+
+    parts: Mapping[str, Part] = attrs.field()
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Compare output by output."""
+        comparisons = [part.compare(found[name], expected[name]) for name, part in self.parts.items()]
+        problems = [c.explain() for c in comparisons if not self.parts[c.name].is_right(c)]
+        return Verdict(tuple(comparisons), tuple(problems))
+
+
+@attrs.frozen(eq=False)
+class Observation:
+    """The outputs of one call, kept to be judged with those of others."""
+
+    check: Check
+    outputs: Tensors
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Case:
+    """One input set, and what the reference made of it."""
+
+    definition: Definition
+    inputs: Mapping[str, Value]
+    """All of them: tensors, scalars, None for one that is absent."""
+    expected: Tensors
+    config: ResolvedEvalConfig
+    again: Callable[[], Tensors] | None = None
+    """Calls the reference on the same inputs once more; only with the first input set of a workload."""
+    first: Check | None = None
+    """The check of the workload's first input set, unless this is it."""
+
+
+class Evaluator(abc.ABC):
+    """Says what is right for the definitions that it applies to.
+
+    An instance holds no state: it is made without arguments, and serves all definitions.
+    """
+
+    name: ClassVar[str]
+    """How settings and traces call it."""
+    is_random: ClassVar[bool] = False
+    """Whether a reference may give other outputs when it is called again."""
+
+    @abc.abstractmethod
+    def applies(self, definition: Definition) -> bool:
+        """Whether it is for a definition, by what that says: op_type, names, dtypes, tags, reference."""
+
+    def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
+        """The settings in force, with what it would have in the place of untouched defaults."""
+        return config
+
+    @abc.abstractmethod
+    def check(self, case: Case) -> Check:
+        """Make the check for an input set."""
+
+    def judge_together(self, observations: Sequence[Observation]) -> Verdict:
+        """Judge the outputs of many calls; asked for only where a check of this evaluator wants trials."""
+        raise NotImplementedError(f"{type(self).__name__} makes checks with trials, but has no judge_together")

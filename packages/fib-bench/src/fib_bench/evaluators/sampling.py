@@ -1,0 +1,293 @@
+"""Sampling: every token must be one that may be drawn, and many together must follow the reference.
+
+What may be drawn, and how often, is computed from the inputs: probabilities or logits, cut by top-k,
+top-p and min-p. Whether the reference does the same is not believed but tried, on its own draws;
+one that does something else is taken by its draws alone (`sampling_unknown`).
+
+A solution has random numbers of its own, so it is called many times on the same inputs. In timed
+calls single tokens are checked, and those of all checked timed calls together.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from fib_schema import Definition
+
+from ..config import ResolvedEvalConfig
+from ..correctness import Comparison
+from ..inputs import Value
+from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
+from .references import calls_of
+from .sampling_evidence import LOG_ALARM, Evidence, RowDraws
+from .sampling_filters import Cuts, Filters, Rows, cut
+from .sampling_unknown import UnknownDraws, judge_unknown, watch_unknown
+
+TRIALS = 100
+SAMPLES = 10_000
+"""So many draws show one token in a hundred outside the allowed set, and a temperature that is off by a fifth."""
+TVD_THRESHOLD = 0.2
+_TRYING_SECONDS = 5.0
+"""For the reference's own draws; some are made in any case."""
+_LEAST_TRIES = 8
+_MOST_ROWS, _MOST_TOKENS = 128, 1 << 21
+"""Of one input set, the rows whose draws are looked at together, chosen at random; fewer of long ones."""
+_DRAWS = {
+    "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
+    "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
+}  # fmt: skip
+_IGNORED = re.compile(r".*(seed|offset|philox|generator|deterministic).*")
+_SECRET = random.SystemRandom()
+
+
+class Sampling(Evaluator):
+    """The allowed set for each token, distances between distributions for many."""
+
+    name = "sampling"
+    is_random = True
+
+    def applies(self, definition: Definition) -> bool:
+        """To ops whose reference draws random numbers and gives nothing but integers."""
+        are_integer = all(spec.is_integer for spec in definition.outputs.values())
+        return are_integer and bool(_DRAWS & calls_of(definition))
+
+    def check(self, case: Case) -> Check:
+        """By the model that explains the reference's draws, or by those draws."""
+        if isinstance(case.first, Draws):
+            again = _known(case, is_joint=case.first.filters.is_joint)
+            return attrs.evolve(again, trials=case.first.trials)
+        if case.first is not None:
+            return UnknownDraws.without_draws(case)
+        seen = _try_reference(case)
+        for is_joint in (False, True):
+            if not _is_known(case):
+                break
+            check = _known(case, is_joint=is_joint)
+            calls = [case.expected, *seen]
+            if _is_seeded(calls) and self._explains(check, calls[:1]):
+                return attrs.evolve(check, trials=0)  # the same again: only what single calls give can be judged
+            if self._explains(check, calls):
+                return check
+        return watch_unknown(case, seen, _setting(case.config, "sampling_validation_trials", TRIALS))
+
+    def _explains(self, check: Draws, calls: Sequence[Tensors]) -> bool:
+        is_allowed = not any(check.compare(outputs, outputs).problems for outputs in calls)
+        return is_allowed and not self.judge_together([Observation(check, outputs) for outputs in calls]).problems
+
+    def judge_together(self, observations: Sequence[Observation]) -> Verdict:
+        """Judge the draws of many calls."""
+        known = [o for o in observations if isinstance(o.check, Draws)]
+        if not known:
+            return judge_unknown(observations)
+        threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
+        evidence = Evidence(torch.Generator().manual_seed(_SECRET.getrandbits(62)), threshold)
+        between = []
+        for check in dict.fromkeys(o.check for o in known):
+            assert isinstance(check, Draws)
+            tokens = torch.stack([check.tokens(o.outputs) for o in known if o.check is check])
+            between += check.gather(tokens.permute(1, 0, 2).flatten(1).cpu(), evidence)
+        problems = [*evidence.conclude(), *between]
+        text = "; ".join(problems[:_MOST_PROBLEMS])
+        more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
+        return Verdict(problems=(text + more,) if problems else (), extra={"sampling": evidence.to_extra()})
+
+
+_MOST_PROBLEMS = 3
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Draws(Check):
+    """Tokens that are drawn from rows of known probabilities."""
+
+    name: str
+    """The output that holds them."""
+    source: Rows
+    filters: Filters
+    cuts: Cuts
+    trials: int = attrs.field()
+    samples: int
+    tvd_threshold: float
+
+    @property
+    def most_trials(self) -> int:
+        """So many calls that there are enough draws."""
+        return max(self.trials, math.ceil(self.samples / max(len(self.source.values), 1))) if self.trials else 0
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it."""
+        kinds = {name: getattr(self.filters, name) for name in ("top_k", "top_p", "min_p")}
+        filters = [name for name, value in kinds.items() if value is not None]
+        return {self.name: {"filters": filters, "is_joint": self.filters.is_joint, "tvd_threshold": self.tvd_threshold}}
+
+    def tokens(self, outputs: Tensors) -> torch.Tensor:
+        """The draws of one call, ``[rows, draws]``."""
+        return outputs[self.name].long().reshape(len(self.source.values), -1)
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Whether all tokens may be drawn; waits for the device once."""
+        del expected
+        tokens, vocabulary = self.tokens(found), self.source.values.shape[1]
+        if not tokens.numel():
+            return Verdict((Comparison(self.name, 0, 0, 0.0, 0.0, 0.0, ""),))
+        inside = (tokens >= 0) & (tokens < vocabulary)
+        levels = self.source.levels(slice(None), torch.where(inside, tokens, 0))
+        wrong = ~(inside & (levels >= self.cuts.least[:, None]))
+        first = wrong.any(dim=1).int().argmax()
+        count, row = torch.stack([wrong.sum(), first]).tolist()
+        comparison = Comparison(self.name, tokens.numel(), count, 0.0, 0.0, 0.0, "")
+        return Verdict((comparison,), (self._explain(tokens, wrong, count, row),) if count else ())
+
+    def _explain(self, tokens: torch.Tensor, wrong: torch.Tensor, count: int, row: int) -> str:
+        token = int(tokens[row][wrong[row]][0])
+        text = f"output {self.name!r}: {count} of {tokens.numel()} tokens are outside the allowed set; in row {row}"
+        if not 0 <= token < self.source.values.shape[1]:
+            return f"{text} token {token}, which does not exist"
+        what = "logit" if self.source.is_logits else "probability"
+        level = float(self.source.levels(slice(row, row + 1))[0, token])
+        return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
+
+    def gather(self, draws: torch.Tensor, evidence: Evidence) -> list[str]:
+        """Give the draws ``[rows, draws]`` to the evidence; returns what is wrong with those at the boundary."""
+        boundary, tokens = _Boundary(), 0
+        for row in _SECRET.sample(range(len(draws)), min(len(draws), _MOST_ROWS)):
+            if tokens > _MOST_TOKENS:
+                break
+            levels = self.source.levels(slice(row, row + 1))
+            weights = self.source.weights(levels)[0].cpu()
+            is_sure = levels[0].cpu() >= float(self.cuts.sure[row])
+            places = torch.full((len(weights),), -1)
+            sure = is_sure.nonzero()[:, 0]
+            order = sure[weights[sure].argsort(descending=True)]
+            places[order] = torch.arange(len(order))
+            drawn = places[draws[row]]
+            boundary.add(int((drawn < 0).sum()), len(drawn), float(self.cuts.fewest[row]), float(self.cuts.most[row]))
+            p, tokens = weights[order], tokens + len(order)
+            evidence.add(RowDraws(f"output {self.name!r}: row {row}", p / p.sum().clamp(min=1e-300), drawn[drawn >= 0]))
+        return [f"output {self.name!r}: {problem}" for problem in boundary.problems()]
+
+
+@attrs.define
+class _Boundary:
+    """How many draws there are of tokens at the boundary, and how many there may be."""
+
+    draws: int = 0
+    found: int = 0
+    fewest: float = 0.0
+    most: float = 0.0
+
+    def add(self, found: int, draws: int, fewest: float, most: float) -> None:
+        self.found += found
+        self.draws += draws
+        self.fewest += fewest * draws
+        self.most += most * draws
+
+    def problems(self) -> list[str]:
+        """Hoeffding's inequality says what chance may make of it."""
+        slack = math.sqrt(self.draws * LOG_ALARM / 2)
+        if self.fewest - slack <= self.found <= self.most + slack:
+            return []
+        bounds = f"between {self.fewest:.0f} and {self.most:.0f} are to be expected"
+        return [f"{self.found} of {self.draws} tokens are from the boundary of the allowed set, where {bounds}"]
+
+
+# -- what is known of a definition -------------------------------------------------------------
+
+
+_ROLES = {"top_k": r"top_?ks?(_arr|_values)?", "top_p": r"top_?ps?(_arr|_values)?", "min_p": r"min_?ps?(_arr|_values)?",
+          "temperature": r"temperatures?|temp"}  # fmt: skip
+
+
+def _roles(case: Case) -> dict[str, str] | None:
+    """The inputs by what they are; None if one of them is something else."""
+    found: dict[str, str] = {}
+    for name, value in case.inputs.items():
+        role = next((role for role, pattern in _ROLES.items() if re.fullmatch(pattern, name)), None)
+        if role is None and isinstance(value, torch.Tensor) and value.dim() == 2 and value.dtype.is_floating_point:
+            role = "rows"
+        if role in found or (role is None and value is not None and not _IGNORED.fullmatch(name)):
+            return None
+        if role is not None and value is not None:
+            found[role] = name
+    return found
+
+
+def _is_known(case: Case) -> bool:
+    """Whether the inputs are rows of probabilities or logits, and nothing but filters beside them."""
+    roles = _roles(case)
+    if roles is None or "rows" not in roles or len(case.expected) != 1:
+        return False
+    rows, (samples,) = _tensor(case.inputs[roles["rows"]]), case.expected.values()
+    count = len(rows)
+    others = [case.inputs[name] for role, name in roles.items() if role != "rows"]
+    fit = all(not isinstance(value, torch.Tensor) or value.numel() in {1, count} for value in others)
+    return fit and samples.dim() in {1, 2} and len(samples) == count > 0
+
+
+def _known(case: Case, *, is_joint: bool) -> Draws:
+    roles = _roles(case)
+    assert roles is not None
+    rows = _tensor(case.inputs[roles["rows"]])
+    per_row = {role: _per_row(case.inputs[name], rows) for role, name in roles.items() if role != "rows"}
+    top_k = per_row.get("top_k")
+    filters = Filters(
+        None if top_k is None else top_k.long(), per_row.get("top_p"), per_row.get("min_p"), is_joint=is_joint
+    )
+    source = Rows(rows, not _are_probabilities(roles["rows"], rows), per_row.get("temperature"))
+    return Draws(
+        name=next(iter(case.expected)),
+        source=source,
+        filters=filters,
+        cuts=cut(source, filters),
+        trials=int(_setting(case.config, "sampling_validation_trials", TRIALS)),
+        samples=int(_setting(case.config, "sampling_validation_samples", SAMPLES)),
+        tvd_threshold=float(_setting(case.config, "sampling_tvd_threshold", TVD_THRESHOLD)),
+    )
+
+
+def _are_probabilities(name: str, rows: torch.Tensor) -> bool:
+    if "prob" in name or "logit" in name:
+        return "prob" in name
+    return bool((rows >= 0).all()) and bool((rows.sum(dim=1, dtype=torch.float64) - 1).abs().max() < 1e-2)
+
+
+def _tensor(value: Value) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _per_row(value: Value, rows: torch.Tensor) -> torch.Tensor:
+    """One number per row in float64, from a scalar, one for all, or one for each."""
+    numbers = value if isinstance(value, torch.Tensor) else torch.tensor(value, device=rows.device)
+    return numbers.double().reshape(-1).expand(len(rows))
+
+
+def _setting(config: ResolvedEvalConfig, name: str, default: float) -> float:
+    value: object = config.extra.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"extra.{name} must be a number greater than 0, got {value!r}")
+    return value
+
+
+def _is_seeded(calls: Sequence[Tensors]) -> bool:
+    """Whether a reference draws the same again and again."""
+    return len(calls) > 1 and all(
+        torch.equal(a, b) for call in calls[1:] for a, b in zip(calls[0].values(), call.values(), strict=True)
+    )
+
+
+def _try_reference(case: Case) -> list[Mapping[str, torch.Tensor]]:
+    """Further draws of the reference, as many as a solution has to make if there is time."""
+    seen: list[Mapping[str, torch.Tensor]] = []
+    begin, most = time.monotonic(), int(_setting(case.config, "sampling_validation_trials", TRIALS))
+    while case.again is not None and len(seen) < most:
+        if len(seen) >= min(_LEAST_TRIES, most) and time.monotonic() - begin > _TRYING_SECONDS:
+            break
+        seen.append(case.again())
+    return seen

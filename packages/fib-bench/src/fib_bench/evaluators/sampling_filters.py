@@ -1,0 +1,185 @@
+"""Which tokens a sampler may draw: rows of probabilities or logits, cut by top-k, top-p and min-p.
+
+Every filter keeps the most likely tokens, so a row is cut at one level. Where the level itself is a
+matter of rounding (a cumulative sum next to top-p) or of taste (equal probabilities at the top-k
+boundary), tokens lie between two levels: nobody is blamed for drawing them, and nobody for not.
+"""
+
+from __future__ import annotations
+
+import attrs
+import torch
+
+_TIE = 2.0**-20
+"""Levels nearer to each other than this, relative, count as equal."""
+_LOGIT_TIE = 1e-5
+"""For logits, relative to themselves or to 1: an exponential and a division by a temperature are rounded."""
+_SUM_ERROR = 2e-5
+"""What a cumulative sum over a vocabulary may be off by in float32."""
+_HEAD = 2048
+"""The tokens to look at first: sorting all takes ten times as long, and is seldom needed."""
+_CHUNK = 1 << 22
+_LEAST_PROBABILITY = 2.0**-150
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """What tokens are drawn by."""
+
+    values: torch.Tensor
+    """``[rows, vocabulary]``"""
+    is_logits: bool
+    temperature: torch.Tensor | None = None
+    """``[rows]``, float64"""
+
+    def levels(self, rows: slice | torch.Tensor, tokens: torch.Tensor | None = None) -> torch.Tensor:
+        """Numbers in float64 by which tokens are ordered; of all, or of those given, ``[rows, n]``."""
+        values = self.values[rows]
+        levels = (values if tokens is None else values.gather(1, tokens)).double()
+        return levels if self.temperature is None else levels / self.temperature[rows, None]
+
+    def slack(self, levels: torch.Tensor) -> torch.Tensor:
+        """Below which difference levels count as equal."""
+        return levels.abs().clamp(min=1.0) * _LOGIT_TIE if self.is_logits else levels.abs() * _TIE
+
+    def weights(self, levels: torch.Tensor, total: torch.Tensor | None = None) -> torch.Tensor:
+        """Probabilities by levels; of some tokens only, with the logarithm of the sum over all."""
+        if not self.is_logits:
+            return levels
+        return (levels - (levels.logsumexp(-1, keepdim=True) if total is None else total)).exp()
+
+    def chunks(self) -> list[slice]:
+        """Rows that are looked at together."""
+        step = max(1, _CHUNK // max(self.values.shape[1], 1))
+        return [slice(start, start + step) for start in range(0, len(self.values), step)]
+
+
+@attrs.frozen(eq=False)
+class Filters:
+    """What the rows are cut by; None where there is no such filter."""
+
+    top_k: torch.Tensor | None = None
+    """``[rows]``; what is not between 0 and the vocabulary's size filters nothing."""
+    top_p: torch.Tensor | None = None
+    """``[rows]``, float64; 1 filters nothing, 0 leaves the most likely token."""
+    min_p: torch.Tensor | None = None
+    """``[rows]``, float64, relative to the most likely token."""
+    is_joint: bool = False
+    """Top-p of the whole row, instead of what top-k leaves of it."""
+
+    def of(self, rows: slice) -> Filters:
+        """The filters of some rows."""
+        top_k, top_p, min_p = (None if v is None else v[rows] for v in (self.top_k, self.top_p, self.min_p))
+        return Filters(top_k, top_p, min_p, self.is_joint)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there are no filters."""
+        return self.top_k is None and self.top_p is None and self.min_p is None
+
+
+@attrs.frozen(eq=False)
+class Cuts:
+    """Where the rows are cut; all ``[rows]`` in float64."""
+
+    sure: torch.Tensor
+    """Tokens from this level on are kept for certain."""
+    least: torch.Tensor
+    """No token below this level is."""
+    fewest: torch.Tensor
+    """Of the draws, the share that must go to tokens between the two levels,"""
+    most: torch.Tensor
+    """and the share that may."""
+
+
+def cut(rows: Rows, filters: Filters) -> Cuts:
+    """Find the levels."""
+    parts = [_cut_chunk(rows, filters, chunk) for chunk in rows.chunks()]
+    fields = attrs.fields(Cuts)
+    return Cuts(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields))
+
+
+def _cut_chunk(rows: Rows, filters: Filters, chunk: slice) -> Cuts:
+    levels = rows.levels(chunk)
+    floor = torch.full_like(levels[:, 0], torch.finfo(torch.float64).min if rows.is_logits else _LEAST_PROBABILITY)
+    if filters.is_nothing:
+        return Cuts(floor, floor, torch.zeros_like(floor), torch.zeros_like(floor))
+    total = levels.logsumexp(-1, keepdim=True) if rows.is_logits else levels[:, :1]
+    own = filters.of(chunk)
+    head = _best_of(rows, levels, total, own, min(_HEAD, levels.shape[1]))
+    if not head.is_enough:
+        head = _best_of(rows, levels, total, own, levels.shape[1])
+    return _levels(rows, head, floor)
+
+
+@attrs.frozen(eq=False)
+class _Best:
+    """The most likely tokens of some rows, in order."""
+
+    levels: torch.Tensor
+    """``[rows, head]``"""
+    weights: torch.Tensor
+    fewest: torch.Tensor
+    """``[rows]``: how many of them are kept for certain,"""
+    most: torch.Tensor
+    """and how many at most."""
+    is_enough: bool
+    """Whether what is kept, and what equals it, are among them."""
+
+
+def _best_of(rows: Rows, levels: torch.Tensor, total: torch.Tensor, filters: Filters, count: int) -> _Best:
+    """Look at so many tokens; waits for the device."""
+    best = levels.topk(count, dim=1).values
+    weights = rows.weights(best, total)
+    fewest, most = _counts(weights, filters, levels.shape[1])
+    last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])
+    is_enough = bool((best[:, -1:] < last - rows.slack(last)).all())
+    return _Best(best, weights, fewest.clamp(max=count), most.clamp(max=count), is_enough)
+
+
+def _counts(weights: torch.Tensor, filters: Filters, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """How many of the most likely tokens are kept: at least, and at most."""
+    sums = weights.cumsum(dim=1)
+    before, kept = sums - weights, torch.full_like(weights[:, 0], vocabulary).long()
+    whole = torch.ones_like(weights[:, 0])
+    if filters.top_k is not None:
+        k = filters.top_k
+        kept = torch.where((k > 0) & (k < vocabulary), k, kept)
+        if not filters.is_joint:
+            ends = (kept - 1).clamp(max=weights.shape[1] - 1)
+            whole = torch.where(kept < vocabulary, sums.gather(1, ends[:, None])[:, 0], whole)
+    fewest = most = kept
+    if filters.top_p is not None:
+        low, high = (_nucleus(before, filters.top_p, whole, error) for error in (-_SUM_ERROR, _SUM_ERROR))
+        is_cut = filters.top_p < 1
+        fewest = torch.where(is_cut, torch.minimum(fewest, low), fewest)
+        most = torch.where(is_cut, torch.minimum(most, high), most)
+    if filters.min_p is not None:
+        least = weights[:, :1] * filters.min_p[:, None]
+        fewest = torch.minimum(fewest, (weights >= least * (1 + _LOGIT_TIE)).sum(dim=1).clamp(min=1))
+        most = torch.minimum(most, (weights >= least * (1 - _LOGIT_TIE)).sum(dim=1))
+    return fewest, most
+
+
+def _nucleus(before: torch.Tensor, top_p: torch.Tensor, whole: torch.Tensor, error: float) -> torch.Tensor:
+    """The tokens before which the sum does not exceed top-p: the one that crosses it is kept."""
+    reach = torch.where(top_p > 0, (top_p + error) * whole, -1.0)
+    return (before <= reach[:, None]).sum(dim=1).clamp(min=1)
+
+
+def _levels(rows: Rows, head: _Best, floor: torch.Tensor) -> Cuts:
+    """Levels from counts: where a group of equals is cut in two, all of them lie between the levels."""
+    best, weights, fewest = head.levels, head.weights, head.fewest[:, None]
+    width = best.shape[1]
+    last_sure, last = best.gather(1, fewest - 1), best.gather(1, head.most[:, None] - 1)
+    least = torch.maximum(last - rows.slack(last), floor[:, None])
+    following = best.gather(1, fewest.clamp(max=width - 1))
+    is_split = (fewest < width) & (following >= last_sure - rows.slack(last_sure)) & (following >= least)
+    above = (last_sure + rows.slack(last_sure)).nextafter(torch.full_like(last_sure, torch.inf))
+    sure = torch.maximum(torch.where(is_split, above, last_sure), least)
+    is_sure, is_kept = best >= sure, best >= least
+    certain = (weights * is_sure).sum(dim=1)
+    between = (weights * (is_kept & ~is_sure)).sum(dim=1)
+    owed = (head.fewest - is_sure.sum(dim=1)).clamp(min=0) * weights.gather(1, fewest - 1)[:, 0]
+    shares = [torch.nan_to_num(part / (certain + part)) for part in (torch.minimum(owed, between), between)]
+    return Cuts(sure[:, 0], least[:, 0], *shares)

@@ -1,0 +1,111 @@
+"""Random integers of which nothing is known but what the reference gave: two samples are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from ..correctness import Comparison
+from .protocol import Case, Check, Observation, Tensors, Verdict
+from .sampling_evidence import FALSE_ALARM, chi_square_tail
+
+_MOST_ELEMENTS = 256
+_LEAST_COUNT = 8
+"""Values that both samples together hold more seldom count as one."""
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class UnknownDraws(Check):
+    """Outputs of random integers."""
+
+    bounds: tuple[int, int] | None
+    """What any of them may be; None if nothing says so."""
+    seen: Tensors
+    """``[calls, elements]`` by output: what the reference gave."""
+    trials: int = attrs.field()
+
+    @classmethod
+    def without_draws(cls, case: Case) -> UnknownDraws:
+        """The check of an input set on which the reference was called once only: by the bounds."""
+        return cls(bounds=_bounds(case, [case.expected]), seen={}, trials=0)
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it."""
+        return {name: {"compared_with_calls": len(calls)} for name, calls in self.seen.items()}
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Whether everything is within the bounds."""
+        comparisons, problems = [], []
+        for name in expected:
+            wrong = 0
+            if self.bounds is not None and found[name].numel():
+                low, high = self.bounds
+                wrong = int(((found[name] < low) | (found[name] > high)).sum())
+            comparisons.append(Comparison(name, found[name].numel(), wrong, 0.0, 0.0, 0.0, ""))
+            if wrong:
+                problems.append(f"output {name!r}: {wrong} of {found[name].numel()} are not within {self.bounds}")
+        return Verdict(tuple(comparisons), tuple(problems))
+
+
+def watch_unknown(case: Case, seen: Sequence[Tensors], trials: float) -> UnknownDraws:
+    """The check of an input set on which the reference was called many times."""
+    calls = [case.expected, *seen]
+    tables = {name: torch.stack([c[name].flatten().long().cpu() for c in calls]) for name in case.expected}
+    return UnknownDraws(bounds=_bounds(case, calls), seen=tables, trials=int(trials))
+
+
+def _bounds(case: Case, calls: Sequence[Tensors]) -> tuple[int, int] | None:
+    """From 0 to the vocabulary's end, or as far as the reference goes beyond; None without a vocabulary."""
+    tensors = [value for value in case.inputs.values() if isinstance(value, torch.Tensor) and value.dim() > 1]
+    sizes = [tensor.shape[-1] for tensor in tensors if tensor.dtype.is_floating_point]
+    values = [t for call in calls for t in call.values() if t.numel()]
+    if not sizes or not values:
+        return None
+    return min(0, *(int(t.min()) for t in values)), max(max(sizes) - 1, *(int(t.max()) for t in values))
+
+
+def judge_unknown(observations: Sequence[Observation]) -> Verdict:
+    """Compare, element by element, what was observed with what the reference gave."""
+    problems, extra = [], {}
+    for check in dict.fromkeys(o.check for o in observations):
+        if not isinstance(check, UnknownDraws):
+            continue
+        for name, reference in check.seen.items():
+            calls = [o.outputs[name].flatten().long().cpu() for o in observations if o.check is check]
+            total, freedom = _two_samples(torch.stack(calls), reference)
+            extra[name] = {"calls": len(calls), "chi_square": round(total, 2), "freedom": freedom}
+            if freedom and chi_square_tail(total, freedom) < FALSE_ALARM:
+                problems.append(
+                    f"output {name!r} is distributed otherwise than the reference's over {len(calls)} and "
+                    f"{len(reference)} calls: chi-square is {total:.0f} with {freedom} degrees of freedom"
+                )
+    return Verdict(problems=tuple(problems), extra={"sampling": extra})
+
+
+def _two_samples(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, int]:
+    """Chi-square and its degrees of freedom, summed over the elements of ``[calls, elements]``."""
+    total, freedom = 0.0, 0
+    step = max(1, -(-reference.shape[1] // _MOST_ELEMENTS))
+    for element in range(0, reference.shape[1], step):
+        statistic, degrees = _homogeneity(found[:, element], reference[:, element])
+        total, freedom = total + statistic, freedom + degrees
+    return total, freedom
+
+
+def _homogeneity(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, int]:
+    """Chi-square of two samples of integers."""
+    values, codes = torch.cat([found, reference]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    tables = [
+        torch.bincount(part, minlength=len(values)).double() for part in (codes[: len(found)], codes[len(found) :])
+    ]
+    is_frequent = tables[0] + tables[1] >= _LEAST_COUNT
+    a, b = (torch.cat([table[is_frequent], table[~is_frequent].sum().reshape(1)]) for table in tables)
+    is_there = a + b >= _LEAST_COUNT
+    a, b = a[is_there], b[is_there]
+    if len(a) < 2:
+        return 0.0, 0
+    ratio = (b.sum() / a.sum()).sqrt()
+    return float(((a * ratio - b / ratio).square() / (a + b)).sum()), len(a) - 1

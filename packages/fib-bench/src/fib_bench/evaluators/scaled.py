@@ -1,0 +1,138 @@
+"""Checks whose absolute tolerance follows the scale of what an element lies in: its row, its state.
+
+One tolerance for all suits no output in which large rows lie beside small ones: it forgives
+anything in the small ones, and rounding in none of the large. An element may be off by a share of
+the largest magnitude of its row, or by `rtol` of itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+
+from .._elements import dtype_name, element_count, is_float4
+from ..config import ResolvedEvalConfig
+from ..correctness import Comparison, Extent, measure_extent
+from ..inputs import Value
+from .tally import Piece, comparison_of, pieces, row_of
+
+_SMALLEST_NORMAL = 2.0**-126
+"""Kernels may flush what is smaller to zero."""
+_UNTOUCHED = ResolvedEvalConfig()
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class ScaledPart:
+    """How one output is checked, row by row."""
+
+    name: str
+    width: int
+    """The elements in a row."""
+    atol: torch.Tensor
+    """``[rows]``, float64"""
+    rtol: float
+    extent: Extent
+    limit: float = math.inf
+    """The error that no element may have, however many match."""
+    required_matched_ratio: float | None = None
+    insensitive_to: tuple[str, ...] = ()
+    """Wrong answers that pass: ``zeros``, ``input NAME``."""
+    rejects: tuple[str, ...] = ()
+    """Wrong answers that do not."""
+
+    @property
+    def non_finite_share(self) -> float:
+        """The share of expected elements that are NaN or infinite; only the same passes there."""
+        return self.extent.non_finite_share
+
+    def wrong(self, piece: Piece) -> torch.Tensor:
+        """Which elements of some rows are wrong."""
+        return (piece.absolute > self.atol[piece.rows, None]) & (piece.relative > self.rtol)
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare every element; waits for the device once."""
+        rows = [row_of(piece, self.wrong(piece), self.limit) for piece in pieces(found, expected, self.width)]
+        return comparison_of(self.name, rows, expected, self.extent, self.limit)
+
+    def is_right(self, comparison: Comparison) -> bool:
+        """Whether enough elements are right."""
+        return comparison.is_within(self.required_matched_ratio)
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it: the tolerances of the rows with the smallest and the largest."""
+        low, high = self.atol.aminmax() if self.atol.numel() else (math.nan, math.nan)
+        return {
+            "atol": [float(low), float(high)],
+            "rtol": self.rtol,
+            "required_matched_ratio": self.required_matched_ratio,
+            "insensitive_to": list(self.insensitive_to),
+            "non_finite_share": self.non_finite_share,
+        }
+
+
+def scaled_part(
+    name: str,
+    expected: torch.Tensor,
+    config: ResolvedEvalConfig,
+    *,
+    axes: int = 1,
+    share: float | None = None,
+) -> ScaledPart:
+    """Make the check of an output.
+
+    Args:
+        name: The output's name.
+        expected: What the reference gave; floating, and not packed.
+        config: The settings: `rtol`, `required_matched_ratio` and `error_cap` as always; an `atol` only if it
+            is larger than the default, which is meant for numbers around 1.
+        axes: The last axes that make up a row.
+        share: What an element may be off by, of the largest in its row; None means `rtol`.
+    """
+    tolerance, extent = config.tolerance(dtype_name(expected)), measure_extent(expected)
+    width = math.prod(expected.shape[-axes:])
+    least = tolerance.atol if tolerance.atol > _UNTOUCHED.atol else _SMALLEST_NORMAL
+    share = tolerance.rtol if share is None else share
+    return ScaledPart(
+        name=name,
+        width=width,
+        atol=(row_scales(expected, width) * share).clamp_(min=least),
+        rtol=tolerance.rtol,
+        extent=extent,
+        limit=math.inf if math.isinf(config.error_cap) else config.error_cap * extent.largest,
+        required_matched_ratio=config.required_matched_ratio,
+    )
+
+
+def row_scales(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """The largest finite magnitude of each row, in float64."""
+    if not tensor.numel():
+        return torch.zeros(0, dtype=torch.float64, device=tensor.device)
+    rows = tensor.reshape(-1, width)
+    low, high = rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).aminmax(dim=1)
+    return torch.maximum(low.double().abs(), high.double().abs())
+
+
+def with_blind_spots(part: ScaledPart, expected: torch.Tensor, inputs: Mapping[str, Value]) -> ScaledPart:
+    """The same check, which knows whether zeros or an input would pass for the output."""
+    answers = {"zeros": torch.zeros_like(expected)} if expected.numel() else {}
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
+            answers[f"input {name}"] = value.reshape(expected.shape).to(expected.dtype)
+    verdicts = {}
+    for name, answer in answers.items():
+        answer = torch.where(expected.isfinite(), answer, expected)
+        verdicts[name] = part.is_right(part.compare(answer, expected))
+    return attrs.evolve(
+        part,
+        insensitive_to=tuple(name for name, passes in verdicts.items() if passes),
+        rejects=tuple(name for name, passes in verdicts.items() if not passes),
+    )
+
+
+def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
+    is_plain = value.dtype.is_floating_point and not is_float4(value)
+    return is_plain and element_count(value) == element_count(expected) > 0

@@ -1,0 +1,92 @@
+"""Times calls with the host's clock, in chains long enough to drown the clock's own cost."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from .calls import TimedCall, Warmth, chain_for
+
+_SAMPLE_NS = 50_000.0  # the clock costs some 50 ns
+
+
+class HostStopwatch:
+    """Times the same function on different inputs.
+
+    Args:
+        calls: One call per input set.
+        clock_ns: A monotonic clock in nanoseconds.
+    """
+
+    def __init__(self, calls: Sequence[TimedCall], clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._calls = list(calls)
+        self._clock_ns = clock_ns
+        self._chain = 1
+
+    def warm_up(self, runs: int, max_seconds: float, chain: int = 0) -> Warmth:
+        """Call until it has settled, and choose how many calls make a sample.
+
+        Args:
+            runs: Calls to make, fewer if the cap is hit.
+            max_seconds: The cap.
+            chain: Calls per sample, if not to be chosen.
+        """
+        end = self._clock_ns() + max_seconds * 1e9
+        taken: list[int] = []
+        while len(taken) < max(runs, 1) and (not taken or self._clock_ns() < end):
+            taken.append(self._time_once(self._calls[len(taken) % len(self._calls)]))
+        call_ns = float(min(taken[-3:]))
+        self._chain = chain or chain_for(min(len(self._calls), math.ceil(_SAMPLE_NS / max(call_ns, 1))))
+        return Warmth("host", self._chain, call_ns, call_ns)
+
+    def use_chain(self, chain: int) -> None:
+        """Put so many calls into a sample."""
+        self._chain = chain
+
+    def sample(self, chains: int) -> list[float]:
+        """Time `chains` chains, from the first call on; nanoseconds per chain."""
+        taken = []
+        with _no_collection():
+            for index in range(chains):
+                group = self._calls[index * self._chain : (index + 1) * self._chain]
+                for call in group:
+                    call.prepare()
+                before = self._clock_ns()
+                results = [call.invoke() for call in group]
+                taken.append(float(self._clock_ns() - before))
+                for call, result in zip(group, results, strict=True):
+                    call.collect(result)
+        return taken
+
+    def repeat(self, passes: int, *, with_calls: bool) -> None:
+        """Make all calls `passes` times, or everything but the calls; collects what the last pass gave."""
+        with _no_collection():
+            for call in self._calls:
+                call.prepare()
+            for left in range(passes if with_calls else 0, 0, -1):
+                for call in self._calls:
+                    result = call.invoke()
+                    if left == 1:
+                        call.collect(result)
+
+    def _time_once(self, call: TimedCall) -> int:
+        before = self._clock_ns()
+        result = call.invoke()
+        taken = self._clock_ns() - before
+        call.collect(result)
+        return taken
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's garbage collector out of the samples."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,114 @@
+"""What a stopwatch showed, and what follows from it.
+
+Raw samples are kept; everything else is derived from them.
+
+Source: the confidence interval of a median from order statistics is textbook material (for
+instance David and Nagaraja, Order Statistics, 7.1); it assumes nothing about the distribution.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import attrs
+
+_Z_95 = 1.96
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float]:
+    """The 95 % confidence interval of the median; of few samples it spans them all.
+
+    Args:
+        samples: In any order, at least one.
+    """
+    ordered = sorted(samples)
+    count = len(ordered)
+    reach = _Z_95 * math.sqrt(count) / 2
+    low, high = math.floor(count / 2 - reach), math.ceil(count / 2 + reach)
+    return ordered[max(low, 0)], ordered[min(high, count - 1)]
+
+
+def relative_interval(samples: Sequence[float]) -> float:
+    """Half the width of that interval, relative to the median."""
+    low, high = median_interval(samples)
+    median = statistics.median(samples)
+    return (high - low) / 2 / median if median > 0 else math.inf
+
+
+@attrs.frozen(kw_only=True)
+class Measurement:
+    """A latency and what it rests on."""
+
+    samples_ns: tuple[float, ...]
+    """Time per call, one number per sample, the clock's own cost subtracted."""
+    method: str
+    """``graph``, ``queued``, ``sync`` or ``host``: see `fib_bench.timing`."""
+    chain: int
+    """Calls per sample."""
+    host_ns: float
+    """What an eager caller waits for one call to finish."""
+    overhead_ns: float = 0.0
+    """What was subtracted, per sample."""
+
+    @property
+    def latency_ms(self) -> float:
+        """The median."""
+        return statistics.median(self.samples_ns) / 1e6
+
+    @property
+    def interval_ms(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the median."""
+        low, high = median_interval(self.samples_ns)
+        return low / 1e6, high / 1e6
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, relative to the median."""
+        ordered = sorted(self.samples_ns)
+        count = len(ordered)
+        median = statistics.median(ordered)
+        return (ordered[3 * count // 4] - ordered[count // 4]) / median if median > 0 else 0.0
+
+    def to_extra(self) -> dict[str, object]:
+        """What a trace keeps of it."""
+        low, high = self.interval_ms
+        return {
+            "method": self.method,
+            "samples": len(self.samples_ns),
+            "calls_per_sample": self.chain,
+            "interval_ms": [low, high],
+            "spread": round(self.spread, 5),
+            "host_latency_ms": self.host_ns / 1e6,
+            "overhead_us": round(self.overhead_ns / 1e3, 4),
+        }
+
+
+MIN_SAMPLES = 3
+
+
+@attrs.frozen(kw_only=True)
+class StopRule:
+    """When there are enough samples. The counts are the harness's own: nothing that was timed lowers them."""
+
+    iterations: int
+    """Samples to take, unless `max_seconds` are over."""
+    max_iterations: int
+    confidence: float
+    """Go on until half the confidence interval of the median is narrower than this share of it."""
+    max_seconds: float
+    """The cap on everything; `MIN_SAMPLES` are taken in any case."""
+    refine_seconds: float
+    """The cap on going on after `iterations`, in time that the device was busy."""
+
+    def is_done(self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float) -> bool:
+        """Whether to stop after so many samples and so much time, of which the device was busy for a part."""
+        count = len(samples_ns)
+        if count < MIN_SAMPLES:
+            return False
+        if count >= self.max_iterations or elapsed_seconds >= self.max_seconds:
+            return True
+        if count < self.iterations:
+            return False
+        return busy_seconds >= self.refine_seconds or relative_interval(samples_ns) <= self.confidence

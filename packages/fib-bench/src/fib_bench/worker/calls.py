@@ -1,0 +1,205 @@
+"""One call on one slot, inside a worker: its arguments, and what becomes of its results.
+
+Results are brought into the slot right after a call has returned, outside the clock, with no wait
+in between: what is written later is not in them. A destination-passing function gets buffers of the
+worker's own for the same reason. Results that leave work for whoever reads them (a view that negates,
+a view of an input, a container that computes its items) are made whole inside the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from fib_compile import Runnable
+from fib_schema import Definition
+
+from ..buffers import tensor_in
+from ..wire import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
+
+_MAX_TEXT = 16_000
+_WORD = 8
+
+# originals, taken before any solution is loaded
+_Tensor = torch.Tensor
+_copy: Any = torch.Tensor.copy_
+_detach: Any = torch.Tensor.detach
+_xor: Any = torch.Tensor.bitwise_xor_
+_clone: Any = torch.Tensor.clone
+_view: Any = torch.Tensor.view
+_clock_ns = time.perf_counter_ns
+
+
+class WrongOutputError(Exception):
+    """What a function returned does not fit the definition."""
+
+    def __init__(self, aspect: str, problem: str) -> None:
+        super().__init__(problem)
+        self.reply = WrongOutput(aspect, problem[:_MAX_TEXT])
+
+
+class PreparedCall:
+    """One call with its arguments bound: all that is left to do is to invoke it.
+
+    Args:
+        function: The built function.
+        definition: What it computes.
+        layout: Where the tensors lie.
+        inputs: ``[bytes]``, the slot's inputs.
+        outputs: ``[bytes]``, the slot's outputs.
+    """
+
+    def __init__(
+        self, function: Runnable, definition: Definition, layout: Layout, inputs: torch.Tensor, outputs: torch.Tensor
+    ) -> None:
+        self._function = function
+        self._arguments = [_argument(slot, inputs) for slot in layout.inputs]
+        self._words = [_words(slot, inputs) for slot in layout.inputs]
+        slots = zip(definition.outputs, layout.outputs, strict=True)
+        self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
+        self._memory = inputs.untyped_storage().data_ptr()
+        self._is_dps = function.metadata.destination_passing_style
+        self._own = [torch.empty_like(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._key = 0
+        self._hidden: list[torch.Tensor | None] = []
+        self._bound = bound = (*self._arguments, *self._own)
+        self.laziness = ""
+        """What makes its results lazy, of those that were seen."""
+        self.must_be_whole = False
+        """Whether work may not be left for `collect`, because a clock has stopped before."""
+        self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
+
+    def set_up(self) -> float:
+        """Run the solution's ``setup``, and call with what it returns from now on; returns the nanoseconds."""
+        before = _clock_ns()
+        planned = self._function.plan(*self._arguments)
+        taken = _clock_ns() - before
+        bound = self._bound
+        self.invoke = lambda: planned(*bound)
+        return float(taken)
+
+    def hide(self, key: int, inputs: Sequence[int]) -> None:
+        """Be told which inputs are hidden, and how, for `prepare` to reveal them once."""
+        self._key = key
+        self._hidden = [self._words[index] for index in inputs] if key else []
+
+    def prepare(self) -> None:
+        """Reveal hidden inputs, and poison the outputs as those in the slot are."""
+        for words in self._hidden:
+            if words is not None:
+                _xor(words, self._key)
+        self._hidden = []
+        for own, buffer in zip(self._own, self._buffers.values(), strict=False):
+            _copy(_raw(own), _raw(buffer))
+
+    def make_whole(self) -> None:
+        """From now on, make results whole inside `invoke`."""
+        lazy, names = self.invoke, list(self._buffers)
+        self.invoke = lambda: [_whole(value) for value in _in_order(names, lazy())]
+        self.laziness = ""
+
+    def collect(self, result: Any) -> None:
+        """Bring what an invocation gave into the output buffers.
+
+        Raises:
+            WrongOutputError: It does not fit the definition.
+        """
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            if not self._is_dps and (laziness := self._laziness_of(value)):
+                self.laziness = f"output {name!r} {laziness}"
+            _store(value, buffer)
+        if type(result) not in _PLAIN and not self._is_dps:
+            self.laziness = f"the outputs are in a {type(result).__qualname__}"
+        if self.must_be_whole and self.laziness:
+            raise WrongOutputError("lazy", f"{self.laziness}; before it was timed, it was otherwise")
+
+    def _laziness_of(self, value: Any) -> str:
+        if type(value) is not _Tensor:
+            return ""
+        if value.is_neg():
+            return "is a view that negates when it is read"
+        if value.untyped_storage().data_ptr() == self._memory and value.numel():
+            return "is a view of the inputs"
+        if 0 in value.stride() and any(not s and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
+            return "has elements that share memory"
+        return ""
+
+
+_PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
+"""What can be taken apart without running code of the solution's."""
+
+
+def _in_order(names: Sequence[str], result: Any) -> list[Any]:
+    """The outputs in the definition's order.
+
+    Raises:
+        WrongOutputError: There are more or fewer, or they have other names.
+    """
+    if isinstance(result, Mapping):
+        if result.keys() != set(names):
+            problem = f"returned a dict of {sorted(map(str, result))}, expected {sorted(names)}"
+            raise WrongOutputError("kind", problem)
+        return [result[name] for name in names]
+    values = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(values) != len(names) or (not names and result is not None):
+        problem = f"returned {len(values)} values, expected {len(names)}: {', '.join(names)}"
+        raise WrongOutputError("kind", problem)
+    return values
+
+
+def _argument(slot: InputSlot, memory: torch.Tensor) -> Any:
+    match slot:
+        case TensorSlot():
+            return tensor_in(memory, slot)
+        case ScalarSlot(value=value):
+            return value
+        case AbsentSlot():
+            return None
+
+
+def _words(slot: InputSlot, memory: torch.Tensor) -> torch.Tensor | None:
+    """The bytes of an input, eight at a time; a rest of fewer is left out."""
+    if not isinstance(slot, TensorSlot):
+        return None
+    tensor = tensor_in(memory, slot)
+    size = tensor.nbytes // _WORD * _WORD
+    return memory[slot.offset : slot.offset + size].view(torch.int64) if size else None
+
+
+def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
+    """Refuse what is no tensor of the right shape, dtype and device, or has attributes that a tensor's would be."""
+    if buffer.ndim == 0 and type(value) in (int, float, bool):
+        return
+    if type(value) is not _Tensor:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise WrongOutputError("kind", f"output {name!r} is a {kind}, expected a torch.Tensor")
+    if value.shape != buffer.shape:
+        found, wanted = tuple(value.shape), tuple(buffer.shape)
+        raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
+    if value.dtype != buffer.dtype:
+        raise WrongOutputError("dtype", f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}")
+    if value.device != buffer.device:
+        raise WrongOutputError("kind", f"output {name!r} is on {value.device}, expected {buffer.device}")
+    hiding = [attribute for attribute in value.__dict__ if hasattr(_Tensor, attribute)]
+    if hiding:
+        raise WrongOutputError("lazy", f"output {name!r} has its own {', '.join(hiding)} in place of a tensor's")
+
+
+def _store(value: Any, buffer: torch.Tensor) -> None:
+    if type(value) is _Tensor:
+        _copy(_raw(buffer), _raw(_detach(value)))
+    else:
+        buffer.fill_(value)
+
+
+def _raw(tensor: torch.Tensor) -> Any:
+    """The tensor, a boolean one as bytes: a copy makes 1 of all other bytes than 0, and so of poison."""
+    return _view(tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
+
+
+def _whole(value: Any) -> Any:
+    return _clone(_detach(value)) if type(value) is _Tensor else value

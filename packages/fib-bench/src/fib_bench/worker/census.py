@@ -1,0 +1,78 @@
+"""Counts and kills what workers have started, from the kernel's own lists.
+
+Among hundreds of processes that all want a core this one gets little of it, so it reads little.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+
+def children() -> list[int]:
+    """The children of this process."""
+    return _children_of(os.getpid(), os.getpid())
+
+
+def count_tasks(roots: Iterable[int]) -> int:
+    """How many threads processes and all their descendants have."""
+    return sum(tasks for _, tasks in _walk(roots))
+
+
+def kill(roots: Callable[[], list[int]]) -> None:
+    """Kill processes and all their descendants, as far as they are there now.
+
+    They are stopped first, all of them: to kill at once would free places, below the limit of the
+    system, for processes that fork on. A fork that is under way ends when its process is killed.
+
+    Args:
+        roots: Children of this process, asked for again and again.
+    """
+    stopped: set[int] = set()
+    while fresh := [pid for pid, _ in _walk(roots()) if pid not in stopped]:
+        _signal_all(fresh, {os.getpid(), *stopped, *fresh}, signal.SIGSTOP)
+        stopped.update(fresh)
+    _signal_all(stopped, {os.getpid(), *stopped}, signal.SIGKILL)
+
+
+def _walk(roots: Iterable[int]) -> list[tuple[int, int]]:
+    """Processes and all their descendants, each with the number of its threads."""
+    found: list[tuple[int, int]] = []
+    left = list(roots)
+    while left:
+        pid = left.pop()
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            tasks = [int(entry.name) for entry in os.scandir(f"/proc/{pid}/task")]
+            found.append((pid, len(tasks)))
+            for task in tasks:
+                left += _children_of(pid, task)
+    return found
+
+
+def _children_of(pid: int, task: int) -> list[int]:
+    return [int(child) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+
+
+def _signal_all(pids: Iterable[int], family: set[int], number: signal.Signals) -> None:
+    """Signal processes whose parents are in the family: a number may have gone to another process meanwhile."""
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            try:
+                if int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1]) in family:
+                    signal.pidfd_send_signal(handle, number)
+            finally:
+                os.close(handle)
+
+
+def _read(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = b""
+        while part := os.read(descriptor, 1 << 16):
+            data += part
+        return data
+    finally:
+        os.close(descriptor)

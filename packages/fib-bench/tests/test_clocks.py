@@ -1,0 +1,137 @@
+"""The clock watch: readings of a device that says what it is told, at times that it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import attrs
+import pytest
+import torch
+from fib_bench.clocks import ClockWatch, Reading, watch_clock
+
+GPU_IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
+
+
+@attrs.define
+class FakeDevice:
+    """A clock watch whose readings are taken once a second, from 100 s on."""
+
+    monkeypatch: pytest.MonkeyPatch
+
+    def watched(self, *readings: tuple[int, int]) -> ClockWatch:
+        left = list(readings)
+        times = iter(range(100, 100 + len(readings)))
+        self.monkeypatch.setattr("fib_bench.clocks.time", SimpleNamespace(monotonic=lambda: float(next(times))))
+        watch = ClockWatch(lambda: left.pop(0))
+        for _ in readings:
+            watch.take_reading()
+        return watch
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    return FakeDevice(monkeypatch)
+
+
+def seconds_of(readings: Sequence[Reading]) -> list[float]:
+    return [reading.seconds for reading in readings]
+
+
+class TestSince:
+    @pytest.mark.parametrize(
+        ("seconds", "found"),
+        [
+            (0.0, [100, 101, 102]),
+            (100.0, [100, 101, 102]),
+            (100.5, [100, 101, 102]),  # what was read last before that holds until the next reading
+            (101.0, [100, 101, 102]),
+            (101.5, [101, 102]),
+            (102.5, [102]),
+            (999.0, [102]),
+        ],
+    )
+    def test_gives_the_readings_from_then_on_and_the_last_one_before(
+        self, device: FakeDevice, seconds: float, found: list[float]
+    ) -> None:
+        watch = device.watched((1500, 0), (1600, 1), (1700, 2))
+        assert seconds_of(watch.since(seconds)) == found
+
+    def test_a_reading_holds_what_the_device_said(self, device: FakeDevice) -> None:
+        assert device.watched((1500, 4)).since(0) == [Reading(100.0, 1500, 4)]
+
+    def test_without_a_reading_there_is_none(self, device: FakeDevice) -> None:
+        watch = device.watched()
+        assert watch.since(0) == []
+        assert not watch.was_throttled(0)
+        assert watch.clock_mhz(0) == 0
+
+
+class TestThrottled:
+    @pytest.mark.parametrize("reasons", [HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE, HW_THERMAL | GPU_IDLE])
+    def test_the_hardware_slowing_itself_down_is(self, device: FakeDevice, reasons: int) -> None:
+        assert device.watched((1980, 0), (1980, reasons), (1980, 0)).was_throttled(100)
+
+    @pytest.mark.parametrize("reasons", [0, GPU_IDLE, POWER_CAP, 0x2, 0x10, 0x100])
+    def test_other_reasons_for_a_clock_are_not(self, device: FakeDevice, reasons: int) -> None:
+        """A power cap is how the device runs under load; a clock that it lowers far is seen as such."""
+        assert not device.watched((1980, reasons)).was_throttled(100)
+
+    @pytest.mark.parametrize(("clock", "is_throttled"), [(1980, False), (1783, False), (1781, True), (345, True)])
+    def test_a_clock_far_below_the_highest_seen_is(self, device: FakeDevice, clock: int, is_throttled: bool) -> None:
+        assert device.watched((1980, 0), (clock, 0)).was_throttled(101.5) is is_throttled
+
+    def test_the_highest_may_be_seen_later(self, device: FakeDevice) -> None:
+        watch = device.watched((1000, 0), (1980, 0))
+        assert watch.was_throttled(100)
+        assert not watch.was_throttled(101.5)
+
+    def test_only_since_then(self, device: FakeDevice) -> None:
+        watch = device.watched((1980, HW_THERMAL), (1980, 0), (1980, 0))
+        assert watch.was_throttled(101)
+        assert not watch.was_throttled(101.5)
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        ("clocks", "median"), [((1500,), 1500), ((1500, 100, 1600), 1500), ((100, 200, 300, 400), 300)]
+    )
+    def test_is_the_median_since_then(self, device: FakeDevice, clocks: tuple[int, ...], median: int) -> None:
+        assert device.watched(*((clock, 0) for clock in clocks)).clock_mhz(100) == median
+
+    def test_does_not_look_further_back(self, device: FakeDevice) -> None:
+        assert device.watched((1, 0), (1, 0), (1700, 0), (1710, 0)).clock_mhz(102.5) == 1710
+
+
+def test_it_reads_until_it_is_stopped() -> None:
+    has_read_again, count = threading.Event(), 0
+
+    def read() -> tuple[int, int]:
+        nonlocal count
+        count += 1
+        if count == 3:
+            has_read_again.set()
+        return 1500 + count, 0
+
+    watch = ClockWatch(read)
+    watch.start()
+    assert has_read_again.wait(30)
+    watch.stop()
+    made = count
+    assert [reading.sm_clock_mhz for reading in watch.since(0)] == [1500 + index for index in range(1, made + 1)]
+    assert not any(thread.name == "fib-clock-watch" for thread in threading.enumerate())
+
+
+def test_a_cpu_has_no_clock_to_watch() -> None:
+    assert watch_clock(torch.device("cpu")) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+def test_a_cuda_device_tells_its_clock() -> None:
+    watch = watch_clock(torch.device("cuda", 0))
+    if watch is None:
+        pytest.skip("there is no NVML to ask")
+    watch.take_reading()
+    assert watch.clock_mhz(0) > 100

@@ -1,0 +1,408 @@
+"""Settings: what they may be, which layer wins, and what a file with mistakes is told."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_bench import BenchmarkConfig, EvalConfig, InvalidConfig, ResolvedEvalConfig, Tolerance
+from fib_bench._elements import to_double
+from fib_bench.config import DATA_SET_FILE, DISTRIBUTIONS, ONE_STEP, Layers
+from fib_schema import AxisVar, Definition, FibError, InvalidField, Problem, Solution, TensorSpec, TraceSet
+from hypothesis import given
+from hypothesis import strategies as st
+
+WriteFile = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> WriteFile:
+    """Write a file of settings."""
+
+    def write(text: str, name: str = "settings.yaml") -> Path:
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def trace_set(definition: Definition, make_solution: Callable[..., Solution]) -> TraceSet:
+    """A data set that knows the definition ``double`` of op_type ``elementwise`` and the solution ``good``."""
+    solutions = {"double": [make_solution("def run(x):\n    return x * 2\n", name="good")]}
+    return TraceSet(definitions={"double": definition}, solutions=solutions)
+
+
+def problems_of(path: Path, trace_set: TraceSet | None = None) -> list[tuple[str, str]]:
+    with pytest.raises(InvalidConfig) as caught:
+        BenchmarkConfig.from_yaml(path, trace_set=trace_set)
+    assert {problem.file for problem in caught.value.problems} == {str(path)}
+    return [(problem.path, problem.message) for problem in caught.value.problems]
+
+
+class TestDefaults:
+    def test_are_the_documented_ones(self, definition: Definition) -> None:
+        assert BenchmarkConfig().resolve_eval_config(definition) == ResolvedEvalConfig(
+            warmup_runs=10,
+            iterations=50,
+            max_iterations=2000,
+            num_trials=3,
+            measure_seconds=1.0,
+            confidence=0.005,
+            rtol=1e-2,
+            atol=1e-2,
+            required_matched_ratio=None,
+            error_cap=1.0,
+            distributions=("normal", "wide", "tiny", "zeros_and_ones"),
+            dtypes=dict(ONE_STEP),
+            extra={},
+        )
+        assert BenchmarkConfig().profile_baseline
+        assert BenchmarkConfig.default(iterations=7) == BenchmarkConfig(iterations=7)
+
+    @pytest.mark.parametrize(
+        ("op_type", "fields"),
+        [
+            ("moe", {"required_matched_ratio": 0.95, "distributions": ("normal",)}),
+            (
+                "sampling",
+                {
+                    "extra": {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.2},
+                    "distributions": ("normal",),
+                },
+            ),
+            ("gdn", {"distributions": ("normal",)}),
+            ("mamba_ssu", {"distributions": ("normal",)}),
+            ("dsa_paged", {"distributions": ("normal",)}),
+            ("gemm", {}),
+        ],
+    )
+    def test_of_some_op_types_are_bundled(self, definition: Definition, op_type: str, fields: dict[str, Any]) -> None:
+        plain = BenchmarkConfig().resolve_eval_config(definition)
+        resolved = BenchmarkConfig().resolve_eval_config(attrs.evolve(definition, op_type=op_type))
+        assert resolved == attrs.evolve(plain, **fields)
+
+
+class TestTolerances:
+    @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+    def test_of_small_dtypes_are_one_rounding_step(self, dtype: str) -> None:
+        tolerance = ResolvedEvalConfig().tolerance(dtype)
+        values = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype)).double()
+        self.check_one_step(sorted(set(values[values.isfinite()].tolist())), tolerance)
+
+    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
+    def test_of_float4_are_one_too(self) -> None:
+        tolerance = ResolvedEvalConfig().tolerance("float4_e2m1")
+        values = to_double(torch.arange(256, dtype=torch.uint8).view(torch.float4_e2m1fn_x2))
+        self.check_one_step(sorted(set(values.tolist())), tolerance)
+
+    def check_one_step(self, values: list[float], tolerance: Tolerance) -> None:
+        def is_wrong(a: float, b: float) -> bool:
+            return abs(a - b) > tolerance.atol and (b == 0 or abs(a - b) / abs(b) > tolerance.rtol)
+
+        one, two = itertools.pairwise(values), zip(values, values[2:], strict=False)
+        assert not any(is_wrong(a, b) or is_wrong(b, a) for a, b in one)
+        assert any(is_wrong(a, b) for a, b in two)
+
+    def test_of_integers_are_none(self) -> None:
+        assert ResolvedEvalConfig().tolerance("int32") == Tolerance(0.0, 0.0)
+        assert ResolvedEvalConfig().tolerance("bool") == Tolerance(0.0, 0.0)
+
+    def test_of_other_floats_are_the_general_ones(self) -> None:
+        assert ResolvedEvalConfig(atol=1.0, rtol=2.0).tolerance("bfloat16") == Tolerance(atol=1.0, rtol=2.0)
+
+    def test_of_a_higher_layer_hold_for_every_dtype(self) -> None:
+        below = ResolvedEvalConfig(dtypes={"float16": Tolerance(atol=1.0, rtol=2.0)})
+        assert below.overridden_by(EvalConfig(rtol=3.0)).tolerance("float16") == Tolerance(atol=1.0, rtol=3.0)
+        assert below.overridden_by(EvalConfig(atol=3.0)).tolerance("float16") == Tolerance(atol=3.0, rtol=2.0)
+
+    def test_of_a_dtype_go_before_the_general_ones_of_the_same_layer(self) -> None:
+        below = ResolvedEvalConfig(dtypes={"float16": Tolerance(atol=1.0, rtol=2.0)})
+        layer = EvalConfig(rtol=3.0, atol=4.0, dtypes={"bfloat16": Tolerance(atol=5.0, rtol=6.0)})
+        resolved = below.overridden_by(layer)
+        assert resolved.tolerance("bfloat16") == Tolerance(atol=5.0, rtol=6.0)
+        assert resolved.tolerance("float16") == resolved.tolerance("float32") == Tolerance(atol=4.0, rtol=3.0)
+
+
+class TestLayers:
+    def test_each_overrides_those_below(self, definition: Definition) -> None:
+        moe = attrs.evolve(definition, op_type="moe")
+
+        def layers(start: float) -> dict[str, Any]:
+            ratios = [EvalConfig(required_matched_ratio=(start + i) / 100) for i in range(3)]
+            return {
+                "defaults": ratios[0],
+                "op_type_config": {"moe": ratios[1]},
+                "definition_config": {"double": ratios[2]},
+            }
+
+        def ratio(**fields: Any) -> float | None:
+            return BenchmarkConfig(**fields).resolve_eval_config(moe).required_matched_ratio
+
+        assert ratio() == 0.95  # bundled for moe
+        own, data_set = layers(10), layers(20)
+        fields: dict[str, Any] = {}
+        for name, expected in (("defaults", 0.2), ("op_type_config", 0.21), ("definition_config", 0.22)):
+            fields["data_set_layers"] = Layers(**{k: data_set[k] for k in [*data_set][: [*data_set].index(name) + 1]})
+            assert ratio(**fields) == expected
+        for name, expected in (("defaults", 0.1), ("op_type_config", 0.11), ("definition_config", 0.12)):
+            fields[name] = own[name]
+            assert ratio(**fields) == expected
+        assert ratio(**fields, required_matched_ratio=0.01) == 0.01
+
+    def test_for_other_op_types_and_definitions_do_not_matter(self, definition: Definition) -> None:
+        other = EvalConfig(iterations=1, rtol=0.5)
+        config = BenchmarkConfig(op_type_config={"gemm": other}, definition_config={"triple": other})
+        assert config.resolve_eval_config(definition) == BenchmarkConfig().resolve_eval_config(definition)
+
+    def test_merge_what_extra_says_key_by_key(self, definition: Definition) -> None:
+        sampling = attrs.evolve(definition, op_type="sampling")
+        config = BenchmarkConfig(extra={"sampling_tvd_threshold": 0.1, "more": True})
+        extra = {"sampling_validation_trials": 100, "sampling_tvd_threshold": 0.1, "more": True}
+        assert config.resolve_eval_config(sampling).extra == extra
+
+    @given(
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "iterations": st.none() | st.integers(1, 9),
+                    "rtol": st.none() | st.sampled_from([0.0, 0.25, 1.0]),
+                    "required_matched_ratio": st.none() | st.sampled_from([0.5, 1.0]),
+                    "distributions": st.none() | st.sampled_from([("tiny",), ("wide", "normal")]),
+                }
+            ),
+            min_size=7,
+            max_size=7,
+        )
+    )
+    def test_the_highest_that_sets_a_field_wins(self, given_fields: list[dict[str, Any]]) -> None:
+        tensor = TensorSpec(("n",), "float32")
+        definition = Definition("d", "t", {"n": AxisVar()}, {"x": tensor}, {"y": tensor}, "def run(x):\n    return x\n")
+        stack = [EvalConfig(**fields) for fields in given_fields]
+        config = BenchmarkConfig(
+            data_set_layers=Layers(
+                defaults=stack[0], op_type_config={"t": stack[1]}, definition_config={"d": stack[2]}
+            ),
+            defaults=stack[3],
+            op_type_config={"t": stack[4]},
+            definition_config={"d": stack[5]},
+            **given_fields[6],
+        )
+        resolved = config.resolve_eval_config(definition)
+        for name in given_fields[0]:
+            said = [fields[name] for fields in given_fields if fields[name] is not None]
+            assert getattr(resolved, name) == (said[-1] if said else getattr(ResolvedEvalConfig(), name))
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("fields", "problem"),
+        [
+            ({"iterations": 0}, "iterations: must be at least 1, got 0"),
+            ({"iterations": 2.0}, "iterations: must be a whole number, got 2.0"),
+            ({"num_trials": True}, "num_trials: must be a whole number, got True"),
+            ({"warmup_runs": -1}, "warmup_runs: must be at least 0, got -1"),
+            ({"rtol": -0.1}, "rtol: must be at least 0, got -0.1"),
+            ({"atol": math.nan}, "atol: must be a finite number, got nan"),
+            ({"atol": "0.1"}, "atol: must be a number, got '0.1'"),
+            ({"atol": True}, "atol: must be a number, got True"),
+            ({"measure_seconds": 0}, "measure_seconds: must be greater than 0, got 0"),
+            ({"confidence": 95}, "confidence: must be at most 1, got 95"),
+            ({"required_matched_ratio": 1.5}, "required_matched_ratio: must be at most 1, got 1.5"),
+            ({"error_cap": 0}, "error_cap: must be greater than 0, got 0"),
+            ({"distributions": ("normal", "wild")}, "no distribution is named 'wild'; did you mean 'wide'"),
+            ({"distributions": ()}, "distributions: must name at least one, and none twice"),
+            ({"distributions": "normal"}, "distributions: must be a list of names, got 'normal'"),
+            ({"dtypes": {"float61": Tolerance(0, 0)}}, "no floating dtype is named 'float61'; did you mean 'float16'"),
+            ({"dtypes": {"float16": 0.1}}, "dtypes: must map names to tolerances; wrong at 'float16'"),
+            ({"extra": 3}, "extra: must be a mapping from names to values, got 3"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", [EvalConfig, ResolvedEvalConfig, BenchmarkConfig])
+    def test_that_make_no_sense_are_refused(self, kind: type, fields: dict[str, Any], problem: str) -> None:
+        with pytest.raises(InvalidField) as caught:
+            kind(**fields)
+        assert str(caught.value).startswith(f"{kind.__name__}.")
+        assert problem in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("fields", "problem"),
+        [
+            ({"definitions": "gemm"}, "definitions: must be a list of names, got 'gemm'"),
+            ({"baseline": ""}, "baseline: must be a name, got ''"),
+            ({"profile_baseline": 1}, "profile_baseline: must be true or false, got 1"),
+            ({"max_workloads": 0}, "max_workloads: must be at least 1, got 0"),
+            ({"timeout_seconds": math.inf}, "timeout_seconds: must be a finite number, got inf"),
+            ({"op_type_config": {"moe": {}}}, "op_type_config: must map names to an EvalConfig each; wrong at 'moe'"),
+        ],
+    )
+    def test_of_a_run_are_checked_as_well(self, fields: dict[str, Any], problem: str) -> None:
+        with pytest.raises(ValueError, match="BenchmarkConfig") as caught:
+            BenchmarkConfig(**fields)
+        assert problem in str(caught.value)
+
+    def test_lists_are_taken_for_tuples(self) -> None:
+        assert BenchmarkConfig(definitions=["a"]).definitions == ("a",)  # type: ignore[arg-type]
+
+    def test_may_ask_for_many_input_sets_and_for_no_error_cap(self) -> None:
+        assert ResolvedEvalConfig(num_trials=1000, error_cap=math.inf).num_trials == 1000
+
+    def test_of_none_inherit(self) -> None:
+        assert ResolvedEvalConfig().overridden_by(EvalConfig()) == ResolvedEvalConfig()
+
+
+class TestFiles:
+    def test_hold_any_field_of_the_configuration(self, write: WriteFile) -> None:
+        path = write("""
+            device: cuda:0
+            definitions: [a, b]
+            timeout_seconds: 60
+            baseline: torch
+            profile_baseline: false
+            iterations: 20
+            required_matched_ratio:
+            defaults:
+              dtypes:
+                bfloat16: {atol: 1e-3, rtol: 2.5E2}
+            op_type_config:
+              gemm: {rtol: 1e-5, distributions: [normal, tiny]}
+              moe:
+            definition_config:
+              gemm_n128: {extra: {any: [thing]}}
+        """)
+        assert BenchmarkConfig.from_yaml(path) == BenchmarkConfig(
+            device="cuda:0",
+            definitions=("a", "b"),
+            timeout_seconds=60,
+            baseline="torch",
+            profile_baseline=False,
+            iterations=20,
+            defaults=EvalConfig(dtypes={"bfloat16": Tolerance(atol=1e-3, rtol=250.0)}),
+            op_type_config={"gemm": EvalConfig(rtol=1e-5, distributions=("normal", "tiny")), "moe": EvalConfig()},
+            definition_config={"gemm_n128": EvalConfig(extra={"any": ["thing"]})},
+        )
+
+    def test_yield_to_what_is_said_beside_them(self, write: WriteFile) -> None:
+        config = BenchmarkConfig.from_yaml(write("{iterations: 20, rtol: 0.5}"), iterations=30)
+        assert (config.iterations, config.rtol) == (30, 0.5)
+
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "op_type_config:\n"])
+    def test_may_be_empty(self, write: WriteFile, text: str) -> None:
+        assert BenchmarkConfig.from_yaml(write(text)) == BenchmarkConfig()
+
+    def test_are_told_all_their_mistakes_at_once(self, write: WriteFile, trace_set: TraceSet) -> None:
+        trace_set = TraceSet(definitions={"double": attrs.evolve(trace_set.definitions["double"], op_type="gemm")})
+        path = write("""
+            iterrations: 5
+            rtol: small
+            defaults:
+              warmup_runs: -1
+              dtypes:
+                float61: {atol: 1, rtol: 1}
+                float16: {atol: -1}
+                bfloat16: {atol: 1}
+                float32: 3
+            op_type_config:
+              gem: {atol: 0.5}
+              moe: [1]
+              gemm: {distributions: [wild]}
+              7: {}
+            definition_config:
+              duble: {iterations: 2.5}
+        """)
+        assert problems_of(path, trace_set) == [
+            (
+                "$.iterrations",
+                "no setting is named 'iterrations'; did you mean 'iterations', 'max_iterations', 'distributions'?",
+            ),
+            ("$.rtol", "must be a number, got 'small'"),
+            ("$.defaults.warmup_runs", "must be at least 0, got -1"),
+            (
+                "$.defaults.dtypes.float61",
+                "no floating dtype is named 'float61'; did you mean 'float16', 'bfloat16', 'float32'?",
+            ),
+            ("$.defaults.dtypes.float16.atol", "must be at least 0, got -1"),
+            ("$.defaults.dtypes.bfloat16", "must give atol and rtol; rtol is missing"),
+            ("$.defaults.dtypes.float32", "must be a mapping, got 3"),
+            ("$.op_type_config.moe", "must be a mapping, got [1]"),
+            ("$.op_type_config.gemm.distributions", "no distribution is named 'wild'; did you mean 'wide'?"),
+            ("$.op_type_config", "keys must be names, got 7"),
+            ("$.definition_config.duble.iterations", "must be a whole number, got 2.5"),
+            ("$.definition_config.duble", "no definition is named 'duble'; did you mean 'double'?"),
+            ("$.op_type_config.gem", "no op_type is named 'gem'; did you mean 'gemm'?"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("a: [", "line 1, column 5: expected the node content, but found '<stream end>'"),
+            ("rtol: 1\natol: 1\nrtol: 2\n", "line 3, column 1: 'rtol' is given twice"),
+            ("rtol: !!python/name:os.system", "line 1, column 7: could not determine a constructor for the tag"),
+            ("\x00", "special characters are not allowed"),
+            ("- 1", "must be a mapping, got [1]"),
+        ],
+    )
+    def test_must_be_plain_yaml(self, write: WriteFile, text: str, problem: str) -> None:
+        [(path, message)] = problems_of(write(text))
+        assert path == "$"
+        assert problem in message
+
+    def test_that_are_missing_are_an_error_of_the_system(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            BenchmarkConfig.from_yaml(tmp_path / "no.yaml")
+
+    def test_have_errors_that_name_the_file(self) -> None:
+        error = InvalidConfig((Problem("a.yaml", "$.x", "is bad"), Problem("a.yaml", "$", "is worse")))
+        assert isinstance(error, FibError)
+        assert str(error) == "not a valid configuration:\n  a.yaml at $.x: is bad\n  a.yaml: is worse"
+
+
+class TestDataSets:
+    @pytest.fixture
+    def root(self, make_data_set: Callable[..., Path]) -> Path:
+        return make_data_set()
+
+    def test_may_bring_layers_of_their_own(self, root: Path, definition: Definition) -> None:
+        (root / DATA_SET_FILE).write_text("op_type_config: {elementwise: {rtol: 0.5, atol: 0.5}}")
+        config = BenchmarkConfig(defaults=EvalConfig(atol=0.25)).for_data_set(TraceSet.from_path(root))
+        resolved = config.resolve_eval_config(definition)
+        assert (resolved.rtol, resolved.atol) == (0.5, 0.25)
+
+    def test_without_them_change_nothing(self, root: Path) -> None:
+        config = BenchmarkConfig(iterations=3)
+        assert config.for_data_set(TraceSet.from_path(root)) == config
+        assert config.for_data_set(TraceSet()) == config
+
+    def test_may_not_say_what_to_run_or_override_the_user(self, root: Path) -> None:
+        (root / DATA_SET_FILE).write_text("{device: cpu, rtol: 0.5}")
+        with pytest.raises(InvalidConfig) as caught:
+            BenchmarkConfig().for_data_set(TraceSet.from_path(root))
+        assert [problem.path for problem in caught.value.problems] == ["$.device", "$.rtol"]
+
+    def test_must_know_the_names_in_a_configuration(self, trace_set: TraceSet) -> None:
+        layer = EvalConfig(rtol=0.5)
+        config = BenchmarkConfig(
+            definition_config={"double": layer, "duble": layer},
+            op_type_config={"elementwise": layer, "moe": layer, "element": layer},
+            baseline="god",
+        )
+        with pytest.raises(InvalidConfig) as caught:
+            config.for_data_set(trace_set)
+        assert [problem.path for problem in caught.value.problems] == [
+            "$.definition_config.duble",
+            "$.op_type_config.element",
+            "$.baseline",
+        ]
+        assert "did you mean 'good'" in str(caught.value)
+        BenchmarkConfig(baseline="good").for_data_set(trace_set)
+
+
+def test_all_distributions_are_known() -> None:
+    assert ResolvedEvalConfig().distributions == DISTRIBUTIONS

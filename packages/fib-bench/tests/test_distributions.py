@@ -1,0 +1,82 @@
+"""What distributions make of the rows of standard normal tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fib_bench.config import DISTRIBUTIONS
+from fib_bench.distributions import check_distribution, distribute
+from fib_schema import UnknownName
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def drawn(
+    distribution: str, shape: tuple[int, ...], dtype: torch.dtype, *, is_half: bool = False, seed: int = 3
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator).to(dtype)
+    distribute(values, distribution, generator, is_half=is_half)
+    assert values.dtype is dtype
+    return values.float()
+
+
+def magnitudes(rows: torch.Tensor) -> torch.Tensor:
+    return rows.square().mean(-1).sqrt()
+
+
+def test_normal_changes_nothing() -> None:
+    generator = torch.Generator().manual_seed(3)
+    assert torch.equal(drawn("normal", (4, 5), torch.float32), torch.randn((4, 5), generator=generator))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_wide_gives_rows_of_very_different_magnitude(dtype: torch.dtype) -> None:
+    rows = magnitudes(drawn("wide", (200, 256), dtype))
+    assert rows.isfinite().all()
+    assert 0.05 < rows.min() < 0.1
+    assert 20 < rows.max() < 40
+    assert rows.median() < 4 * rows.log2().mean().exp2()  # uniform in the exponent: no outliers among equals
+
+
+def test_wide_products_of_long_rows_fit_into_float16() -> None:
+    left, right = (drawn("wide", (64, 28672), torch.float16, is_half=True, seed=seed) for seed in (1, 2))
+    assert (left @ right.T).half().isfinite().all()
+    assert magnitudes(left).max() > 64 * magnitudes(left).min()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_tiny_numbers_are_not_all_zero(dtype: torch.dtype) -> None:
+    rows = magnitudes(drawn("tiny", (20, 256), dtype))
+    assert rows.max() < 0.04
+    assert rows.min() > 0.0009
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("count", [4, 101])
+def test_some_rows_are_zero_and_some_are_one(dtype: torch.dtype, count: int) -> None:
+    rows = drawn("zeros_and_ones", (count, 3, 16), dtype).view(-1, 16)
+    zeros, ones = rows.eq(0).all(-1).sum(), rows.eq(1).all(-1).sum()
+    assert abs(4 * zeros - len(rows)) <= 4
+    assert abs(4 * ones - len(rows)) <= 4
+    assert not torch.signbit(rows[rows == 0]).any()
+
+
+def test_a_single_row_is_one() -> None:
+    assert drawn("zeros_and_ones", (1, 16), torch.bfloat16).eq(1).all()
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (0, 4), (4, 0)])
+def test_any_shape_will_do(distribution: str, shape: tuple[int, ...]) -> None:
+    assert drawn(distribution, shape, torch.float32).shape == shape
+
+
+def test_the_elements_of_a_vector_are_its_rows() -> None:
+    values = drawn("zeros_and_ones", (100,), torch.float32)
+    assert (values.eq(0).sum(), values.eq(1).sum()) == (25, 25)
+
+
+def test_a_name_that_is_none_is_refused() -> None:
+    with pytest.raises(UnknownName, match="no distribution is named 'wdie'; did you mean 'wide'"):
+        check_distribution("wdie")

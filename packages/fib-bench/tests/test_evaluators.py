@@ -1,0 +1,288 @@
+"""Which evaluator judges what, evaluators from outside, and what happens when one fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench import (
+    Benchmark,
+    BenchmarkConfig,
+    EvalConfig,
+    EvaluatorFailed,
+    EvaluatorUnusable,
+    InvalidConfig,
+    ResolvedEvalConfig,
+)
+from fib_bench.evaluators import evaluator_for, evaluator_names
+from fib_bench.judge import Judge
+from fib_bench.worker.pool import WorkerServer
+from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
+
+Evaluate = Callable[..., list[Evaluation]]
+Make = Callable[..., Definition]
+MakeJudge = Callable[..., Judge]
+MakeSolution = Callable[..., Solution]
+MakeWorkload = Callable[..., Workload]
+
+NOTHING = "def run(*tensors): ...\n"
+KINDS: tuple[tuple[str, str, Mapping[str, str], Mapping[str, str], str], ...] = (
+    ("default", "gemm", {"A": "float16[m,k]"}, {"C": "float16[m,n]"}, NOTHING),
+    ("default", "dropout", {"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x): return x * torch.rand(3)\n"),
+    ("default", "rmsnorm", {"hidden_states": "bfloat16[n]"}, {"hidden_states_out": "bfloat16[n]"}, NOTHING),
+    ("default", "sort", {"x": "float32[n]"}, {"indices": "int64[n]"}, "def run(x): return x.argsort()\n"),
+    ("default", "moe_align", {"topk_ids": "int32[n,k]"}, {"sorted_token_ids": "int32[m]"}, NOTHING),
+    ("default", "gqa_paged", {"q": "bfloat16[n]"}, {"output": "bfloat16[n]", "lse": "float32[n]"}, NOTHING),
+    ("default", "sampling", {"probs": "float32[n,v]"}, {"renormed": "float32[n,v]"}, NOTHING),
+    ("default", "speculative", {"probs": "float32[n,v]", "uniform": "float32[n]"}, {"tokens": "int32[n]"}, NOTHING),
+    ("sampling", "sampling", {"probs": "float32[n,v]"}, {"samples": "int64[n]"}, "def run(p): torch.multinomial(p)\n"),
+    ("sampling", "decode", {"logits": "float32[n,v]"}, {"ids": "int32[n]"}, "def run(p): torch.rand_like(p)\n"),
+    ("top_k", "dsa_paged", {"q": "bfloat16[n,d]"}, {"topk_indices": "int32[n,k]"}, "def run(q): torch.topk(q, 3)\n"),
+    ("top_k", "moe", {"logits": "float32[n,e]"}, {"w": "float32[n,k]", "topk_ids": "int32[n,k]"}, "def run(x): x.topk(3)\n"),
+    ("top_k", "reduce", {"x": "float32[n,v]"}, {"index": "int64[n]"}, "def run(x): return x.argmax(-1)\n"),
+    ("low_precision", "quantize", {"x": "bfloat16[n]"}, {"y": "float8_e4m3fn[n]", "scale": "float32"}, NOTHING),
+    ("low_precision", "gemm", {"A": "bfloat16[n]"}, {"C": "float4_e2m1[n]"}, NOTHING),
+    ("low_precision", "quantize", {"x": "bfloat16[n]"}, {"y": "int8[n]", "y_scale": "float32[n]"}, NOTHING),
+    ("default", "quantize", {"x": "bfloat16[n]"}, {"y": "int8[n]"}, NOTHING),
+    ("moe", "moe", {"hidden_states": "bfloat16[n,d]"}, {"output": "bfloat16[n,d]"}, NOTHING),
+    ("moe", "fused_moe_fp8", {"x": "float8_e4m3fn[n,d]"}, {"output": "bfloat16[n,d]"}, NOTHING),
+    ("state_space", "gdn", {"state": "float32[n,d]"}, {"output": "bfloat16[n]", "new_state": "float32[n,d]"}, NOTHING),
+    ("state_space", "mamba_ssu", {"x": "bfloat16[n]"}, {"output": "bfloat16[n]"}, NOTHING),
+    ("state_space", "conv", {"conv_state": "bfloat16[n]"}, {"conv_state_out": "bfloat16[n]"}, NOTHING),
+    ("sparse_attention", "dsa_paged", {"q": "bfloat16[n]"}, {"output": "bfloat16[n]", "lse": "float32[n]"}, NOTHING),
+    ("sparse_attention", "attention", {"topk_indices": "int32[n,k]"}, {"output": "bfloat16[n]"}, NOTHING),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "op_type", "inputs", "outputs", "reference"),
+    KINDS,
+    ids=[f"{k[0]}-{k[1]}-{i}" for i, k in enumerate(KINDS)],
+)
+def test_a_definition_says_which_evaluator_is_for_it(
+    make_definition: Make,
+    kind: str,
+    op_type: str,
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+    reference: str,
+) -> None:
+    definition = make_definition(inputs, outputs, reference, op_type=op_type)
+    assert evaluator_for(definition, ResolvedEvalConfig()).name == kind
+
+
+def test_tags_count_too(make_definition: Make) -> None:
+    definition = make_definition({"q": "bfloat16[n]"}, {"output": "bfloat16[n]"}, NOTHING, op_type="mla_paged")
+    tagged = attrs.evolve(definition, tags=("sparse:topk",))
+    assert [evaluator_for(d, ResolvedEvalConfig()).name for d in (definition, tagged)] == [
+        "default",
+        "sparse_attention",
+    ]
+
+
+class TestSettings:
+    def test_a_setting_names_the_evaluator(self, definition: Definition) -> None:
+        layers = BenchmarkConfig(op_type_config={"elementwise": EvalConfig(evaluator="moe")})
+        config = layers.resolve_eval_config(definition)
+        assert config.evaluator == "moe"
+        assert evaluator_for(definition, config).name == "moe"
+
+    def test_a_name_that_does_not_exist_is_told(self) -> None:
+        with pytest.raises(InvalidField, match=r"no evaluator is named 'sampler'; did you mean 'sampling'\?"):
+            BenchmarkConfig(evaluator="sampler")
+        with pytest.raises(InvalidField, match="must be a name, got 3"):
+            BenchmarkConfig(evaluator=3)  # type: ignore[arg-type]
+
+    def test_yaml_says_where(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.yaml"
+        path.write_text("definition_config: {gemm: {evaluator: nix}}\n")
+        with pytest.raises(InvalidConfig, match=r"\$\.definition_config\.gemm\.evaluator: no evaluator is named 'nix'"):
+            BenchmarkConfig.from_yaml(path)
+
+    def test_settings_need_no_torch(self) -> None:
+        code = "import sys, fib_bench; fib_bench.BenchmarkConfig(evaluator='moe'); assert 'torch' not in sys.modules"
+        subprocess.run([sys.executable, "-c", code], check=True)
+
+    def test_the_trace_names_the_evaluator(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        solution = make_solution("def run(x):\n    return x * 2\n")
+        for forced, name in ((None, "default"), ("state_space", "state_space")):
+            (evaluation,) = evaluate(solution, evaluator=forced)
+            assert evaluation.status == "PASSED", evaluation.log
+            assert evaluation.extra is not None
+            assert evaluation.extra["evaluator"] == name
+
+
+MODULE = """
+from fib_bench.correctness import Comparison
+from fib_bench.evaluators import Check, Evaluator, Verdict
+
+class Twice(Evaluator):
+    name = "twice"
+
+    def applies(self, definition):
+        return definition.op_type == "elementwise"
+
+    def check(self, case):
+        return Signs()
+
+class Signs(Check):
+    def compare(self, found, expected):
+        wrong = int((found["y"].sign() != expected["y"].sign()).sum())
+        comparison = Comparison("y", expected["y"].numel(), wrong, 0.0, 0.0, 0.0, "")
+        return Verdict((comparison,), ("another sign",) if wrong else (), {})
+
+class Other(Twice):
+    name = "other"
+
+class Broken(Twice):
+    name = "broken"
+    def check(self, case):
+        raise ZeroDivisionError("of course")
+
+class Sulking(Twice):
+    name = "sulking"
+    def check(self, case):
+        return Refusing()
+
+class Refusing(Signs):
+    count = 0
+    def compare(self, found, expected):
+        Refusing.count += 1
+        if Refusing.count > 1:
+            raise KeyError("enough")
+        return super().compare(found, expected)
+
+class NoEvaluator:
+    name = "none"
+"""
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Put a distribution with evaluators on the path."""
+    folder = tmp_path / "site"
+
+    def put(**entries: str) -> None:
+        info = folder / "acme_evaluators-1.0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (folder / "acme_evaluators.py").write_text(MODULE)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-evaluators\nVersion: 1.0\n")
+        lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
+        (info / "entry_points.txt").write_text(f"[fib_bench.evaluators]\n{lines}")
+        monkeypatch.syspath_prepend(str(folder))
+
+    yield put
+    sys.modules.pop("acme_evaluators", None)
+
+
+class TestFromOutside:
+    def test_one_that_applies_goes_before_the_built_in(
+        self, install: Callable[..., None], evaluate: Evaluate, make_solution: MakeSolution, definition: Definition
+    ) -> None:
+        install(twice="acme_evaluators:Twice")
+        assert "twice" in evaluator_names()
+        assert evaluator_for(attrs.evolve(definition, op_type="gemm"), ResolvedEvalConfig()).name == "default"
+        big, odd = (
+            make_solution(f"def run(x):\n    return {code}\n", name=name)
+            for name, code in (("a", "x * 90"), ("b", "-x"))
+        )
+        right, wrong = evaluate(big, odd)
+        assert (right.status, wrong.status) == ("PASSED", "INCORRECT_NUMERICAL")
+        assert wrong.log == "input set 0 (normal): another sign"
+        assert right.extra is not None
+        assert right.extra["evaluator"] == "twice"
+
+    def test_the_judge_process_finds_it_as_well(
+        self,
+        install: Callable[..., None],
+        make_data_set: Callable[..., Path],
+        make_solution: MakeSolution,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        install(twice="acme_evaluators:Twice")
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
+        root = make_data_set(make_solution("def run(x):\n    return x * 3\n"))
+        config = BenchmarkConfig(iterations=3, num_trials=1, measure_seconds=0.05)
+        with Benchmark(TraceSet.from_path(root), config) as benchmark:
+            (trace,) = benchmark.run().traces
+        assert trace.evaluation is not None
+        assert trace.evaluation.extra is not None
+        assert trace.evaluation.extra["evaluator"] == "twice"
+
+    @pytest.mark.parametrize(
+        ("entries", "said"),
+        [
+            ({"gone": "no_such_module:X"}, "evaluator 'gone': cannot load no_such_module:X: ModuleNotFoundError"),
+            ({"gone": "acme_evaluators:Gone"}, "evaluator 'gone': cannot load acme_evaluators:Gone: AttributeError"),
+            ({"none": "acme_evaluators:NoEvaluator"}, "is no subclass of fib_bench.evaluators.Evaluator"),
+            (
+                {"thrice": "acme_evaluators:Twice"},
+                "acme_evaluators:Twice calls itself 'twice'; the two must be the same",
+            ),
+            ({"moe": "acme_evaluators:Twice"}, "acme_evaluators:Twice has the name of a built-in one"),
+            (
+                {"twice": "acme_evaluators:Twice", "other": "acme_evaluators:Other"},
+                "'other' applies to 'double' too; set `evaluator` to one of them",
+            ),
+        ],
+    )
+    def test_one_that_cannot_be_used_is_told(
+        self, install: Callable[..., None], definition: Definition, entries: Mapping[str, str], said: str
+    ) -> None:
+        install(**entries)
+        with pytest.raises(EvaluatorUnusable) as caught:
+            evaluator_for(definition, ResolvedEvalConfig())
+        assert said in str(caught.value)
+
+    def test_a_setting_decides_between_two(self, install: Callable[..., None], definition: Definition) -> None:
+        install(twice="acme_evaluators:Twice", other="acme_evaluators:Other")
+        assert (
+            evaluator_for(definition, BenchmarkConfig(evaluator="other").resolve_eval_config(definition)).name
+            == "other"
+        )
+
+    def test_one_that_cannot_be_used_costs_the_workload(
+        self, install: Callable[..., None], make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
+    ) -> None:
+        install(gone="no_such_module:X")
+        with pytest.raises(EvaluatorFailed) as caught:
+            make_judge().prepare(definition, make_workload(definition, {"n": 4}))
+        assert caught.value.reason.startswith("the evaluator 'gone' failed: cannot load no_such_module:X")
+
+    def test_one_that_raises_costs_the_workload_and_not_the_run(
+        self,
+        install: Callable[..., None],
+        make_data_set: Callable[..., Path],
+        make_solution: MakeSolution,
+        make_definition: Make,
+        make_workload: MakeWorkload,
+        shared_server: WorkerServer,
+    ) -> None:
+        install(broken="acme_evaluators:Broken")
+        other = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    return x\n", op_type="copy")
+        copy = make_solution("def run(x):\n    return x\n", name="copy", definition="made")
+        root = make_data_set(make_solution("def run(x):\n    return x * 2\n"), copy, definitions=[other])
+        path = root / "workloads" / "copy" / "made.jsonl"
+        path.parent.mkdir(parents=True)
+        line = next((root / "workloads").rglob("double.jsonl")).read_text()
+        path.write_text(json.dumps({**json.loads(line.splitlines()[0]), "definition": "made"}) + "\n")
+        with Benchmark(TraceSet.from_path(root), BenchmarkConfig(iterations=3, measure_seconds=0.05)) as benchmark:
+            result = benchmark.run()
+        assert [trace.solution for trace in result.traces] == ["copy"]
+        (failure,) = result.failures
+        assert failure.definition == "double"
+        assert failure.reason == "the evaluator 'broken' failed: ZeroDivisionError: of course"
+
+    def test_one_that_raises_at_a_solution_is_no_verdict_on_it(
+        self, install: Callable[..., None], evaluate: Evaluate, make_solution: MakeSolution
+    ) -> None:
+        install(sulking="acme_evaluators:Sulking")
+        (failed,) = evaluate(make_solution("def run(x):\n    return x * 2\n"), profile_baseline=False)
+        assert isinstance(failed, EvaluatorFailed)
+        assert failed.reason == "the evaluator 'sulking' failed: KeyError: 'enough'"

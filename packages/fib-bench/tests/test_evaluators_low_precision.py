@@ -1,0 +1,288 @@
+"""Quantised outputs: steps, lean, scales, and whole evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig, Tolerance
+from fib_bench.evaluators.formats import format_of
+from fib_bench.evaluators.low_precision import InSteps, LowPrecision
+from fib_bench.evaluators.protocol import Case, Verdict
+from fib_schema import Definition, Evaluation, RandomInput, Solution, Workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Evaluate = Callable[..., list[Evaluation]]
+Make = Callable[..., Definition]
+MakeSolution = Callable[..., Solution]
+Tensors = Mapping[str, torch.Tensor]
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+FLOATS = {"float8_e4m3fn": E4M3, "float8_e5m2": E5M2}
+
+
+def check_of(definition: Definition, expected: Tensors, **fields: object) -> InSteps:
+    config = LowPrecision().settings(ResolvedEvalConfig(**fields))  # type: ignore[arg-type]
+    check = LowPrecision().check(Case(definition=definition, inputs={}, expected=expected, config=config))
+    assert isinstance(check, InSteps)
+    return check
+
+
+def fp4_bytes(codes: torch.Tensor) -> torch.Tensor:
+    """Pairs of fp4 numbers, given by their codes, as int8."""
+    return (codes[..., ::2] | (codes[..., 1::2] << 4)).to(torch.uint8).view(torch.int8)
+
+
+class TestFormats:
+    @pytest.mark.parametrize("name", FLOATS)
+    def test_steps_are_distances_to_the_next_number(self, name: str) -> None:
+        codes = torch.arange(128, dtype=torch.uint8).view(FLOATS[name])
+        values = codes.double()
+        values = values[values.isfinite()]
+        fmt = format_of(codes, "")
+        assert fmt is not None
+        assert torch.equal(fmt.step(values[:-1]), values.diff())
+        assert torch.equal(fmt.step(-values[:-1]), values.diff())
+
+    def test_those_of_fp4_too(self) -> None:
+        fmt = format_of(torch.zeros(1, dtype=torch.int8), "packed fp4")
+        assert fmt is not None
+        values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
+        assert torch.equal(fmt.step(values[:-1]), values.diff())
+
+
+class TestOneFormat:
+    @pytest.fixture(params=list(FLOATS))
+    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return FLOATS[request.param]
+
+    @pytest.fixture
+    def definition(self, make_definition: Make, dtype: torch.dtype) -> Definition:
+        name = str(dtype).removeprefix("torch.")
+        return make_definition({"x": "bfloat16[n,m]"}, {"y": f"{name}[n,m]"}, "def run(x): ...\n", op_type="quant")
+
+    @pytest.fixture
+    def values(self) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.randn(64, 256)
+
+    def verdict(self, definition: Definition, values: torch.Tensor, found: torch.Tensor, dtype: torch.dtype) -> Verdict:
+        expected = {"y": values.to(dtype)}
+        return check_of(definition, expected).compare({"y": found.to(dtype)}, expected)
+
+    @pytest.mark.parametrize("error", [0.0, 1e-3, 1e-2, 4e-2])
+    def test_values_that_differ_before_they_are_rounded_are_right(
+        self, definition: Definition, values: torch.Tensor, dtype: torch.dtype, error: float
+    ) -> None:
+        found = values * (1 + error * torch.randn_like(values))
+        assert not self.verdict(definition, values, found, dtype).problems
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda x: torch.zeros_like(x), "elements are wrong"),
+            (lambda x: x * 1.1, "rounding steps away from zero"),
+            (lambda x: x * 0.9, "rounding steps towards zero"),
+            (lambda x: x * 0.75, "elements are wrong"),
+            (lambda x: -x, "are wrong; worst"),
+            (lambda x: x.flip(0), "wrong"),
+            (lambda x: torch.where(torch.rand_like(x) < 0.02, 0.0, x), "wrong; worst at"),
+            (lambda x: x + 400 * (torch.arange(x.numel()) == 7).view_as(x), "1 beyond the error cap"),
+            (lambda x: x.masked_fill(torch.arange(x.numel()).view_as(x) == 7, torch.nan), "beyond the error cap"),
+        ],
+        ids=["zeros", "larger", "smaller", "far smaller", "negated", "other rows", "holes", "outlier", "NaN"],
+    )
+    def test_wrong_values_are_told(
+        self,
+        definition: Definition,
+        values: torch.Tensor,
+        dtype: torch.dtype,
+        change: Callable[[torch.Tensor], torch.Tensor],
+        said: str,
+    ) -> None:
+        problems = self.verdict(definition, values, change(values), dtype).problems
+        assert len(problems) == 1
+        assert said in problems[0]
+
+    def test_cutting_digits_off_is_no_rounding(
+        self, definition: Definition, values: torch.Tensor, dtype: torch.dtype
+    ) -> None:
+        expected = values.to(dtype)
+        is_larger = expected.float().abs() > values.abs()
+        lower = (expected.view(torch.uint8) - 1).view(dtype)
+        cut = torch.where(is_larger & (expected.float() != 0), lower.float(), expected.float())
+        (problem,) = self.verdict(definition, values, cut, dtype).problems
+        assert "on average they are 0." in problem
+        assert "rounding steps towards zero" in problem
+
+    def test_one_step_is_right_everywhere_and_two_are_not(self, definition: Definition, dtype: torch.dtype) -> None:
+        codes = torch.arange(1, 120, dtype=torch.uint8)
+        for steps, is_right in ((1, True), (2, False)):
+            sign = torch.where(torch.arange(119) % 2 == 0, steps, -min(steps, 1)).to(torch.int16)
+            found = (codes.to(torch.int16) + sign).clamp(min=0).to(torch.uint8).view(dtype)
+            expected = {"y": codes.view(dtype)}
+            check = check_of(definition, expected)
+            comparison = check.parts["y"].compare(found, expected["y"])
+            assert (comparison.wrong == 0) is is_right
+
+    def test_a_larger_rtol_asks_for_more_steps(
+        self, definition: Definition, values: torch.Tensor, dtype: torch.dtype
+    ) -> None:
+        name = str(dtype).removeprefix("torch.")
+        expected = {"y": values.to(dtype)}
+        noisy = values * (1 + 0.12 * torch.randn_like(values))
+        loose = check_of(definition, expected, dtypes={name: Tolerance(0.01, 1.0)})
+        assert check_of(definition, expected).compare({"y": noisy.to(dtype)}, expected).comparisons[0].wrong > 0
+        assert loose.compare({"y": noisy.to(dtype)}, expected).comparisons[0].wrong == 0
+
+    def test_blind_spots_are_known(self, definition: Definition, dtype: torch.dtype) -> None:
+        for value, insensitive in ((0.0, ("zeros",)), (1.0, ())):
+            part = check_of(definition, {"y": torch.full((4, 8), value).to(dtype)}).parts["y"]
+            assert part.insensitive_to == insensitive
+
+    @given(st.integers(0, 2**31 - 1))
+    @settings(max_examples=20, deadline=None)
+    def test_the_same_is_right(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        codes = torch.randint(0, 256, (3, 16), dtype=torch.uint8)
+        definition = Definition.__new__(Definition)
+        del definition
+        for dtype in FLOATS.values():
+            fmt = format_of(codes.view(dtype), "")
+            assert fmt is not None
+            assert (fmt.step(codes.view(dtype).double().nan_to_num()) > 0).all()
+
+
+def quantise(x: torch.Tensor, block: int, factor: float = 1.0) -> Tensors:
+    """Blocks of the last axis with a scale each."""
+    blocks = x.float().unflatten(-1, (-1, block))
+    scale = blocks.abs().amax(dim=-1) / 448 * factor
+    return {"y": (blocks / scale[..., None]).flatten(-2).to(E4M3), "y_scale": scale}
+
+
+class TestScales:
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        outputs = {"y": "float8_e4m3fn[n,m]", "y_scale": "float32[n,b]"}
+        return make_definition({"x": "bfloat16[n,m]"}, outputs, "def run(x): ...\n", op_type="quant")
+
+    @pytest.fixture
+    def x(self) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.randn(32, 512) * 10 ** torch.randn(32, 1)
+
+    def test_what_differs_before_rounding_is_right(self, definition: Definition, x: torch.Tensor) -> None:
+        expected = quantise(x, 128)
+        check = check_of(definition, expected)
+        assert check.scales == {"y": "y_scale"}
+        assert not check.compare(quantise(x * (1 + 1e-3 * torch.randn_like(x)), 128), expected).problems
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (lambda q: {**q, "y_scale": q["y_scale"] * 2}, ["output 'y'", "output 'y_scale'"]),
+            (lambda q: {**q, "y_scale": torch.ones_like(q["y_scale"])}, ["output 'y'", "output 'y_scale'"]),
+            (lambda q: {"y": (q["y"].float() / 2).to(E4M3), "y_scale": q["y_scale"] * 2}, ["output 'y_scale'"]),
+            (lambda q: {**q, "y": (q["y"].float() * 0.7).to(E4M3)}, ["output 'y'"]),
+            (lambda q: {"y": q["y"].roll(1, 0), "y_scale": q["y_scale"]}, ["output 'y'"]),
+        ],
+        ids=["scales", "no scales", "both", "values", "rows"],
+    )
+    def test_wrong_pairs_are_told(
+        self, definition: Definition, x: torch.Tensor, change: Callable[[Tensors], Tensors], said: list[str]
+    ) -> None:
+        expected = quantise(x, 128)
+        problems = check_of(definition, expected).compare(change(expected), expected).problems
+        assert [problem.split(":")[0] for problem in problems] == said
+
+    @pytest.mark.parametrize("shape", [(), (1,), (32,), (32, 1), (32, 4), (4, 32)])
+    def test_shapes_of_scales(self, make_definition: Make, shape: tuple[int, ...]) -> None:
+        torch.manual_seed(0)
+        axes = ",".join(f"a{i}" for i in range(len(shape)))
+        outputs = {"q": "int8[n,m]", "scales": f"float32[{axes}]"}
+        definition = make_definition({"x": "bfloat16[n,m]"}, outputs, "def run(x): ...\n", op_type="quant")
+        expected = {"q": torch.randint(-127, 128, (32, 64), dtype=torch.int8), "scales": torch.rand(shape) + 0.5}
+        check = check_of(definition, expected)
+        assert check.scales == {"q": "scales"}
+        near = (expected["q"].int() + torch.randint(-1, 2, (32, 64)) * (torch.rand(32, 64) < 0.2)).clamp(-127, 127)
+        assert not check.compare({**expected, "q": near.to(torch.int8)}, expected).problems
+        (problem,) = check.compare({**expected, "q": (expected["q"] // 2)}, expected).problems
+        assert problem.startswith("output 'q'")
+
+    def test_scales_that_do_not_fit_are_compared_by_themselves(self, make_definition: Make) -> None:
+        outputs = {"y": "float8_e4m3fn[n,m]", "y_scale": "float32[b]"}
+        definition = make_definition({"x": "bfloat16[n,m]"}, outputs, "def run(x): ...\n", op_type="quant")
+        expected = {"y": torch.randn(8, 64).to(E4M3), "y_scale": torch.rand(7) + 0.5}
+        check = check_of(definition, expected)
+        assert check.scales == {}
+        assert check.compare({**expected, "y_scale": expected["y_scale"] * 2}, expected).problems
+
+    def test_packed_fp4_with_scales_per_block(self, make_definition: Make) -> None:
+        torch.manual_seed(0)
+        outputs = {"y_fp4": "int8[n,m]", "y_fp4_scale": "float8_e4m3fn[n,b]"}
+        definition = make_definition({"x": "bfloat16[n,k]"}, outputs, "def run(x): ...\n", op_type="quant")
+        codes = torch.randint(0, 16, (16, 128))
+        expected = {"y_fp4": fp4_bytes(codes), "y_fp4_scale": (torch.rand(16, 8) + 0.5).to(E4M3)}
+        check = check_of(definition, expected)
+        assert check.scales == {"y_fp4": "y_fp4_scale"}
+        assert check.parts["y_fp4"].to_extra()["format"] == "float4_e2m1"
+        assert not check.compare(expected, expected).problems
+        flipped = {**expected, "y_fp4": fp4_bytes(codes ^ (torch.rand(16, 128) < 0.1).long())}
+        assert not check.compare(flipped, expected).problems
+        for wrong in (codes & 7, codes & 0xE, codes * 0, codes.roll(1, 1)):
+            assert check.compare({**expected, "y_fp4": fp4_bytes(wrong)}, expected).problems
+
+    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no fp4")
+    def test_fp4_by_its_own_dtype(self, make_definition: Make) -> None:
+        definition = make_definition(
+            {"x": "bfloat16[n]"}, {"y": "float4_e2m1[n]"}, "def run(x): ...\n", op_type="quant"
+        )
+        codes = torch.arange(16).repeat(64)
+        expected = {"y": fp4_bytes(codes).view(torch.float4_e2m1fn_x2)}
+        check = check_of(definition, expected)
+        assert not check.compare(expected, expected).problems
+        (problem,) = check.compare({"y": fp4_bytes(codes ^ 8).view(torch.float4_e2m1fn_x2)}, expected).problems
+        assert "at [15]: 6.0 instead of -6.0" in problem
+
+
+REFERENCE = """
+import torch
+def run(x, w):
+    y = x.float() @ w.float().T
+    scale = y.abs().amax(dim=1, keepdim=True) / 448
+    return (y / scale).to(torch.float8_e4m3fn), scale
+"""
+SOLUTIONS = {
+    "bfloat16 products": ("y = x.float() @ w.float().T", "y = (x @ w.T).float()", True),
+    "one scale for all": ("amax(dim=1, keepdim=True)", "amax().expand(len(y), 1)", False),
+    "a scale that is too large": ("/ 448", "/ 224", False),
+    "no scale": ("scale = y", "scale = y * 0 + 448; _ = y", False),
+    "cut off": ("(y / scale)", "(y / scale * 0.95)", False),
+    "too few products": ("x.float() @", "x.float()[:, :-2] @", False),
+}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_quantising_product_is_judged(
+    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, name: str
+) -> None:
+    definition = make_definition(
+        {"x": "bfloat16[n,64]", "w": "bfloat16[m,64]"},
+        {"y": "float8_e4m3fn[n,m]", "y_scale": "float32[n,1]"},
+        REFERENCE,
+        op_type="gemm_fp8",
+    )
+    old, new, is_right = SOLUTIONS[name]
+    code = REFERENCE.replace(old, new)
+    if name == "too few products":
+        code = code.replace("w.float().T", "w.float()[:, :-2].T")
+    workloads = [Workload({"n": 32, "m": 128}, {"x": RandomInput(), "w": RandomInput()}, "w")]
+    fields = {"distributions": ("normal",)}
+    (evaluation,) = evaluate(
+        make_solution(code, definition="made"), definition=definition, workloads=workloads, **fields
+    )
+    assert evaluation.status == ("PASSED" if is_right else "INCORRECT_NUMERICAL"), evaluation.log
+    assert evaluation.extra is not None
+    assert evaluation.extra["evaluator"] == "low_precision"

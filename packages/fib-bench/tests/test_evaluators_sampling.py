@@ -1,0 +1,453 @@
+"""Sampling: allowed sets, distributions, and whole evaluations of right and wrong samplers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+import attrs
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig
+from fib_bench.evaluators.protocol import Case, Observation, Verdict
+from fib_bench.evaluators.sampling import Draws, Sampling
+from fib_bench.evaluators.sampling_evidence import usual_distance
+from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
+from fib_bench.evaluators.sampling_unknown import UnknownDraws
+from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Evaluate = Callable[..., list[Evaluation]]
+Make = Callable[..., Definition]
+MakeSolution = Callable[..., Solution]
+Tensors = Mapping[str, torch.Tensor]
+Sampler = Callable[[torch.Tensor, int], torch.Tensor]
+
+FILTER = """
+import torch
+
+def kept(row, k, p):
+    if 0 < k < len(row):
+        best = torch.argsort(row, descending=True)[:k]
+        only = torch.zeros_like(row)
+        only[best] = row[best]
+        row = only / only.sum()
+    if p <= 0:
+        return torch.nn.functional.one_hot(row.argmax(), len(row)).to(row.dtype)
+    if p < 1:
+        values, order = torch.sort(row, descending=True)
+        beyond = values.cumsum(0) > p
+        beyond[1:] = beyond[:-1].clone()
+        beyond[0] = False
+        only = torch.zeros_like(row)
+        only[order[~beyond]] = row[order[~beyond]]
+        row = only / only.sum()
+    return row
+
+def cut(probs, top_k, top_p):
+    return torch.stack([kept(*row) for row in zip(probs, top_k.tolist(), top_p.tolist())])
+"""
+REFERENCE = (
+    FILTER + "\ndef run(probs, top_k, top_p):\n    return torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]\n"
+)
+VOCABULARY = 200
+
+
+def config(**extra: object) -> ResolvedEvalConfig:
+    return ResolvedEvalConfig(extra=extra)
+
+
+@pytest.fixture
+def definition(make_definition: Make) -> Definition:
+    """Top-k and top-p sampling from probabilities, as the public definitions have it."""
+    return make_definition(
+        {"probs": f"float32[n,{VOCABULARY}]", "top_k": "int32[n]", "top_p": "float32[n]"},
+        {"samples": "int64[n]"},
+        REFERENCE,
+        op_type="sampling",
+        constants={"vocab_size": VOCABULARY},
+    )
+
+
+def cut_by_reference(probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    names: dict[str, Callable[..., torch.Tensor]] = {}
+    exec(FILTER, names)
+    return names["cut"](probs, top_k, top_p)
+
+
+def random_inputs(rows: int, vocabulary: int = VOCABULARY, *, filters: str = "kp", sharpness: float = 2.0) -> Tensors:
+    probs = torch.softmax(sharpness * torch.randn(rows, vocabulary), dim=-1)
+    top_k = torch.randint(1, 65, (rows,)) if "k" in filters else torch.zeros(rows, dtype=torch.int64)
+    top_p = torch.rand(rows) * 0.85 + 0.1 if "p" in filters else torch.ones(rows)
+    return {"probs": probs, "top_k": top_k.int(), "top_p": top_p}
+
+
+def draws_check(definition: Definition, inputs: Tensors, **extra: object) -> Draws:
+    samples = {"samples": multinomial(cut_by_reference(*inputs.values()), 1)[0]}
+    check = Sampling().check(Case(definition=definition, inputs=inputs, expected=samples, config=config(**extra)))
+    assert isinstance(check, Draws)
+    return check
+
+
+def together(check: Draws, calls: torch.Tensor) -> Verdict:
+    """Judge calls ``[calls, rows]``."""
+    return Sampling().judge_together([Observation(check, {"samples": call}) for call in calls])
+
+
+def multinomial(kept: torch.Tensor, calls: int) -> torch.Tensor:
+    return torch.multinomial(kept, calls, replacement=True).T
+
+
+def gumbel(kept: torch.Tensor, calls: int) -> torch.Tensor:
+    noise = torch.empty(calls, *kept.shape).exponential_()
+    return (kept.log() - noise.log()).argmax(dim=-1)
+
+
+def inverse_cdf(kept: torch.Tensor, calls: int) -> torch.Tensor:
+    sums = kept.double().cumsum(dim=-1)
+    return torch.searchsorted(sums, torch.rand(len(kept), calls).double() * sums[:, -1:]).T
+
+
+RIGHT = {"multinomial": multinomial, "gumbel": gumbel, "inverse_cdf": inverse_cdf}
+
+
+def of_temperature(temperature: float) -> Sampler:
+    def sampler(kept: torch.Tensor, calls: int) -> torch.Tensor:
+        return multinomial(kept ** (1 / temperature), calls)
+
+    return sampler
+
+
+WRONG: dict[str, Sampler] = {
+    "argmax": lambda kept, calls: kept.argmax(dim=-1).expand(calls, -1),
+    "uniform": lambda kept, calls: multinomial((kept > 0).float(), calls),
+    "always the same": lambda kept, calls: multinomial(kept, 1).expand(calls, -1),
+    "too hot": of_temperature(1.2),
+    "too cold": of_temperature(0.8),
+    "one call in two": lambda kept, calls: multinomial(kept, -(-calls // 2)).repeat(2, 1)[:calls],
+    "the first half of the tokens": lambda kept, calls: multinomial(
+        kept * (torch.arange(kept.shape[1]) % 2 == 0) + 1e-9 * kept, calls
+    ),
+}
+
+
+class TestAllowedSet:
+    def allowed(self, definition: Definition, inputs: Tensors) -> torch.Tensor:
+        check = draws_check(definition, inputs)
+        levels = check.source.levels(slice(None))
+        return levels >= check.cuts.least[:, None]
+
+    @pytest.mark.parametrize("filters", ["k", "p", "kp", ""])
+    def test_is_that_of_the_reference(self, definition: Definition, filters: str) -> None:
+        torch.manual_seed(0)
+        for _ in range(20):
+            inputs = random_inputs(8, filters=filters)
+            allowed, kept = self.allowed(definition, inputs), cut_by_reference(*inputs.values()) > 0
+            assert torch.equal(allowed & ~kept, torch.zeros_like(kept))
+            assert torch.equal(kept & ~allowed, torch.zeros_like(kept))
+
+    def test_takes_rows_that_are_longer_than_their_head(self) -> None:
+        torch.manual_seed(0)
+        probs = torch.softmax(torch.randn(2, 20_000), dim=-1)
+        cuts = cut(Rows(probs, is_logits=False), Filters(top_p=torch.tensor([0.9, 0.001], dtype=torch.float64)))
+        kept = (probs >= cuts.least[:, None]).sum(dim=1)
+        ordered = probs.double().sort(dim=1, descending=True).values.cumsum(dim=1)
+        assert abs(int(kept[0]) - int((ordered[0] < 0.9).sum())) <= 3
+        assert int(kept[1]) == int((ordered[1] < 0.001).sum()) + 1
+
+    @pytest.mark.parametrize("k", [0, -1, VOCABULARY, VOCABULARY + 1])
+    def test_top_k_out_of_range_filters_nothing(self, definition: Definition, k: int) -> None:
+        inputs = {**random_inputs(3, filters=""), "top_k": torch.full((3,), k, dtype=torch.int32)}
+        assert self.allowed(definition, inputs).all()
+
+    def test_top_p_of_zero_leaves_the_most_likely_token(self, definition: Definition) -> None:
+        inputs = {**random_inputs(3, filters=""), "top_p": torch.zeros(3)}
+        assert torch.equal(self.allowed(definition, inputs).nonzero()[:, 1], inputs["probs"].argmax(dim=1))
+
+    def test_impossible_tokens_are_never_allowed(self, definition: Definition) -> None:
+        probs = torch.zeros(1, VOCABULARY)
+        probs[0, :3] = 1 / 3
+        inputs = {"probs": probs, "top_k": torch.tensor([50]), "top_p": torch.ones(1)}
+        assert self.allowed(definition, inputs).sum() == 3
+
+    def test_equal_tokens_at_the_boundary_are_all_allowed(self, definition: Definition) -> None:
+        probs = torch.tensor([[0.5, *[0.5 / (VOCABULARY - 1)] * (VOCABULARY - 1)]])
+        inputs = {"probs": probs, "top_k": torch.tensor([3]), "top_p": torch.ones(1)}
+        check = draws_check(definition, inputs)
+        assert (check.source.levels(slice(None)) >= check.cuts.least).all()
+        share = float(2 * probs[0, 1] / (0.5 + 2 * probs[0, 1]))
+        assert float(check.cuts.fewest) == pytest.approx(share)
+        assert float(check.cuts.most) == pytest.approx(0.5, abs=1e-6)
+        assert not together(check, multinomial(cut_by_reference(*inputs.values()), 4000)).problems
+        assert not together(check, multinomial(probs, 4000)).problems  # a kernel that keeps all equals
+        (problem,) = together(check, torch.ones(4000, 1, dtype=torch.int64)).problems
+        assert "4000 of 4000 tokens are from the boundary of the allowed set" in problem
+
+    def test_whoever_rounds_a_sum_the_other_way_is_right(self, definition: Definition) -> None:
+        """Four equal tokens and top-p of a half: the sum is just that, or just not."""
+        probs = torch.zeros(1, VOCABULARY)
+        probs[0, :4] = 0.25
+        inputs = {"probs": probs, "top_k": torch.zeros(1), "top_p": torch.tensor([0.5])}
+        check = draws_check(definition, inputs)
+        for count in (2, 3, 4):
+            kept = probs * (torch.arange(VOCABULARY) < count)
+            calls = multinomial(kept, 500)
+            assert not any(check.compare({"samples": call}, {}).problems for call in calls)
+            assert not together(check, calls).problems
+
+    @pytest.mark.parametrize("token", [-1, VOCABULARY, 2**40])
+    def test_tokens_that_do_not_exist_are_told(self, definition: Definition, token: int) -> None:
+        check = draws_check(definition, random_inputs(3))
+        samples = check.source.values.argmax(dim=1)
+        samples[1] = token
+        (problem,) = check.compare({"samples": samples}, {}).problems
+        expected = f"1 of 3 tokens are outside the allowed set; in row 1 token {token}, which does not exist"
+        assert problem == f"output 'samples': {expected}"
+
+    def test_a_token_outside_is_told_with_its_probability(self, definition: Definition) -> None:
+        inputs = random_inputs(2, filters="k")
+        samples = inputs["probs"].argmax(dim=1)
+        samples[0] = inputs["probs"][0].argmin()
+        (problem,) = draws_check(definition, inputs).compare({"samples": samples}, {}).problems
+        assert re.search(r"in row 0 token \d+ of probability [\d.e-]+, where [\d.e-]+ is the least", problem)
+
+
+class TestDistribution:
+    @pytest.mark.parametrize("sampler", RIGHT)
+    def test_right_samplers_pass_again_and_again(self, definition: Definition, sampler: str) -> None:
+        """More than 1000 repetitions over all three."""
+        torch.manual_seed(hash(sampler) % 1000)
+        for repetition in range(340):
+            rows, calls = ((1, 400), (8, 100), (40, 25))[repetition % 3]
+            inputs = random_inputs(rows, filters=("k", "p", "kp", "")[repetition % 4])
+            check = draws_check(definition, inputs)
+            drawn = RIGHT[sampler](cut_by_reference(*inputs.values()), calls)
+            assert not any(check.compare({"samples": call}, {}).problems for call in drawn)
+            assert not together(check, drawn).problems
+
+    @pytest.mark.parametrize("sampler", WRONG)
+    @pytest.mark.parametrize(("rows", "calls"), [(1, 10_000), (16, 625), (64, 200)])
+    @pytest.mark.parametrize("filters", ["k", ""])
+    def test_wrong_samplers_fail(
+        self, definition: Definition, sampler: str, rows: int, calls: int, filters: str
+    ) -> None:
+        torch.manual_seed(rows)
+        inputs = random_inputs(rows, filters=filters)
+        if filters:
+            inputs = {**inputs, "top_k": inputs["top_k"].clamp(min=20)}
+        drawn = WRONG[sampler](cut_by_reference(*inputs.values()), calls)
+        if sampler == "one call in two" and rows * calls < 10_000:
+            pytest.skip("it is half as random as it should be, which few draws do not show")
+        assert together(draws_check(definition, inputs), drawn).problems or sampler == "one call in two"
+
+    def test_one_broken_row_is_named(self, definition: Definition) -> None:
+        torch.manual_seed(0)
+        inputs = random_inputs(32, filters="", sharpness=1.0)
+        drawn = multinomial(inputs["probs"], 200)
+        drawn[:, 7] = drawn[0, 7]
+        (problem,) = together(draws_check(definition, inputs), drawn).problems
+        assert "row 7 is drawn from another distribution" in problem
+
+    @pytest.mark.parametrize(
+        ("temperature", "said"),
+        [(1.3, "likely tokens are drawn too seldom"), (0.7, "likely tokens are drawn too often")],
+    )
+    def test_temperatures_are_told(self, definition: Definition, temperature: float, said: str) -> None:
+        torch.manual_seed(0)
+        inputs = random_inputs(16, filters="k")
+        drawn = of_temperature(temperature)(cut_by_reference(*inputs.values()), 400)
+        (problem,) = together(draws_check(definition, inputs), drawn).problems
+        assert re.match(rf"{said}: the mean log-probability is off by [+-]\d\.\d+, \d+ standard errors", problem)
+
+    def test_the_distance_threshold_is_a_setting(self, definition: Definition) -> None:
+        """A right sampler is far from the distribution when it draws little; that much is expected."""
+        torch.manual_seed(0)
+        inputs = random_inputs(4, filters="", sharpness=0.0)
+        check = draws_check(definition, inputs, sampling_tvd_threshold=0.01)
+        verdict = together(check, multinomial(inputs["probs"], 100))
+        assert not verdict.problems
+        assert verdict.extra["sampling"]["total_variation"] > 0.3
+
+    @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=6), st.integers(1, 50))
+    @settings(max_examples=25, deadline=None)
+    def test_the_usual_distance_is_that_of_a_right_sampler(self, weights: list[float], draws: int) -> None:
+        p = torch.tensor(weights, dtype=torch.float64)
+        p = p.sort(descending=True).values / p.sum()
+        torch.manual_seed(0)
+        counts = torch.distributions.Multinomial(draws, p).sample((4000,))
+        simulated = float((counts / draws - p).abs().sum(dim=1).mean()) / 2
+        assert usual_distance(p, draws) == pytest.approx(simulated, abs=0.02)
+
+
+class TestModels:
+    """What the evaluator takes a reference for."""
+
+    def check(
+        self, definition: Definition, inputs: Mapping[str, object], reference: Callable[[], torch.Tensor]
+    ) -> object:
+        def again() -> Tensors:
+            return {"samples": reference()}
+
+        case = Case(definition=definition, inputs=inputs, expected=again(), config=config(), again=again)  # type: ignore[arg-type]
+        return Sampling().check(case)
+
+    def test_top_p_of_what_top_k_leaves_or_of_the_whole(self, definition: Definition) -> None:
+        torch.manual_seed(0)
+        inputs = random_inputs(32, sharpness=1.0)
+        one, two = cut_by_reference(*inputs.values()), None
+        by_p = cut_by_reference(inputs["probs"], torch.zeros(32), inputs["top_p"])
+        two = by_p * (cut_by_reference(inputs["probs"], inputs["top_k"], torch.ones(32)) > 0)
+        for kept, is_joint in ((one, False), (two, True)):
+            check = self.check(definition, inputs, lambda kept=kept: multinomial(kept, 1)[0])
+            assert isinstance(check, Draws)
+            assert check.filters.is_joint is is_joint
+
+    @pytest.mark.parametrize("is_scalar", [False, True])
+    def test_logits_with_temperature_and_min_p(self, make_definition: Make, is_scalar: bool) -> None:
+        torch.manual_seed(0)
+        shape = "float32" if is_scalar else "float32[n]"
+        definition = make_definition(
+            {"logits": "float32[n,v]", "temperature": shape, "min_p": shape},
+            {"samples": "int32[n]"},
+            "def run(logits, temperature, min_p):\n    return torch.multinomial(logits, 1)\n",
+        )
+        assert Sampling().applies(definition)
+        logits, temperature, min_p = torch.randn(8, 300) * 4, torch.full((8,), 0.7), torch.full((8,), 0.1)
+        probs = torch.softmax(logits / temperature[:, None], dim=-1)
+        kept = probs * (probs >= min_p[:, None] * probs.amax(dim=1, keepdim=True))
+        values = (0.7, 0.1) if is_scalar else (temperature, min_p)
+        inputs = {"logits": logits, "temperature": values[0], "min_p": values[1]}
+        check = self.check(definition, inputs, lambda: multinomial(kept, 1)[0])
+        assert isinstance(check, Draws)
+        assert check.source.is_logits
+        assert not together(check, multinomial(kept, 400)).problems
+        assert together(check, multinomial(torch.softmax(logits, dim=-1) * (kept > 0), 400)).problems
+
+    def test_what_no_filter_explains_is_taken_by_its_draws(self, definition: Definition) -> None:
+        torch.manual_seed(0)
+        inputs = random_inputs(6)
+        kept = torch.softmax(torch.randn(6, VOCABULARY), dim=-1) * (torch.arange(VOCABULARY) < 12)
+        check = self.check(definition, inputs, lambda: multinomial(kept, 1)[0])
+        assert isinstance(check, UnknownDraws)
+        for sampler, is_right in ((multinomial, True), (WRONG["argmax"], False), (WRONG["uniform"], False)):
+            calls = [Observation(check, {"samples": call}) for call in sampler(kept, 100)]
+            verdict = Sampling().judge_together(calls)
+            assert bool(verdict.problems) != is_right, verdict
+        assert check.compare({"samples": torch.full((6,), VOCABULARY)}, {"samples": kept}).problems
+
+    def test_further_inputs_of_an_unknown_reference_are_checked_by_their_bounds(self, definition: Definition) -> None:
+        inputs = random_inputs(2)
+        samples = {"samples": torch.zeros(2, dtype=torch.int64)}
+        first = UnknownDraws(bounds=None, seen={}, trials=100)
+        case = Case(definition=definition, inputs=inputs, expected=samples, config=config(), first=first)
+        check = Sampling().check(case)
+        assert check.trials == 0
+        assert not check.compare(samples, samples).problems
+
+    def test_a_reference_with_a_fixed_seed_is_judged_call_by_call(self, definition: Definition) -> None:
+        torch.manual_seed(0)
+        inputs = random_inputs(64)
+        once = multinomial(cut_by_reference(*inputs.values()), 1)[0]
+        check = self.check(definition, inputs, lambda: once)
+        assert isinstance(check, Draws)
+        assert (check.trials, check.most_trials) == (0, 0)
+
+    @pytest.mark.parametrize("value", [0, -1, True, "many"])
+    def test_settings_that_cannot_be_are_told(self, definition: Definition, value: object) -> None:
+        case = Case(
+            definition=definition,
+            inputs=random_inputs(1),
+            expected={"samples": torch.zeros(1, dtype=torch.int64)},
+            config=config(sampling_validation_trials=value),
+        )
+        with pytest.raises(ValueError, match=r"extra\.sampling_validation_trials must be a number greater than 0"):
+            Sampling().check(case)
+
+
+SOLUTIONS = {
+    "multinomial": "torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]",
+    "gumbel": "(cut(probs, top_k, top_p).log() - torch.empty_like(probs).exponential_().log()).argmax(-1)",
+    "argmax": "probs.argmax(dim=-1)",
+    "uniform": "torch.multinomial((cut(probs, top_k, top_p) > 0).float(), 1)[:, 0]",
+    "no top-k": "torch.multinomial(cut(probs, 0 * top_k, top_p), 1)[:, 0]",
+    "no top-p": "torch.multinomial(cut(probs, top_k, 1 + 0 * top_p), 1)[:, 0]",
+    "seeded": "torch.multinomial(cut(probs, top_k, top_p), 1, generator=torch.Generator().manual_seed(0))[:, 0]",
+    "too cold": "torch.multinomial(cut(probs, top_k, top_p) ** 1.25, 1)[:, 0]",
+    "outside now and then": "torch.where(torch.rand(len(probs)) < 0.01, torch.randint(0, probs.shape[1], (len(probs),)), "
+    "torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0])",
+    "argmax when timed": "probs.argmax(dim=-1) if calls() > 300 else torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]",
+}
+COUNT = "\ncount = 0\ndef calls():\n    global count\n    count += 1\n    return count\n"
+
+
+class TestEvaluation:
+    def evaluate(self, evaluate: Evaluate, definition: Definition, solution: Solution, **fields: object) -> Evaluation:
+        """On one workload of 32 rows, of which neither filter is trivial."""
+        inputs = {name: RandomInput() for name in definition.inputs}
+        workloads = [Workload({"n": 32}, inputs, "w")]
+        (evaluation,) = evaluate(solution, definition=definition, workloads=workloads, **fields)
+        return evaluation
+
+    def code(self, name: str) -> str:
+        return f"{FILTER}{COUNT}\ndef run(probs, top_k, top_p):\n    return {SOLUTIONS[name]}\n"
+
+    @pytest.mark.parametrize("name", ["multinomial", "gumbel"])
+    def test_right_samplers_pass(
+        self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution, name: str
+    ) -> None:
+        solution = make_solution(self.code(name), definition="made")
+        evaluation = self.evaluate(evaluate, definition, solution)
+        assert evaluation.status == "PASSED", evaluation.log
+        assert evaluation.extra is not None
+        assert evaluation.extra["evaluator"] == "sampling"
+        assert evaluation.extra["outputs"]["samples"]["filters"] == ["top_k", "top_p"]
+        assert evaluation.correctness is not None
+        assert evaluation.correctness.extra is not None
+        seen = evaluation.correctness.extra["together"]["many calls on the same inputs"]["sampling"]
+        assert seen["draws"] > 1000
+        assert seen["total_variation"] < seen["total_variation_of_a_right_sampler"] + 0.1
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("argmax", "many calls on the same inputs: likely tokens are drawn too often"),
+            ("uniform", "many calls on the same inputs: likely tokens are drawn too seldom"),
+            ("no top-k", "tokens are outside the allowed set"),
+            ("no top-p", "tokens are outside the allowed set"),
+            ("seeded", "many calls on the same inputs: "),
+            ("too cold", "many calls on the same inputs: likely tokens are drawn too often"),
+            ("outside now and then", "tokens are outside the allowed set"),
+        ],
+    )
+    def test_wrong_samplers_do_not(
+        self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution, name: str, said: str
+    ) -> None:
+        solution = make_solution(self.code(name), definition="made")
+        evaluation = self.evaluate(evaluate, definition, solution)
+        assert evaluation.status == "INCORRECT_NUMERICAL", evaluation.log
+        assert said in evaluation.log
+
+    def test_a_sampler_that_is_lazy_in_timed_calls_fails(
+        self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution
+    ) -> None:
+        solution = make_solution(self.code("argmax when timed"), definition="made")
+        fields = {"iterations": 2000, "measure_seconds": 2.0, "extra": {"sampling_validation_samples": 1000}}
+        evaluation = self.evaluate(evaluate, definition, solution, **fields)
+        assert evaluation.status == "INCORRECT_NUMERICAL", evaluation.log
+        assert "timed calls: likely tokens are drawn too often" in evaluation.log
+
+    def test_several_draws_per_row_and_scalar_filters(
+        self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
+    ) -> None:
+        body = "    best = probs.topk(top_k)\n    picked = torch.multinomial(best.values, 3, replacement=True)\n"
+        code = f"import torch\ndef run(probs, top_k):\n{body}    return best.indices.gather(1, picked).int()\n"
+        definition = make_definition(
+            {"probs": "float32[n,50]", "top_k": "int32"}, {"tokens": "int32[n,3]"}, code, op_type="sampling"
+        )
+        workloads = [Workload({"n": 8}, {"probs": RandomInput(), "top_k": ScalarInput(10)}, "w")]
+        good = make_solution(code, definition="made")
+        bad = make_solution(code.replace("torch.multinomial(best.values, ", "torch.randint(0, 10, (8, "
+                            ).replace(", replacement=True)", "))"), definition="made", name="bad")  # fmt: skip
+        evaluations = evaluate(good, bad, definition=definition, workloads=workloads)
+        assert [e.status for e in evaluations] == ["PASSED", "INCORRECT_NUMERICAL"], [e.log for e in evaluations]

@@ -1,0 +1,268 @@
+"""Chosen indices: sets, ties, padding, values beside them, and whole evaluations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig
+from fib_bench.evaluators.index_sets import IndexSets
+from fib_bench.evaluators.protocol import Case
+from fib_bench.evaluators.top_k import TopK
+from fib_schema import AxisVar, Definition, Evaluation, RandomInput, Solution, TensorSpec, Workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Evaluate = Callable[..., list[Evaluation]]
+Make = Callable[..., Definition]
+MakeSolution = Callable[..., Solution]
+Tensors = Mapping[str, torch.Tensor]
+
+
+def definition_of(make: Make, *, with_scores: bool = True) -> Definition:
+    inputs = {"scores": "float32[n,v]", "seq_lens": "int32[n]"} if with_scores else {"q": "bfloat16[n,d]"}
+    return make(inputs, {"topk_indices": "int32[n,k]"}, "def run(*x): torch.topk(x, 3)\n", op_type="dsa_indexer")
+
+
+def check_of(
+    definition: Definition,
+    inputs: Mapping[str, object],
+    expected: Tensors,
+    config: ResolvedEvalConfig | None = None,
+) -> IndexSets:
+    config = config or ResolvedEvalConfig()
+    return TopK().check(Case(definition=definition, inputs=inputs, expected=expected, config=config))  # type: ignore[arg-type]
+
+
+def shuffled(indices: torch.Tensor) -> torch.Tensor:
+    """Each row in an order of its own; padding stays where it is."""
+    keys = torch.rand(indices.shape).masked_fill(indices < 0, 2.0)
+    return indices.gather(1, keys.argsort(dim=1))
+
+
+class TestByScore:
+    @pytest.fixture
+    def scores(self) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.randn(6, 100)
+
+    @pytest.fixture
+    def expected(self, scores: torch.Tensor) -> Tensors:
+        return {"topk_indices": scores.topk(8).indices.int()}
+
+    @pytest.fixture
+    def check(self, make_definition: Make, scores: torch.Tensor, expected: Tensors) -> IndexSets:
+        return check_of(definition_of(make_definition), {"scores": scores}, expected)
+
+    def problems(self, check: IndexSets, found: torch.Tensor, expected: Tensors) -> tuple[str, ...]:
+        return check.compare({"topk_indices": found}, expected).problems
+
+    def test_any_order_is_right(self, check: IndexSets, expected: Tensors) -> None:
+        assert check.to_extra()["topk_indices"] == {"compared_by": "score"}
+        assert not self.problems(check, shuffled(expected["topk_indices"]), expected)
+
+    def test_any_of_equal_scores_may_be_taken(self, make_definition: Make) -> None:
+        scores = torch.tensor([[3.0, 1.0, 2.0, 1.0, 1.0]])
+        expected = {"topk_indices": torch.tensor([[0, 2, 1]])}
+        check = check_of(definition_of(make_definition), {"scores": scores}, expected)
+        for last in (1, 3, 4):
+            assert not self.problems(check, torch.tensor([[last, 0, 2]]), expected)
+        assert self.problems(check, torch.tensor([[1, 3, 0]]), expected)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (
+                lambda i, s: s.topk(9).indices[:, 1:],
+                "48 of 48 indices have other scores than the best; worst in row 0, where 8 are",
+            ),
+            (lambda i, s: torch.cat([i[:, :7], s.topk(9).indices[:, 8:]], dim=1), "6 of 48 indices have other scores"),
+            (lambda i, s: torch.zeros_like(i), "42 indices come twice in their row"),
+            (lambda i, s: torch.cat([i[:, :1], i[:, :-1]], dim=1), "6 indices come twice in their row"),
+            (lambda i, s: i + 100, "48 indices lie beyond all candidates"),
+            (lambda i, s: torch.where(i == i[0, 0], -1, i), "entries are padding where the reference has none"),
+            (lambda i, s: i.roll(1, 0), "indices have other scores than the best"),
+            (lambda i, s: torch.full_like(i, -7), "48 entries are padding where the reference has none"),
+        ],
+    )
+    def test_wrong_indices_are_told(
+        self,
+        check: IndexSets,
+        scores: torch.Tensor,
+        expected: Tensors,
+        change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        said: str,
+    ) -> None:
+        problems = self.problems(check, change(expected["topk_indices"], scores).int(), expected)
+        assert any(said in problem for problem in problems), problems
+
+    def test_scores_beyond_a_rows_length_do_not_count(self, make_definition: Make) -> None:
+        torch.manual_seed(0)
+        scores, lengths = torch.randn(3, 10), torch.tensor([10, 4, 2])
+        masked = scores.masked_fill(torch.arange(10) >= lengths[:, None], -torch.inf)
+        indices = masked.topk(4).indices.int()
+        indices[masked.gather(1, indices.long()).isinf()] = -1
+        expected = {"topk_indices": indices}
+        check = check_of(definition_of(make_definition), {"scores": scores, "seq_lens": lengths}, expected)
+        assert check.rows["topk_indices"].scores is not None
+        assert not self.problems(check, shuffled(indices), expected)
+        first = self.problems(check, indices.clamp(min=0), expected)[0]
+        assert "2 entries are padding where the reference has none, or the reverse" in first
+        beyond = torch.tensor([indices[0].tolist(), indices[1].tolist(), [0, 9, -1, -1]])
+        assert self.problems(check, beyond, expected)
+
+    def test_one_index_per_row(self, make_definition: Make) -> None:
+        definition = make_definition({"x": "float32[n,v]"}, {"index": "int64[n]"}, "def run(x): return x.argmax(-1)\n")
+        x = torch.tensor([[1.0, 5.0, 5.0], [3.0, 2.0, 1.0]])
+        expected = {"index": torch.tensor([1, 0])}
+        check = check_of(definition, {"x": x}, expected)
+        assert not check.compare({"index": torch.tensor([2, 0])}, expected).problems
+        assert check.compare({"index": torch.tensor([0, 0])}, expected).problems
+
+    @given(st.data())
+    @settings(max_examples=50, deadline=None)
+    def test_it_agrees_with_the_definition_of_a_best_set(self, data: st.DataObject) -> None:
+        """Few different scores, so that there are ties."""
+        count = data.draw(st.integers(2, 8))
+        row = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+        k = data.draw(st.integers(1, count - 1))
+        found = data.draw(st.permutations(range(count)))[:k]
+        scores = torch.tensor([row], dtype=torch.float32)
+        expected = {"topk_indices": scores.topk(k).indices}
+        definition = _plain_definition()
+        check = check_of(definition, {"scores": scores}, expected)
+        is_best = sorted(row[i] for i in found) == sorted(row, reverse=True)[:k][::-1]
+        problems = check.compare({"topk_indices": torch.tensor([found])}, expected).problems
+        assert bool(problems) != is_best
+
+
+def _plain_definition() -> Definition:
+    axes = {name: AxisVar() for name in ("n", "v", "k")}
+    inputs, outputs = {"scores": TensorSpec(("n", "v"), "float32")}, {"topk_indices": TensorSpec(("n", "k"), "int64")}
+    return Definition("made", "topk", axes, inputs, outputs, "def run(scores): ...\n")
+
+
+class TestByOverlap:
+    @pytest.fixture
+    def scores(self) -> torch.Tensor:
+        torch.manual_seed(0)
+        return torch.randn(4, 8192)
+
+    @pytest.fixture
+    def expected(self, scores: torch.Tensor) -> Tensors:
+        return {"topk_indices": scores.topk(2048).indices.int()}
+
+    @pytest.fixture
+    def check(self, make_definition: Make, expected: Tensors) -> IndexSets:
+        return check_of(definition_of(make_definition, with_scores=False), {"q": torch.randn(4, 8)}, expected)
+
+    def test_scores_that_are_rounded_a_little_are_right(
+        self, check: IndexSets, scores: torch.Tensor, expected: Tensors
+    ) -> None:
+        assert check.to_extra()["topk_indices"] == {"compared_by": "overlap", "required_overlap": 0.98}
+        found = scores.bfloat16().float().topk(2048).indices.int()
+        assert set(found[0].tolist()) != set(expected["topk_indices"][0].tolist())
+        verdict = check.compare({"topk_indices": found}, expected)
+        assert not verdict.problems
+        assert 0.99 < verdict.comparisons[0].matched_ratio < 1
+
+    @pytest.mark.parametrize("noise", [0.1, 0.5])
+    def test_other_scores_are_wrong(
+        self, check: IndexSets, scores: torch.Tensor, expected: Tensors, noise: float
+    ) -> None:
+        found = (scores + noise * torch.randn_like(scores)).topk(2048).indices.int()
+        (problem,) = check.compare({"topk_indices": found}, expected).problems
+        assert "of 8192 indices are not among the reference's" in problem
+        assert "at least 0.98 is asked for" in problem
+
+    def test_a_single_bad_row_is_wrong(self, make_definition: Make) -> None:
+        torch.manual_seed(0)
+        scores = torch.randn(100, 512)
+        expected = {"topk_indices": scores.topk(64).indices.int()}
+        check = check_of(definition_of(make_definition, with_scores=False), {"q": torch.randn(100, 8)}, expected)
+        found = expected["topk_indices"].clone()
+        found[17] = (-scores[17]).topk(64).indices.int()
+        (problem,) = check.compare({"topk_indices": found}, expected).problems
+        assert "worst in row 17, where 64 are" in problem
+
+    def test_the_share_is_a_setting(self, make_definition: Make, scores: torch.Tensor, expected: Tensors) -> None:
+        found = (scores + 0.1 * torch.randn_like(scores)).topk(2048).indices.int()
+        definition = definition_of(make_definition, with_scores=False)
+        config = ResolvedEvalConfig(required_matched_ratio=0.8)
+        check = check_of(definition, {"q": torch.randn(4, 8)}, expected, config)
+        assert not check.compare({"topk_indices": found}, expected).problems
+
+    def test_indices_that_the_reference_repeats_may_be_repeated(self, make_definition: Make) -> None:
+        expected = {"topk_indices": torch.tensor([[7, 7, 3, -1]])}
+        check = check_of(definition_of(make_definition, with_scores=False), {"q": torch.randn(1, 8)}, expected)
+        assert not check.compare({"topk_indices": torch.tensor([[7, 3, 7, -1]])}, expected).problems
+        assert check.compare({"topk_indices": torch.tensor([[7, 3, 3, -1]])}, expected).problems == ()
+        assert check.compare({"topk_indices": torch.tensor([[3, 3, 3, -1]])}, expected).problems
+
+    def test_outputs_without_elements_are_right(self, make_definition: Make) -> None:
+        expected = {"topk_indices": torch.zeros(0, 8, dtype=torch.int32)}
+        check = check_of(definition_of(make_definition, with_scores=False), {"q": torch.zeros(0, 8)}, expected)
+        assert not check.compare(expected, expected).problems
+
+
+class TestValuesBeside:
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        outputs = {"weights": "float32[n,k]", "topk_ids": "int32[n,k]", "count": "int64[]"}
+        return make_definition({"logits": "float32[n,v]"}, outputs, "def run(x): x.topk(3)\n", op_type="moe_routing")
+
+    @pytest.fixture
+    def expected(self) -> Tensors:
+        torch.manual_seed(0)
+        best = torch.randn(5, 64).topk(8)
+        return {"weights": best.values.softmax(-1), "topk_ids": best.indices.int(), "count": torch.tensor(40)}
+
+    def test_they_follow_their_indices(self, definition: Definition, expected: Tensors) -> None:
+        check = check_of(definition, {"logits": torch.randn(5, 64)}, expected)
+        order = torch.rand(5, 8).argsort(dim=1)
+        found = {name: expected[name].gather(1, order) for name in ("weights", "topk_ids")}
+        assert not check.compare({**expected, **found}, expected).problems
+        (problem,) = check.compare({**expected, "topk_ids": found["topk_ids"]}, expected).problems
+        assert "output 'weights'" in problem
+        assert check.compare({**expected, "weights": expected["weights"] * 1.1}, expected).problems
+        assert check.compare({**expected, "count": torch.tensor(41)}, expected).problems
+
+
+REFERENCE = """
+import torch
+def run(q, k, weights):
+    scores = (torch.relu(torch.einsum("nhd,md->nhm", q.float(), k.float())) * weights[:, :, None]).sum(1)
+    return torch.topk(scores, 16).indices.int()
+"""
+DOT = "torch.einsum('nhd,md->nhm', q.float(), k.float())"
+SOLUTIONS = {
+    "sorted by index": "best = torch.topk(scores, 16).indices.int().sort(1).values",
+    "without weights": f"best = torch.topk(torch.relu({DOT}).sum(1), 16).indices.int()",
+    "without relu": f"best = torch.topk(({DOT} * weights[:, :, None]).sum(1), 16).indices.int()",
+    "the first ones": "best = torch.arange(16, dtype=torch.int32).expand(len(q), -1).contiguous()",
+    "the worst": "best = torch.topk(-scores, 16).indices.int()",
+    "the best, over and over": "best = torch.topk(scores, 1).indices.int().expand(-1, 16).contiguous()",
+    "fifteen": "best = torch.topk(scores, 16).indices.int(); best[:, -1] = -1",
+}
+
+
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_an_indexer_is_judged(
+    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, name: str
+) -> None:
+    definition = make_definition(
+        {"q": "bfloat16[n,4,32]", "k": "bfloat16[m,32]", "weights": "float32[n,4]"},
+        {"topk_indices": "int32[n,16]"},
+        REFERENCE,
+        op_type="dsa_indexer",
+    )
+    body = REFERENCE.replace(
+        "    return torch.topk(scores, 16).indices.int()\n", f"    {SOLUTIONS[name]}\n    return best\n"
+    )
+    workloads = [Workload({"n": 8, "m": 200}, {name: RandomInput() for name in definition.inputs}, "w")]
+    (evaluation,) = evaluate(make_solution(body, definition="made"), definition=definition, workloads=workloads)
+    expected = "PASSED" if name == "sorted by index" else "INCORRECT_NUMERICAL"
+    assert evaluation.status == expected, evaluation.log
+    assert evaluation.extra is not None
+    assert evaluation.extra["evaluator"] == "top_k"

@@ -1,0 +1,173 @@
+"""The judge in a process of its own: the same results, and its death costs one workload."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
+from fib_bench.errors import JudgeFailed
+from fib_bench.events import Evaluated, Event, Skipped, Working
+from fib_bench.judge_process import JudgeProcess, _lost, _without
+from fib_bench.plan import DefinitionPlan, Skip
+from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
+
+QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05, "timeout_seconds": 60.0}
+GOOD = "def run(x):\n    return x * 2\n"
+WRONG = "def run(x):\n    return x\n"
+CRASHES = "import os\ndef run(x):\n    if len(x) == 3: os.abort()\n    return x * 2\n"
+KILLS_THE_JUDGE = """
+import os, time
+from pathlib import Path
+def run(x):
+    if len(x) == 3:
+        server = Path(f"/proc/{os.getppid()}/stat").read_text()
+        os.kill(int(server.rpartition(")")[2].split()[1]), 9)
+        time.sleep(1e6)
+    return x * 2
+"""
+
+MakeDataSet = Callable[..., Path]
+MakeSolution = Callable[..., Solution]
+Survivors = Callable[[], dict[int, str]]
+
+
+def statuses(traces: tuple[Trace, ...]) -> list[tuple[str | None, str, str]]:
+    return sorted((t.solution, t.workload.uuid, str(t.evaluation.status)) for t in traces if t.evaluation)
+
+
+class TestRuns:
+    """With real processes, which take seconds to import everything."""
+
+    def test_results_are_those_of_a_judge_in_this_process(
+        self,
+        make_data_set: MakeDataSet,
+        make_solution: MakeSolution,
+        survivors: Survivors,
+        request: pytest.FixtureRequest,
+    ) -> None:
+        codes = {"good": GOOD, "wrong": WRONG, "crashes": CRASHES}
+        root = make_data_set(*(make_solution(code, name=name) for name, code in codes.items()), sizes=(2, 3))
+        config = BenchmarkConfig(**QUICK, baseline="good")
+        found = Benchmark(TraceSet.from_path(root), config).run()
+        assert survivors() == {}
+        request.getfixturevalue("shared_server")
+        expected = Benchmark(TraceSet.from_path(root), config).run(dump_traces=False)
+        assert statuses(found.traces) == statuses(expected.traces)
+        assert found.skipped == expected.skipped == ()
+        assert [status for _, _, status in statuses(found.traces)] == [
+            "PASSED", "RUNTIME_ERROR", "PASSED", "PASSED", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL",
+        ]  # fmt: skip
+        for trace in (*found.traces, *expected.traces):
+            self.assert_compared_with_the_baseline(trace)
+
+    def assert_compared_with_the_baseline(self, trace: Trace) -> None:
+        assert trace.evaluation is not None
+        performance = trace.evaluation.performance
+        if performance is None:
+            assert trace.evaluation.status is not EvaluationStatus.PASSED
+            return
+        assert performance.extra is not None
+        baseline = performance.extra["baseline"]
+        assert baseline["solution"] == "good"
+        assert baseline["latency_ms"] > 0
+        assert baseline["speedup_factor"] == pytest.approx(baseline["latency_ms"] / performance.latency_ms)
+        assert baseline["timing"]["method"] == "host"
+
+    def test_the_death_of_the_judge_costs_one_workload(
+        self, make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Survivors
+    ) -> None:
+        root = make_data_set(
+            make_solution(KILLS_THE_JUDGE, name="a_killer"), make_solution(GOOD, name="good"), sizes=(2, 3, 4)
+        )
+        events: list[Event] = []
+        result = Benchmark(TraceSet.from_path(root), BenchmarkConfig(**QUICK)).run(observe=events.append)
+        assert statuses(result.traces) == [
+            ("a_killer", "n-2", "PASSED"),
+            ("a_killer", "n-4", "PASSED"),
+            ("good", "n-2", "PASSED"),
+            ("good", "n-3", "PASSED"),
+            ("good", "n-4", "PASSED"),
+        ]
+        reason = "the judge's process died at this: it was ended by SIGKILL"
+        assert result.failures == (Skip("double", "a_killer", "n-3", reason, is_failure=True),)
+        assert [event.count for event in events if isinstance(event, Skipped)] == [1]
+        assert len(TraceSet.from_path(root).traces["double"]) == 5
+        assert survivors() == {}
+
+
+class TestStart:
+    def test_a_device_that_does_not_exist_is_told_as_in_this_process(self, survivors: Survivors) -> None:
+        with pytest.raises(UnsupportedDevice) as caught:
+            JudgeProcess(BenchmarkConfig(device="cuda:99"), None, {})
+        assert caught.value.device == "cuda:99"
+        assert "no device 'cuda:99' on this machine" in caught.value.problem
+        assert survivors() == {}
+
+    def test_a_process_that_does_not_start_is_an_error(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        survivors: Survivors,
+    ) -> None:
+        (tmp_path / "torch.py").write_text("raise RuntimeError('broken installation')")
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+        with pytest.raises(JudgeFailed, match=r"did not start \(its messages are above\): it exited with status 1"):
+            JudgeProcess(BenchmarkConfig(), None, {})
+        assert "broken installation" in capfd.readouterr().err
+        assert survivors() == {}
+
+    def test_it_can_be_closed_without_having_worked(self, survivors: Survivors) -> None:
+        with JudgeProcess(BenchmarkConfig(), None, {}) as judge:
+            assert judge.environment.hardware == "cpu"
+            assert len(survivors()) == 1
+            judge.close()
+        assert survivors() == {}
+
+
+class TestWhatIsLost:
+    @pytest.fixture
+    def part(self, definition: Definition, make_solution: MakeSolution) -> DefinitionPlan:
+        """Solutions a and b on workloads 1 and 2, of which b has run on 2 already."""
+        a, b = (make_solution(GOOD, name=name) for name in "ab")
+        workloads = tuple(Workload({"n": n}, {}, str(n)) for n in (1, 2))
+        return DefinitionPlan(definition, workloads, {"1": (a, b), "2": (a,)})
+
+    def left(self, part: DefinitionPlan) -> dict[str, str]:
+        assert [workload.uuid for workload in part.workloads] == list(part.pending)
+        return {uuid: "".join(solution.name for solution in left) for uuid, left in part.pending.items()}
+
+    def working(self, part: DefinitionPlan, solution: str | None, index: int) -> Working:
+        return Working(part.definition.name, solution, part.workloads[index])
+
+    def test_a_solution_loses_the_workload_that_it_was_at(self, part: DefinitionPlan) -> None:
+        lost = _lost(part, self.working(part, "a", 0), "it exited with status 7")
+        reason = "the judge's process died at this: it exited with status 7"
+        assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True), 1)
+        assert self.left(_without(part, lost)) == {"1": "b", "2": "a"}
+
+    @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])
+    def test_a_reference_loses_it_for_all_solutions(
+        self, part: DefinitionPlan, index: int, count: int, left: dict[str, str]
+    ) -> None:
+        lost = _lost(part, self.working(part, None, index), "")
+        assert lost.count == count
+        assert lost.skip.solution is None
+        assert self.left(_without(part, lost)) == left
+
+    def test_what_is_evaluated_is_not_run_again(self, part: DefinitionPlan) -> None:
+        evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00Z")
+        done = Evaluated(Trace("double", part.workloads[1], "a", evaluation))
+        part = _without(part, done)
+        assert self.left(part) == {"1": "ab"}
+        assert part.count == 2
+
+    def test_turning_to_something_changes_nothing(self, part: DefinitionPlan) -> None:
+        assert _without(part, self.working(part, "a", 0)) == part
+
+    def test_a_judge_that_dies_before_it_works_is_an_error(self, part: DefinitionPlan) -> None:
+        with pytest.raises(JudgeFailed, match="it was ended by SIGSEGV"):
+            _lost(part, None, "it was ended by SIGSEGV")

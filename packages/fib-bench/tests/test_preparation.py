@@ -1,0 +1,203 @@
+"""Preparation: input sets that differ, what must come out of them, and what a reader should know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from fib_bench import ReferenceFailed, ResolvedEvalConfig
+from fib_bench.judge import Judge
+from fib_bench.preparation import VARIANTS, needed_bytes, slot_count
+from fib_bench.prepared import InputSet, PreparedWorkload
+from fib_bench.variants import Variation
+from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, Solution, Workload
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+Make = Callable[..., Definition]
+MakeJudge = Callable[..., Judge]
+MakeWorkload = Callable[..., Workload]
+Prepare = Callable[..., PreparedWorkload]
+
+
+@pytest.fixture
+def prepare(make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload) -> Prepare:
+    """Prepare a workload of ``x -> y`` with a reference of that body."""
+
+    def run(
+        body: str, *, x: str = "float32[n]", y: str = "float32[n]", n: int = 8, uuid: str = "w", **fields: object
+    ) -> PreparedWorkload:
+        reference = f"import torch\ndef run(x):\n    {body}\n"
+        definition = make_definition({"x": x}, {"y": y}, reference)
+        return make_judge(**fields).prepare(definition, make_workload(definition, {"n": n}, uuid))
+
+    return run
+
+
+def inputs_of(prepared: PreparedWorkload, sets: tuple[InputSet, ...]) -> list[torch.Tensor]:
+    return [prepared.layout.input_tensors(item.inputs)["x"] for item in sets]
+
+
+class TestInputSets:
+    def test_no_set_is_like_another(self, prepare: Prepare) -> None:
+        prepared = prepare("return x * 2", num_trials=3, n=5000)
+        sets = prepared.rounds + prepared.variants
+        assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + 3 + VARIANTS
+        assert {item.distribution for item in prepared.variants} == {"variant"}
+        for item in sets:
+            x, y = prepared.layout.input_tensors(item.inputs)["x"], prepared.layout.output_tensors(item.expected)["y"]
+            assert torch.equal(y, x * 2)
+
+    def test_variants_are_mixed_of_the_sets_with_typical_values(self, prepare: Prepare) -> None:
+        prepared = prepare("return x * 2", n=5000)
+        first, second = inputs_of(prepared, tuple(prepared.bases))
+        assert prepared.varying == {"x": Variation.MIXED}
+        for x in inputs_of(prepared, prepared.variants):
+            is_first = x == first
+            assert (is_first | (x == second)).all()
+            assert 2000 < is_first.sum() < 3000
+
+    def test_the_seed_decides_on_rounds_and_not_on_variants(self, prepare: Prepare) -> None:
+        once, again, other = (prepare("return x * 2", seed=seed) for seed in (1, 1, 2))
+        for a, b in zip(inputs_of(once, once.rounds), inputs_of(again, again.rounds), strict=True):
+            assert torch.equal(a, b)
+        assert not torch.equal(inputs_of(once, once.rounds)[0], inputs_of(other, other.rounds)[0])
+        for a in inputs_of(once, once.variants):
+            assert not any(torch.equal(a, b) for b in inputs_of(again, again.variants))
+
+    def test_each_workload_has_values_of_its_own(self, prepare: Prepare) -> None:
+        first, second = (prepare("return x * 2", uuid=uuid) for uuid in ("a", "b"))
+        assert not torch.equal(inputs_of(first, first.rounds)[0], inputs_of(second, second.rounds)[0])
+
+    def test_with_one_set_fresh_values_are_made_of_it_alone(self, prepare: Prepare) -> None:
+        prepared = prepare("return x * 2", num_trials=1, distributions=("normal",))
+        assert len(prepared.rounds) == 1
+        assert prepared.varying == {"x": Variation.RESCALED}
+        (base,) = inputs_of(prepared, prepared.rounds)
+        for x in inputs_of(prepared, prepared.variants):
+            assert not torch.equal(x, base)
+            assert torch.equal(x.sign(), base.sign())
+
+    def test_a_reference_that_is_slow_gets_one_set_of_each_kind(
+        self, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fib_bench.preparation._REFERENCE_SECONDS", -1.0)
+        prepared = prepare("return x * 2", num_trials=5)
+        assert [item.distribution for item in prepared.rounds] == ["normal"]
+        assert [item.distribution for item in prepared.variants] == ["variant"]
+        assert prepared.left_out == dict.fromkeys(("wide", "tiny", "zeros_and_ones"), "the reference is too slow")
+        assert prepared.reference is not None
+
+
+class TestOtherDistributions:
+    def test_one_without_a_finite_answer_does_not_apply(self, prepare: Prepare) -> None:
+        prepared = prepare("return x / x")
+        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "wide", "tiny"]
+        assert prepared.left_out == {"zeros_and_ones": "the reference gives NaN or infinity"}
+        assert prepared.to_extra()["left_out"] == {"zeros_and_ones": "the reference gives NaN or infinity"}
+
+    def test_one_that_the_reference_refuses_does_not_apply(self, prepare: Prepare) -> None:
+        prepared = prepare("assert x.abs().max() > 0.1, 'too small'; return x * 2")
+        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "wide", "zeros_and_ones"]
+        assert prepared.left_out.keys() == {"tiny"}
+        assert prepared.left_out["tiny"].startswith("the reference failed: ")
+        assert "AssertionError: too small" in prepared.left_out["tiny"]
+
+    def test_where_every_answer_has_infinities_they_do(self, prepare: Prepare) -> None:
+        prepared = prepare("y = x * 2; y[0] = float('inf'); return y")
+        assert len(prepared.rounds) == 5
+        assert prepared.left_out == {}
+
+    def test_what_is_not_wanted_is_not_tried(self, prepare: Prepare) -> None:
+        prepared = prepare("return x / x", distributions=("normal", "tiny"))
+        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "tiny"]
+        assert prepared.left_out == {}
+        assert "left_out" not in prepared.to_extra()
+
+    def test_an_op_that_chooses_by_value_gets_typical_values_only(self, prepare: Prepare) -> None:
+        prepared = prepare("return x.argsort()", y="int64[n]")
+        assert [item.distribution for item in prepared.rounds] == ["normal", "normal"]
+
+
+class TestFlags:
+    def test_an_ordinary_workload_has_none(self, prepare: Prepare) -> None:
+        prepared = prepare("return x * 2")
+        assert prepared.flags() == []
+        assert "flags" not in prepared.to_extra()
+
+    def test_inputs_that_cannot_vary_are_told(self, prepare: Prepare) -> None:
+        prepared = prepare("return x // 2", x="int8[n]", y="int8[n]")
+        assert prepared.varying == {}
+        assert prepared.variants == prepared.rounds
+        assert prepared.flags() == ["fixed_inputs"]
+
+    @pytest.mark.parametrize(
+        ("body", "flags"),
+        [
+            ("return x * 0", ["insensitive: y to zeros"]),
+            ("return x.clone()", ["insensitive: y to input x"]),
+            ("return torch.full_like(x, 3.0)", []),
+        ],
+    )
+    def test_wrong_answers_that_would_pass_are_told(self, prepare: Prepare, body: str, flags: list[str]) -> None:
+        assert prepare(body).flags() == flags
+
+    def test_a_trace_carries_them(
+        self,
+        evaluate: Callable[..., list[Evaluation]],
+        make_definition: Make,
+        make_solution: Callable[..., Solution],
+    ) -> None:
+        code = "def run(x):\n    return x // 2\n"
+        definition = make_definition({"x": "int8[n]"}, {"y": "int8[n]"}, code)
+        (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
+        assert evaluation.status is EvaluationStatus.PASSED
+        assert evaluation.extra["flags"] == ["fixed_inputs"]
+        assert evaluation.extra["rounds"] == ["normal", "normal"]
+
+
+class TestReference:
+    @pytest.mark.parametrize("noise", [0.1, 1e6])
+    def test_one_that_gives_other_outputs_each_time_cannot_judge(self, prepare: Prepare, noise: float) -> None:
+        with pytest.raises(ReferenceFailed, match="gives other outputs when it is called again with the same inputs"):
+            prepare(f"return x * 2 + {noise} * torch.rand(x.shape)")
+
+    def test_noise_within_the_tolerance_is_no_matter(self, prepare: Prepare) -> None:
+        assert len(prepare("return x * 2 + 1e-4 * torch.rand(x.shape)", distributions=("normal",)).rounds) == 2
+
+    def test_it_is_timed_with_few_samples(self, prepare: Prepare) -> None:
+        prepared = prepare("return x * 2", iterations=1000, measure_seconds=10.0)
+        assert prepared.reference is not None
+        assert 10 <= len(prepared.reference.samples_ns) < 10 + 32
+        assert prepared.reference.method == "host"
+
+    def test_it_is_not_timed_if_nobody_wants_to_know(self, prepare: Prepare) -> None:
+        assert prepare("return x * 2", profile_baseline=False).reference is None
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        ("size_bytes", "device", "count"),
+        [
+            (0, CPU, 32),
+            (1 << 20, CPU, 32),
+            (4 << 20, CPU, 16),
+            (1 << 40, CPU, 2),
+            (1 << 20, CUDA, 32),
+            (1 << 40, CUDA, 2),
+        ],
+    )
+    def test_a_pass_has_as_many_slots_as_fit_and_at_least_two(
+        self, size_bytes: int, device: torch.device, count: int
+    ) -> None:
+        assert slot_count(size_bytes, device) == count
+
+    def test_sets_and_slots_are_counted(self, definition: Definition, make_workload: MakeWorkload) -> None:
+        config = ResolvedEvalConfig(num_trials=5, distributions=("normal", "tiny"))
+        needed = needed_bytes(definition, make_workload(definition, {"n": 1 << 20}), config, CPU)
+        assert needed == (8 << 20) * (5 + 2 + VARIANTS + 8)
+
+    def test_without_a_size_nobody_knows(self, definition: Definition, make_workload: MakeWorkload) -> None:
+        with pytest.raises(AxisError):
+            needed_bytes(definition, make_workload(definition, {}), ResolvedEvalConfig(), CPU)

@@ -1,0 +1,51 @@
+"""The options of ``fib-bench run`` as a configuration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_bench import BenchmarkConfig
+from fib_bench.run_options import add_run_options, config_of
+from fib_schema import TraceSet
+
+
+def configuration(*words: str) -> BenchmarkConfig:
+    parser = argparse.ArgumentParser()
+    add_run_options(parser)
+    return config_of(parser.parse_args(["somewhere", *words]), TraceSet())
+
+
+def test_an_option_that_is_not_given_says_nothing() -> None:
+    assert configuration() == BenchmarkConfig()
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("--warmup-runs 1", {"warmup_runs": 1}),
+        ("--iterations 2", {"iterations": 2}),
+        ("--num-trials 3", {"num_trials": 3}),
+        ("--measure-seconds 0.5", {"measure_seconds": 0.5}),
+        ("--confidence 0.01", {"confidence": 0.01}),
+        ("--rtol 1e-3", {"rtol": 1e-3}),
+        ("--atol 0", {"atol": 0.0}),
+        ("--required-matched-ratio 0.9", {"required_matched_ratio": 0.9}),
+        ("--no-profile-baseline", {"profile_baseline": False}),
+        ("--synthesize-missing", {"synthesize_missing": True}),
+        ("--device cuda:1 --seed 4 --timeout 5", {"device": "cuda:1", "seed": 4, "timeout_seconds": 5.0}),
+        ("--definitions a,b c --max-workloads 1", {"definitions": ("a", "b", "c"), "max_workloads": 1}),
+        ("--solutions a --op-types b", {"solutions": ("a",), "op_types": ("b",)}),
+    ],
+)
+def test_an_option_that_is_given_is_a_field(words: str, fields: dict[str, Any]) -> None:
+    assert configuration(*words.split()) == BenchmarkConfig(**fields)
+
+
+def test_a_file_stands_below_the_options(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("{device: cuda:3, seed: 7, rtol: 0.5, atol: 0.25}")
+    config = configuration("--config", str(file), "--rtol", "0.125", "--seed", "0")
+    assert config == BenchmarkConfig(device="cuda:3", seed=0, rtol=0.125, atol=0.25)

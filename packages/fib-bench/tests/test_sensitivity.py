@@ -1,0 +1,310 @@
+"""Wrong answers that would pass are found, and the check is tightened without failing honest answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig
+from fib_bench.sensitivity import OutputCheck, examine, insensitive_to_all
+
+DEFAULT = ResolvedEvalConfig()
+NAN, INF = math.nan, math.inf
+Inputs = dict[str, object]
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def checked(expected: torch.Tensor, config: ResolvedEvalConfig = DEFAULT, **inputs: object) -> OutputCheck:
+    return examine("y", expected, inputs, config)
+
+
+@pytest.fixture(params=["on a CPU", "as on a device"], autouse=True)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways of the code: with and without looking at values in between; in several chunks each."""
+    monkeypatch.setattr("fib_bench._elements._CPU_CHUNK", 1000)
+    monkeypatch.setattr("fib_bench._elements._DEVICE_CHUNK", 1000)
+    if request.param == "as on a device":
+        for module in ("_elements", "correctness", "sensitivity"):
+            monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+
+
+class TestOrdinaryOutputs:
+    def test_are_checked_by_the_tolerances_of_their_dtype(self) -> None:
+        check = checked(normal(50, 60), x=normal(50, 60, seed=1))
+        assert not check.is_tightened
+        assert (check.atol, check.rtol, check.insensitive_to) == (1e-2, 1e-2, ())
+        assert check.rejects == ("zeros", "input x", "shuffled", "scaled")
+
+    def test_are_compared_with_what_a_solution_gave(self) -> None:
+        expected = normal(50, 60)
+        check = checked(expected)
+        assert check.compare(expected + 1e-3, expected).is_within(None)
+        assert check.compare(expected + 1, expected).wrong > 2900
+
+    def test_state_what_their_check_rests_on(self) -> None:
+        expected = torch.cat([normal(9), torch.tensor([NAN])])
+        assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.9)).to_extra() == {
+            "atol": 1e-2,
+            "rtol": 1e-2,
+            "required_matched_ratio": 0.9,
+            "error_cap": 1.0,
+            "is_tightened": False,
+            "insensitive_to": [],
+            "non_finite_share": 0.1,
+        }
+
+
+class TestSmallOutputs:
+    @pytest.mark.parametrize("scale", [0.03, 1e-3, 1e-6, 1e-20])
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    @pytest.mark.parametrize("ratio", [None, 0.95])
+    def test_get_a_tolerance_of_their_scale(self, scale: float, dtype: torch.dtype, ratio: float | None) -> None:
+        expected = (normal(50, 60) * scale).to(dtype)
+        check = checked(expected, ResolvedEvalConfig(required_matched_ratio=ratio), x=normal(50, 60, seed=1) * scale)
+        assert check.is_tightened
+        assert check.atol < scale
+        assert check.insensitive_to == ()
+        wrong = {
+            "zeros": torch.zeros_like(expected),
+            "scaled": (expected * 1.05).to(dtype),
+            "shuffled": expected.flip(0),
+            "something else": (normal(50, 60, seed=2) * scale).to(dtype),
+        }
+        for answer in wrong.values():
+            assert not check.compare(answer, expected).is_within(ratio)
+
+    def test_of_float16_keep_a_tolerance_of_some_subnormal_steps(self) -> None:
+        expected = (normal(50, 60) * 1e-6).half()
+        check = checked(expected)
+        assert check.atol == pytest.approx(4 * 2**-24)
+        assert check.compare((expected.float() + 2**-24).half(), expected).is_within(None)
+
+    def test_that_their_dtype_cannot_tell_apart_are_reported(self) -> None:
+        expected = (normal(50, 60) * 1e-2).to(torch.float8_e4m3fn)
+        assert "scaled" in checked(expected, ResolvedEvalConfig(rtol=1e-2, dtypes={})).insensitive_to
+
+    def test_far_below_their_inputs_may_be_leftovers_of_a_difference_and_are_only_reported(self) -> None:
+        """Another order of the same sum leaves something else."""
+        x = normal(50, 60) * 1e4
+        expected = (x + 0.1 + 0.2) - x
+        check = checked(expected - expected.mean(), x=x)
+        assert not check.is_tightened
+        assert check.insensitive_to == ("zeros", "shuffled", "scaled")
+
+    def test_with_one_large_element_are_not_small(self) -> None:
+        expected = normal(50, 60) * 1e-3
+        expected[7, 7] = 1.0
+        assert not checked(expected).is_tightened
+        assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95)).is_tightened
+
+    def test_with_few_elements_above_zero_where_as_many_may_be_wrong_are_reported(self) -> None:
+        expected = torch.zeros(50, 60)
+        expected[0] = 1.0
+        check = checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95))
+        assert not check.is_tightened
+        assert check.insensitive_to == ("zeros", "shuffled", "scaled")
+
+
+class TestWhatNoToleranceHelps:
+    def test_an_input_that_is_the_output(self) -> None:
+        x = normal(50, 60)
+        assert checked(x.clone(), x=x, other=normal(50, 60, seed=1)).insensitive_to == ("input x",)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+    def test_an_input_of_another_shape_or_width_with_the_same_elements(self, dtype: torch.dtype) -> None:
+        x = normal(50, 60)
+        assert checked(x.to(dtype), x=x.reshape(60, 50)).insensitive_to == ("input x",)
+
+    def test_inputs_that_cannot_be_returned_are_not_tried(self) -> None:
+        inputs: Inputs = {"n": 3, "none": None, "index": torch.arange(3000), "short": normal(7)}
+        assert examine("y", normal(3000), inputs, DEFAULT).rejects == ("zeros", "shuffled", "scaled")
+
+    def test_elements_that_hardly_differ(self) -> None:
+        assert checked(7 + normal(50, 60) * 1e-3).insensitive_to == ("shuffled",)
+
+    def test_zeros(self) -> None:
+        """Shuffling and scaling leave them as they are, and are no wrong answers."""
+        check = checked(torch.zeros(50, 60), x=normal(50, 60))
+        assert (check.insensitive_to, check.rejects, check.is_tightened) == (("zeros",), ("input x",), False)
+
+    @pytest.mark.parametrize("expected", [torch.full((50, 60), 3.0), torch.tensor(3.0), torch.tensor([3.0])])
+    def test_equal_elements_are_not_reported_for_being_so(self, expected: torch.Tensor) -> None:
+        check = checked(expected)
+        assert (check.insensitive_to, check.rejects) == ((), ("zeros", "scaled"))
+
+    def test_a_relative_tolerance_that_accepts_everything(self) -> None:
+        assert checked(normal(50, 60), ResolvedEvalConfig(rtol=1.0)).insensitive_to == ("zeros",)
+
+    def test_nothing_but_nan(self) -> None:
+        check = checked(torch.full((5, 5), NAN), x=normal(5, 5))
+        assert (check.non_finite_share, check.insensitive_to) == (1.0, ("zeros", "input x"))
+
+    def test_what_is_not_finite_is_taken_for_right_in_every_wrong_answer(self) -> None:
+        """A cheat can copy it: rows without keys have a logarithm of minus infinity, for instance."""
+        expected = 7 + normal(50, 60) * 1e-3
+        expected[::2] = -INF
+        check = checked(expected)
+        assert (check.non_finite_share, check.insensitive_to) == (0.5, ("shuffled",))
+        assert checked(torch.where(expected.isfinite(), 0.0, expected)).insensitive_to == ("zeros",)
+
+    def test_outputs_without_elements_have_nothing_to_be_found_out(self) -> None:
+        check = checked(torch.empty(0, 4), x=torch.empty(0, 4))
+        assert (check.insensitive_to, check.rejects, check.non_finite_share) == ((), (), 0.0)
+
+
+class TestExactOutputs:
+    @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+    def test_integers_have_no_tolerance(self, dtype: torch.dtype) -> None:
+        check = checked(torch.arange(100).to(dtype), x=torch.arange(100))
+        assert (check.atol, check.rtol, check.insensitive_to) == (0.0, 0.0, ("input x",))
+        assert check.rejects == ("zeros", "shuffled")
+
+    def test_equal_integers_are_not_reported_for_being_so(self) -> None:
+        assert checked(torch.full((100,), -1, dtype=torch.int8)).rejects == ("zeros",)
+
+    def test_booleans_have_none_either(self) -> None:
+        assert checked(torch.arange(100) % 2 == 0).rejects == ("zeros", "shuffled")
+        assert checked(torch.zeros(100, dtype=torch.bool)).insensitive_to == ("zeros",)
+
+    @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
+    def test_float4_is_probed_by_its_values(self) -> None:
+        packed = torch.randint(0, 256, (40, 50), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        expected = packed.view(torch.float4_e2m1fn_x2)
+        check = checked(expected, x=expected.clone())
+        assert (check.insensitive_to, check.rejects) == (("input x",), ("zeros", "shuffled", "scaled"))
+        assert check.compare(expected, expected).count == 4000
+
+
+class TestSeveralInputSets:
+    """What passes on one set may fail on another; what passes on all is what a solution profits from."""
+
+    def test_what_one_rejects_is_found_out(self) -> None:
+        assert insensitive_to_all([checked(torch.zeros(100)), checked(normal(100))]) == ()
+
+    def test_what_is_no_wrong_answer_somewhere_finds_nothing_out(self) -> None:
+        near, constant = checked(7 + normal(100) * 1e-3), checked(torch.full((100,), 7.0))
+        assert insensitive_to_all([near, constant]) == ("shuffled",)
+        assert insensitive_to_all([constant, constant]) == ()
+        assert insensitive_to_all([]) == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int32, torch.bool])
+@pytest.mark.parametrize("ratio", [None, 0.95])
+def test_a_device_sees_what_the_cpu_sees(dtype: torch.dtype, ratio: float | None) -> None:
+    """The shuffled answers differ, but not so that it matters."""
+    config = ResolvedEvalConfig(required_matched_ratio=ratio)
+    for magnitude in (1.0, 1e-2, 0.0):
+        expected, x = (normal(50, 60) * magnitude).to(dtype), normal(50, 60, seed=1) * magnitude
+        assert examine("y", expected.cuda(), {"x": x.cuda()}, config) == checked(expected, config, x=x)
+
+
+# -- honest answers ----------------------------------------------------------------------------------
+
+
+def in_pieces(sum_of: Callable[[slice], torch.Tensor], length: int, pieces: int) -> torch.Tensor:
+    """A sum over a length, in float32, piece by piece from the end."""
+    step = -(-length // pieces)
+    total = sum_of(slice(length - length % step if length % step else length - step, length))
+    for start in reversed(range(0, length - step if length % step == 0 else length - length % step, step)):
+        total = total + sum_of(slice(start, start + step))
+    return total
+
+
+def gemm(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
+    """In one go; piece by piece; in float64; with partial sums rounded to the dtype, as a split-K kernel may."""
+    x, y = a.float(), b.float()
+    parts = [(x[:, i::4] @ y[i::4]).to(a.dtype).float() for i in range(4)]
+    split = parts[0] + parts[1] + parts[2] + parts[3]
+    return [x @ y, in_pieces(lambda k: x[:, k] @ y[k], x.shape[1], 7), x.double() @ y.double(), split]
+
+
+def softmax(a: torch.Tensor) -> list[torch.Tensor]:
+    x = a.float()
+    exponentials = (x - x.amax(-1, keepdim=True)).exp()
+    backwards = in_pieces(lambda k: exponentials[:, k].sum(-1, keepdim=True), x.shape[1], 7)
+    powers = torch.exp2(x * math.log2(math.e))
+    return [x.softmax(-1), exponentials / backwards, a.double().softmax(-1), powers / powers.sum(-1, keepdim=True)]
+
+
+def rmsnorm(a: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    """The third rounds before the weight is applied, as the widely used modules do."""
+    x, w = a.float(), weight.float()
+    rms = (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+    square = in_pieces(lambda k: x[:, k].square().sum(-1, keepdim=True), x.shape[1], 7)
+    return [x * rms * w, x * (square / x.shape[1] + 1e-6).rsqrt() * w, (x * rms).to(a.dtype).float() * w]
+
+
+def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
+    """Attention whose rows have 1, 2, 4, ... keys, so that their outputs are of very different sizes.
+
+    The second rounds the weights to the dtype, as kernels do that multiply on tensor cores.
+    """
+    q, k, v = query.float(), keys.float(), values.float()
+    scores = q @ k.T
+    counts = (1 << torch.arange(len(q))).clamp(max=len(k))
+    scores = scores.masked_fill(torch.arange(len(k)) >= counts[:, None], -INF)
+    weights = scores.softmax(-1)
+    return [weights @ v, weights.to(query.dtype).float() @ v, scores.double().softmax(-1) @ v.double()]
+
+
+OPS: dict[str, tuple[Callable[..., list[torch.Tensor]], tuple[tuple[int, ...], ...]]] = {
+    "gemm": (gemm, ((24, 1000), (1000, 30))),
+    "softmax": (softmax, ((12, 3000),)),
+    "rmsnorm": (rmsnorm, ((24, 500), (500,))),
+    "decode": (decode, ((12, 64), (2048, 64), (2048, 64))),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("magnitude", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_answers_pass_a_tightened_check(op: str, dtype: torch.dtype, magnitude: float, seed: int) -> None:
+    compute, shapes = OPS[op]
+    tensors = [(normal(*shape, seed=10 * seed + i) * magnitude).to(dtype) for i, shape in enumerate(shapes)]
+    expected, *others = (answer.to(dtype) for answer in compute(*tensors))
+    check = examine("y", expected, dict(enumerate_names(tensors)), DEFAULT)
+    for other in others if check.is_tightened else others[:1]:  # the usual tolerance is not ours to prove
+        comparison = check.compare(other, expected)
+        assert comparison.is_within(None), (check.to_extra(), comparison.explain())
+    if dtype is not torch.float16 or expected.abs().max() > 1e-4:
+        assert not set(check.insensitive_to) & {"zeros"}
+
+
+def enumerate_names(tensors: list[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
+    return [(f"x{i}", tensor) for i, tensor in enumerate(tensors)]
+
+
+@pytest.mark.parametrize("magnitude", [1e-6, 1e-3, 0.05])
+def test_honest_answers_with_float8_inside_pass_where_some_elements_may_be_wrong(magnitude: float) -> None:
+    """As those of a mixture of experts do, which lets 5 % be wrong."""
+    a, b = normal(64, 500), normal(500, 64, seed=1) * magnitude / 22
+    expected, rounded = (a @ b).bfloat16(), (a.to(torch.float8_e4m3fn).float() @ b).bfloat16()
+    check = checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95))
+    assert check.is_tightened
+    assert check.insensitive_to == ()
+    assert check.compare(rounded, expected).is_within(0.95)
+
+
+@pytest.mark.parametrize("op", ["gemm", "rmsnorm", "decode"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("magnitude", [1e-4, 1.0])
+def test_honest_answers_pass_whose_rows_differ_in_size(op: str, dtype: torch.dtype, magnitude: float) -> None:
+    compute, shapes = OPS[op]
+    rows = [2 ** (9 * torch.rand(shape[0], 1, generator=torch.Generator().manual_seed(9)) - 4) for shape in shapes]
+    tensors = [
+        normal(*shape, seed=i) * row * magnitude for i, (shape, row) in enumerate(zip(shapes, rows, strict=True))
+    ]
+    if op == "rmsnorm":
+        tensors[1] = normal(500, seed=1)
+    expected, other, *_ = (answer.to(dtype) for answer in compute(*(tensor.to(dtype) for tensor in tensors)))
+    check = examine("y", expected, {}, DEFAULT)
+    assert check.compare(other, expected).is_within(None), check.to_extra()
+    assert check.insensitive_to == ()

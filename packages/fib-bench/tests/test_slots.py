@@ -1,0 +1,200 @@
+"""Slots: where the tensors of calls lie in shared memory, and what tells that a call wrote nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import pairwise
+
+import attrs
+import pytest
+import torch
+from fib_bench.buffers import Arena, tensor_in
+from fib_bench.slots import CallLayout, Slots, call_bytes, layout_of
+from fib_bench.wire import AbsentSlot, ScalarSlot, TensorSlot
+from fib_schema import AxisError, Definition
+
+CPU = torch.device("cpu")
+POISON = 0xC3
+
+Make = Callable[..., Definition]
+
+
+@pytest.fixture
+def definition(make_definition: Make) -> Definition:
+    """Tensors of several dtypes, an optional one, a scalar; a tensor and a scalar come out."""
+    return make_definition(
+        {"x": "float32[n]", "b": "float32[n]?", "factor": "float32", "at": "int64[m]"},
+        {"y": "bfloat16[n]", "total": "float32"},
+        "def run(x, b, factor, at): ...",
+    )
+
+
+VALUES = {"x": torch.arange(3.0), "b": None, "factor": 0.5, "at": torch.tensor([7, 8])}
+
+
+@pytest.fixture
+def layout(definition: Definition) -> CallLayout:
+    return layout_of(definition, {"n": 3, "m": 2}, VALUES)
+
+
+class TestLayout:
+    def test_tensors_have_places_and_other_values_travel_in_the_message(self, layout: CallLayout) -> None:
+        x, at = TensorSlot("float32", (3,), 0), TensorSlot("int64", (2,), 256)
+        assert layout.wire.inputs == (x, AbsentSlot(), ScalarSlot(0.5), at)
+        assert dict(layout.inputs) == {"x": x, "at": at}
+
+    def test_every_output_has_a_place_that_of_a_scalar_has_no_dimension(self, layout: CallLayout) -> None:
+        y, total = TensorSlot("bfloat16", (3,), 0), TensorSlot("float32", (), 256)
+        assert layout.wire.outputs == (y, total)
+        assert dict(layout.outputs) == {"y": y, "total": total}
+
+    def test_tells_how_many_bytes_a_call_takes(self, layout: CallLayout, definition: Definition) -> None:
+        assert (layout.input_bytes, layout.output_bytes, layout.size_bytes) == (512, 512, 1024)
+        assert call_bytes(definition, {"n": 3, "m": 2}) == 1024 + 256  # the optional tensor might be there
+
+    def test_without_a_size_it_cannot_tell(self, definition: Definition) -> None:
+        with pytest.raises(AxisError):
+            call_bytes(definition, {"n": 3})
+
+    def test_what_was_packed_is_found_again(self, layout: CallLayout) -> None:
+        memory = torch.zeros(layout.input_bytes, dtype=torch.uint8)
+        layout.pack(VALUES, memory)
+        found = layout.input_tensors(memory)
+        assert {name: tensor.tolist() for name, tensor in found.items()} == {"x": [0.0, 1.0, 2.0], "at": [7, 8]}
+
+    def test_the_tensors_of_all_slots_at_once_share_their_memory(self, layout: CallLayout) -> None:
+        memory = torch.zeros(4, layout.input_bytes, dtype=torch.uint8)
+        everywhere = layout.input_tensors(memory)
+        assert {name: tuple(tensor.shape) for name, tensor in everywhere.items()} == {"x": (4, 3), "at": (4, 2)}
+        everywhere["at"][2] = torch.tensor([5, 6])
+        assert [layout.input_tensors(slot)["at"].tolist() for slot in memory] == [[0, 0], [0, 0], [5, 6], [0, 0]]
+
+    def test_outputs_are_found_likewise(self, layout: CallLayout) -> None:
+        memory = torch.zeros(4, layout.output_bytes, dtype=torch.uint8)
+        layout.output_tensors(memory[1])["total"].fill_(2.5)
+        everywhere = layout.output_tensors(memory)
+        assert everywhere["total"].tolist() == [0.0, 2.5, 0.0, 0.0]
+        assert everywhere["y"].shape == (4, 3)
+
+
+class TestSlots:
+    def test_a_loaded_set_is_in_its_slots_only(self, layout: CallLayout) -> None:
+        with Slots(layout, 4, CPU) as slots:
+            slots.load(slice(None), torch.full((layout.input_bytes,), 1, dtype=torch.uint8))
+            slots.load(2, torch.full((layout.input_bytes,), 2, dtype=torch.uint8))
+            assert [slot.unique().tolist() for slot in slots.inputs] == [[1], [1], [2], [1]]
+            assert slots.inputs.shape == (4, layout.input_bytes)
+
+    def test_every_slot_has_an_address_of_its_own(self, layout: CallLayout) -> None:
+        with Slots(layout, 4, CPU) as slots:
+            for memory in (slots.inputs, slots.outputs):
+                starts = [slot.data_ptr() for slot in memory]
+                assert all(b - a == memory.shape[1] for a, b in pairwise(starts))
+
+    def test_the_message_maps_the_same_memory(self, layout: CallLayout) -> None:
+        with Slots(layout, 3, CPU) as slots:
+            message = slots.message
+            assert (message.layout, message.slots) == (layout.wire, 3)
+            descriptors = [os.dup(descriptor) for descriptor in slots.descriptors]
+            theirs = [
+                Arena.attach(handle, descriptor, CPU)
+                for handle, descriptor in zip((message.inputs, message.outputs), descriptors, strict=True)
+            ]
+            slots.load(1, torch.full((layout.input_bytes,), 9, dtype=torch.uint8))
+            assert theirs[0].slots(3)[1].unique().tolist() == [9]
+            tensor_in(theirs[1].slots(3)[2], message.layout.outputs[1]).fill_(1.5)
+            assert layout.output_tensors(slots.outputs[2])["total"].item() == 1.5
+            for arena in theirs:
+                arena.close()
+
+    def test_slots_beside_others_share_their_inputs_and_never_their_outputs(self, layout: CallLayout) -> None:
+        with Slots(layout, 3, CPU) as first:
+            with Slots(layout, 3, CPU, first) as second:
+                assert second.inputs.data_ptr() == first.inputs.data_ptr()
+                assert second.message.inputs == first.message.inputs
+                assert second.descriptors[0] == first.descriptors[0]
+                assert second.outputs.data_ptr() != first.outputs.data_ptr()
+                assert second.descriptors[1] != first.descriptors[1]
+                first.poison(1)
+                second.poison(2)
+                assert (first.outputs.unique().tolist(), second.outputs.unique().tolist()) == ([1], [2])
+            os.fstat(first.descriptors[0])
+            first.load(0, torch.full((layout.input_bytes,), 5, dtype=torch.uint8))
+
+    def test_closing_leaves_nothing_open(self, layout: CallLayout) -> None:
+        before = set(os.listdir("/proc/self/fd"))
+        slots = Slots(layout, 3, CPU)
+        slots.close()
+        del slots
+        assert set(os.listdir("/proc/self/fd")) == before
+
+    @pytest.mark.parametrize("is_beside", [False, True])
+    def test_inputs_are_freed_if_they_are_its_own_when_there_is_no_room_for_outputs(
+        self, layout: CallLayout, monkeypatch: pytest.MonkeyPatch, is_beside: bool
+    ) -> None:
+        allocate = Arena.allocate
+
+        def only_inputs(size_bytes: int, device: torch.device) -> Arena:
+            if size_bytes == 3 * layout.output_bytes:
+                raise torch.OutOfMemoryError("full")
+            return allocate(size_bytes, device)
+
+        layout = attrs.evolve(layout, output_bytes=4096)
+        with Slots(layout, 3, CPU) as first:
+            before = set(os.listdir("/proc/self/fd"))
+            monkeypatch.setattr(Arena, "allocate", only_inputs)
+            with pytest.raises(torch.OutOfMemoryError):
+                Slots(layout, 3, CPU, first if is_beside else None)
+            assert set(os.listdir("/proc/self/fd")) == before
+            os.fstat(first.descriptors[0])
+
+
+class TestUnwritten:
+    def test_slots_with_nothing_but_poison_were_not_written(self, layout: CallLayout) -> None:
+        with Slots(layout, 4, CPU) as slots:
+            slots.poison(POISON)
+            assert slots.unwritten(4, POISON) == [0, 1, 2, 3]
+            layout.output_tensors(slots.outputs[1])["y"].zero_()
+            layout.output_tensors(slots.outputs[3])["total"].zero_()
+            assert slots.unwritten(4, POISON) == [0, 2]
+            assert slots.unwritten(2, POISON) == [0]
+
+    def test_one_byte_is_enough(self, layout: CallLayout) -> None:
+        with Slots(layout, 2, CPU) as slots:
+            slots.poison(POISON)
+            slots.outputs[0, -1] = 0
+            assert slots.unwritten(2, POISON) == [1]
+
+    def test_another_poison_is_something_written(self, layout: CallLayout) -> None:
+        with Slots(layout, 2, CPU) as slots:
+            slots.poison(0x5A)
+            assert slots.unwritten(2, POISON) == []
+
+    @pytest.mark.parametrize("shape", ["float32[n]", "float32[n,c3]"])
+    def test_outputs_without_elements_cannot_be_written(self, make_definition: Make, shape: str) -> None:
+        definition = make_definition({"x": "float32[n]"}, {"y": shape}, "def run(x): ...")
+        layout = layout_of(definition, {"n": 0}, {"x": torch.zeros(0)})
+        with Slots(layout, 2, CPU) as slots:
+            slots.poison(POISON)
+            assert slots.unwritten(2, POISON) == []
+
+    @pytest.mark.parametrize(
+        ("dtype", "size", "found"), [("int8", 3, []), ("int8", 4, [0, 1]), ("bfloat16", 2, [0, 1])]
+    )
+    def test_so_few_bytes_that_they_may_be_like_poison_by_chance_say_nothing(
+        self, make_definition: Make, dtype: str, size: int, found: list[int]
+    ) -> None:
+        definition = make_definition({"x": "float32[n]"}, {"y": f"{dtype}[n]"}, "def run(x): ...")
+        layout = layout_of(definition, {"n": size}, {"x": torch.zeros(size)})
+        with Slots(layout, 2, CPU) as slots:
+            slots.poison(POISON)
+            assert slots.unwritten(2, POISON) == found
+
+    def test_outputs_some_of_which_have_elements_can(self, make_definition: Make) -> None:
+        definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]", "z": "float32[]"}, "def run(x): ...")
+        layout = layout_of(definition, {"n": 0}, {"x": torch.zeros(0)})
+        with Slots(layout, 2, CPU) as slots:
+            slots.poison(POISON)
+            layout.output_tensors(slots.outputs[1])["z"].fill_(1)
+            assert slots.unwritten(2, POISON) == [0]

@@ -1,0 +1,404 @@
+"""Timing: stopwatches under a clock that moves only when a call says so, and what follows from samples."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+import attrs
+import pytest
+import torch
+from fib_bench.timing import (
+    Measurement,
+    StopRule,
+    TimedCall,
+    bracket_costs_ns,
+    flush_cost_ns,
+    measure,
+    median_interval,
+    stopwatch_for,
+)
+from fib_bench.timing.calls import Warmth, chain_for
+from fib_bench.timing.host import HostStopwatch
+from fib_bench.timing.kernels import kernels_of
+from fib_bench.timing.measurement import MIN_SAMPLES, relative_interval
+from fib_bench.timing.measuring import CHAINS
+from hypothesis import given
+from hypothesis import strategies as st
+
+CPU = torch.device("cpu")
+
+
+@attrs.define
+class FakeClock:
+    """A clock, calls that take as long as they are told, and what happened in which order."""
+
+    now_ns: int = 0
+    happened: list[str] = attrs.field(factory=list)
+
+    def call(self, name: str, *durations_ns: int) -> TimedCall:
+        """A call that takes these durations one after the other; the last one stays."""
+        left = list(durations_ns)
+
+        def invoke() -> str:
+            self.now_ns += left.pop(0) if len(left) > 1 else left[0]
+            self.happened.append(name)
+            return f"what {name} gave"
+
+        def collect(result: str) -> None:
+            self.now_ns += 1_000_000
+            self.happened.append(f"collect {result}")
+
+        def prepare() -> None:
+            self.now_ns += 1_000_000
+            self.happened.append(f"prepare {name}")
+
+        return TimedCall(invoke, collect, prepare)
+
+    def calls(self, names: str, duration_ns: int) -> list[TimedCall]:
+        """A call for each letter."""
+        return [self.call(name, duration_ns) for name in names]
+
+    def stopwatch(self, calls: Sequence[TimedCall]) -> HostStopwatch:
+        """A stopwatch that reads this clock."""
+        return HostStopwatch(calls, clock_ns=lambda: self.now_ns)
+
+    @property
+    def made(self) -> str:
+        """The letters of the calls made, in their order."""
+        return "".join(name for name in self.happened if len(name) == 1)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+class TestChains:
+    @given(st.floats(0, 1e6))
+    def test_the_longest_power_of_two_that_is_not_too_long(self, calls: float) -> None:
+        chain = chain_for(calls)
+        assert chain & (chain - 1) == 0
+        assert 1 <= chain <= max(calls, 1) < 2 * chain + 1
+
+    @pytest.mark.parametrize("device", CHAINS)
+    def test_calibration_knows_every_chain_that_can_be_chosen(self, device: str) -> None:
+        assert CHAINS[device] == tuple(1 << power for power in range(len(CHAINS[device])))
+
+    @pytest.mark.parametrize(
+        ("duration_ns", "calls", "chain"),
+        [
+            (1_000_000, 32, 1),
+            (50_000, 32, 1),
+            (49_999, 32, 2),
+            (20_000, 32, 2),  # three calls would do, which is no power of two
+            (5_000, 32, 8),
+            (500, 32, 32),
+            (0, 32, 32),
+            (500, 20, 16),
+            (500, 1, 1),
+        ],
+    )
+    def test_short_calls_are_chained_as_far_as_there_are_calls(
+        self, clock: FakeClock, duration_ns: int, calls: int, chain: int
+    ) -> None:
+        warmth = clock.stopwatch(clock.calls("a" * calls, duration_ns)).warm_up(3, 1.0)
+        assert warmth == Warmth("host", chain, float(duration_ns), float(duration_ns))
+
+    def test_a_chain_that_is_asked_for_is_taken(self, clock: FakeClock) -> None:
+        stopwatch = clock.stopwatch(clock.calls("abcd", 1_000_000))
+        assert stopwatch.warm_up(1, 1.0, 4).chain == 4
+        assert stopwatch.sample(1) == [4_000_000.0]
+
+
+class TestWarmUp:
+    def test_rotates_among_the_calls_and_collects_each(self, clock: FakeClock) -> None:
+        clock.stopwatch(clock.calls("ab", 100_000)).warm_up(3, 1.0)
+        assert clock.happened == [
+            "a", "collect what a gave", "b", "collect what b gave", "a", "collect what a gave",
+        ]  # fmt: skip
+
+    def test_ends_at_the_cap(self, clock: FakeClock) -> None:
+        clock.stopwatch(clock.calls("a", 200_000_000)).warm_up(50, 0.5)
+        assert clock.made == "aaa"
+
+    @pytest.mark.parametrize("runs", [0, 1, 50])
+    def test_makes_one_call_in_any_case(self, clock: FakeClock, runs: int) -> None:
+        warmth = clock.stopwatch(clock.calls("a", 60_000_000_000)).warm_up(runs, 0.1)
+        assert clock.made == "a"
+        assert warmth.call_ns == 6e10
+
+    def test_believes_the_last_calls_and_not_the_first(self, clock: FakeClock) -> None:
+        """The first one may compile; of the last three one may have been disturbed."""
+        call = clock.call("a", 900_000_000, 100, 5_000, 4_000, 9_000)
+        assert clock.stopwatch([call]).warm_up(5, 10.0).call_ns == 4_000
+
+
+class TestSample:
+    def test_each_chain_takes_the_next_calls(self, clock: FakeClock) -> None:
+        stopwatch = clock.stopwatch(clock.calls("abcdefgh", 10))
+        stopwatch.use_chain(2)
+        assert stopwatch.sample(3) == [20.0] * 3
+        assert clock.made == "abcdef"
+
+    def test_calls_are_prepared_and_collected_outside_the_clock_and_chain_by_chain(self, clock: FakeClock) -> None:
+        stopwatch = clock.stopwatch(clock.calls("abcd", 10))
+        stopwatch.use_chain(2)
+        assert stopwatch.sample(2) == [20.0, 20.0]
+        assert clock.happened == [
+            "prepare a", "prepare b", "a", "b", "collect what a gave", "collect what b gave",
+            "prepare c", "prepare d", "c", "d", "collect what c gave", "collect what d gave",
+        ]  # fmt: skip
+
+    def test_samples_are_those_of_single_chains(self, clock: FakeClock) -> None:
+        stopwatch = clock.stopwatch([clock.call("a", 10), clock.call("b", 70), clock.call("c", 30)])
+        assert stopwatch.sample(3) == [10.0, 70.0, 30.0]
+
+    def test_samples_start_with_the_first_call_each_time(self, clock: FakeClock) -> None:
+        stopwatch = clock.stopwatch(clock.calls("abc", 10))
+        stopwatch.sample(2)
+        stopwatch.sample(2)
+        assert clock.made == "abab"
+
+    @pytest.mark.parametrize("was_enabled", [True, False])
+    def test_the_garbage_collector_is_kept_out_and_put_back(self, was_enabled: bool) -> None:
+        seen: list[bool] = []
+        stopwatch = HostStopwatch([TimedCall(lambda: seen.append(gc.isenabled()))])
+        before = gc.isenabled()
+        try:
+            gc.enable() if was_enabled else gc.disable()
+            stopwatch.sample(1)
+            stopwatch.repeat(1, with_calls=True)
+            assert gc.isenabled() is was_enabled
+        finally:
+            gc.enable() if before else gc.disable()
+        assert seen == [False, False]
+
+
+class TestRepeat:
+    def test_makes_all_calls_in_their_order_and_collects_what_they_gave_last(self, clock: FakeClock) -> None:
+        clock.stopwatch(clock.calls("abc", 10)).repeat(2, with_calls=True)
+        collected = [f"collect what {name} gave" for name in "abc"]
+        assert clock.happened == ["prepare a", "prepare b", "prepare c", *"abcabc", *collected]
+
+    def test_without_calls_nothing_happens(self, clock: FakeClock) -> None:
+        clock.stopwatch(clock.calls("abc", 10)).repeat(2, with_calls=False)
+        assert clock.made == ""
+        assert not any(what.startswith("collect") for what in clock.happened)
+
+
+def coverage(count: int) -> float:
+    """How likely the true median lies in the interval, from the ranks of its ends and the binomial distribution.
+
+    It lies between the elements of ranks ``low`` and ``high`` if more than ``low`` and at most ``high`` samples
+    are below it, each with probability one half.
+    """
+    low, high = map(int, median_interval(range(count)))
+    return sum(math.comb(count, below) for below in range(low + 1, high + 1)) / 2**count
+
+
+class TestMedianInterval:
+    @pytest.mark.parametrize("count", [10, 20, 50, 100, 500, 1000])
+    def test_covers_the_median_in_95_of_100_cases_and_not_far_more(self, count: int) -> None:
+        assert 0.95 <= coverage(count) <= 0.95 + 0.6 / math.sqrt(count)
+
+    def test_covers_the_median_of_any_number_of_samples_above_five(self) -> None:
+        """The normal distribution stands for the binomial one, which costs a quarter of a percent here and there."""
+        assert min(map(coverage, range(6, 400))) >= 0.9475
+
+    @pytest.mark.parametrize("count", range(1, 6))
+    def test_of_few_samples_it_spans_them_all(self, count: int) -> None:
+        assert median_interval(range(count)) == (0, count - 1)
+
+    def test_holds_for_samples_of_a_lopsided_distribution(self) -> None:
+        draw = random.Random(0).expovariate
+        hits = 0
+        for _ in range(1000):
+            low, high = median_interval([draw(1.0) for _ in range(40)])
+            hits += low <= math.log(2) <= high
+        assert 940 <= hits <= 985
+
+    @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60), st.randoms(use_true_random=False))
+    def test_holds_the_median_and_does_not_depend_on_the_order(
+        self, samples: list[float], random: random.Random
+    ) -> None:
+        low, high = median_interval(samples)
+        assert low <= statistics.median(samples) <= high
+        assert {low, high} <= set(samples)
+        shuffled = samples.copy()
+        random.shuffle(shuffled)
+        assert median_interval(shuffled) == (low, high)
+
+    @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
+    def test_relative_to_the_median_it_does_not_depend_on_the_unit(self, samples: list[float]) -> None:
+        low, high = median_interval(samples)
+        half = (high - low) / 2 / statistics.median(samples)
+        assert relative_interval(samples) == pytest.approx(half)
+        assert relative_interval([8 * sample for sample in samples]) == pytest.approx(half)
+
+    def test_a_median_of_nothing_is_known_not_at_all(self) -> None:
+        assert relative_interval([0.0, 0.0, 1.0]) == math.inf
+
+
+class TestMeasurement:
+    def test_everything_is_derived_from_the_samples(self) -> None:
+        samples = tuple(float(1_000_000 + 10_000 * index) for index in range(100))
+        measurement = Measurement(samples_ns=samples[::-1], method="graph", chain=4, host_ns=5e6, overhead_ns=1234.5)
+        assert measurement.latency_ms == 1.495
+        assert measurement.interval_ms == (1.4, 1.6)
+        assert measurement.spread == pytest.approx(0.5 / 1.495)
+        assert measurement.to_extra() == {
+            "method": "graph",
+            "samples": 100,
+            "calls_per_sample": 4,
+            "interval_ms": [1.4, 1.6],
+            "spread": round(0.5 / 1.495, 5),
+            "host_latency_ms": 5.0,
+            "overhead_us": 1.2345,
+        }
+
+    def test_of_one_sample_interval_and_spread_are_known(self) -> None:
+        measurement = Measurement(samples_ns=(2e6,), method="host", chain=1, host_ns=2e6)
+        assert (measurement.latency_ms, measurement.interval_ms, measurement.spread) == (2.0, (2.0, 2.0), 0.0)
+
+
+NARROW, WIDE = (100.0, 100.0), (100.0, 200.0)
+
+
+def alternating(count: int, values: tuple[float, float]) -> list[float]:
+    return [values[index % 2] for index in range(count)]
+
+
+class TestStopRule:
+    RULE = StopRule(iterations=20, max_iterations=50, confidence=0.01, max_seconds=1.0, refine_seconds=0.5)
+
+    @pytest.mark.parametrize(
+        ("samples", "elapsed", "busy", "is_done"),
+        [
+            pytest.param(alternating(0, NARROW), 9.0, 9.0, False, id="no-sample"),
+            pytest.param(alternating(2, NARROW), 9.0, 9.0, False, id="too-few-even-after-the-cap"),
+            pytest.param(alternating(MIN_SAMPLES, NARROW), 1.0, 0.0, True, id="the-least-at-the-cap"),
+            pytest.param(alternating(3, NARROW), 0.99, 0.99, False, id="before-the-cap"),
+            pytest.param(alternating(19, NARROW), 0.5, 0.5, False, id="narrow-but-too-few"),
+            pytest.param(alternating(20, NARROW), 0.0, 0.0, True, id="enough-and-narrow"),
+            pytest.param(alternating(20, WIDE), 0.4, 0.4, False, id="enough-but-wide"),
+            pytest.param(alternating(20, WIDE), 0.6, 0.5, True, id="wide-and-refined-long-enough"),
+            pytest.param(alternating(49, WIDE), 0.9, 0.4, False, id="wide-and-time-left"),
+            pytest.param(alternating(50, WIDE), 0.0, 0.0, True, id="the-most"),
+            pytest.param(alternating(20, WIDE), 1.0, 0.0, True, id="wide-at-the-cap"),
+        ],
+    )
+    def test_states(self, samples: list[float], elapsed: float, busy: float, is_done: bool) -> None:
+        assert self.RULE.is_done(samples, elapsed, busy) is is_done
+
+    @given(st.lists(st.floats(1, 1e6), max_size=60), st.floats(0, 2), st.floats(0, 2))
+    def test_what_is_done_stays_done_as_time_passes(self, samples: list[float], elapsed: float, busy: float) -> None:
+        if self.RULE.is_done(samples, elapsed, busy):
+            assert self.RULE.is_done(samples, elapsed + 1, busy + 1)
+
+
+@attrs.define
+class Notebook:
+    """Writes to its inputs, and notes what it was given."""
+
+    seen: list[int] = attrs.field(factory=list)
+    others: set[tuple[object, ...]] = attrs.field(factory=set)
+
+    def __call__(self, x: torch.Tensor, *others: object) -> None:
+        self.seen.append(x.data_ptr())
+        self.others.add(others)
+        x.add_(1)
+
+
+class TestMeasure:
+    QUICK = StopRule(iterations=10, max_iterations=10, confidence=1.0, max_seconds=0.2, refine_seconds=math.inf)
+
+    def test_gives_a_latency_and_what_it_rests_on(self) -> None:
+        found = measure(lambda x, y: x @ y, (torch.ones(64, 64), torch.ones(64, 64)), rule=self.QUICK)
+        assert found.method == "host"
+        assert found.chain in CHAINS["cpu"]
+        assert len(found.samples_ns) >= 10
+        assert min(found.samples_ns) >= 0
+        assert found.latency_ms > 0
+        assert found.host_ns > 0
+        assert found.overhead_ns > 0
+
+    def test_leaves_the_arguments_alone_and_rotates_among_copies(self) -> None:
+        x, note = torch.zeros(1 << 20), Notebook()
+        measure(note, (x, 3, None), rule=self.QUICK)
+        assert not x.any()
+        assert x.data_ptr() not in note.seen
+        assert note.others == {(3, None)}
+        timed = note.seen[10:]  # behind the warm-up
+        assert len(set(timed)) == 16
+        assert timed[:16] == timed[-16:]
+        assert timed[:10] == note.seen[:10]
+
+    def test_large_arguments_are_copied_twice(self) -> None:
+        note = Notebook()
+        measure(note, (torch.zeros(1 << 25),), warmup_runs=1, rule=attrs.evolve(self.QUICK, max_seconds=0.01))
+        assert len(set(note.seen)) == 2
+
+    def test_what_the_clock_costs_is_subtracted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fib_bench.timing.measuring.bracket_costs_ns", lambda *_: (1e15,))
+        found = measure(lambda: None, rule=self.QUICK)
+        assert set(found.samples_ns) == {0.0}
+        assert found.overhead_ns == 1e15
+
+
+def test_on_the_host_longer_chains_cost_more_and_nothing_is_flushed() -> None:
+    costs = bracket_costs_ns(CPU, "host", (1, 32), 200)
+    assert 0 < costs[0] < costs[1]
+    assert flush_cost_ns(CPU) == 0.0
+    assert isinstance(stopwatch_for(CPU, []), HostStopwatch)
+
+
+def test_on_the_host_there_are_no_kernels_to_list() -> None:
+    assert kernels_of(lambda: pytest.fail("was called"), CPU) == ()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+class TestCuda:
+    DEVICE = torch.device("cuda", 0)
+
+    @pytest.mark.parametrize(
+        ("function", "may_capture", "method"),
+        [
+            pytest.param(lambda x: x * 2, True, "graph", id="graph"),
+            pytest.param(lambda x: x * 2, False, "queued", id="queued"),
+            pytest.param(lambda x: x.sum().item(), True, "sync", id="sync"),
+        ],
+    )
+    def test_a_function_is_timed_by_the_best_method_that_it_supports(
+        self, function: Callable[[torch.Tensor], object], may_capture: bool, method: str
+    ) -> None:
+        x = torch.ones(1 << 20, device=self.DEVICE)
+        calls = [TimedCall(lambda: function(x))] * 8
+        stopwatch = stopwatch_for(self.DEVICE, calls, may_capture=may_capture)
+        warmth = stopwatch.warm_up(3, 1.0)
+        assert warmth.method == method
+        assert warmth.chain in CHAINS["cuda"]
+        samples = stopwatch.sample(2)
+        assert len(samples) == 2
+        assert min(samples) > 0
+
+    def test_what_timed_calls_returned_is_collected(self) -> None:
+        inputs = [torch.full((1000,), float(index), device=self.DEVICE) for index in range(8)]
+        outputs = [torch.zeros_like(x) for x in inputs]
+        calls = [TimedCall(lambda x=x: x * 2, out.copy_) for x, out in zip(inputs, outputs, strict=True)]
+        stopwatch = stopwatch_for(self.DEVICE, calls)
+        chain = stopwatch.warm_up(3, 1.0).chain
+        for x in inputs:
+            x.add_(10.0)
+        stopwatch.sample(len(calls) // chain)
+        assert [out[0].item() for out in outputs] == [2 * (10 + index) for index in range(8)]
+
+    def test_what_the_clock_costs_does_not_show(self) -> None:
+        found = measure(lambda x: x.add_(1), (torch.zeros(1 << 26, device=self.DEVICE),), device=self.DEVICE)
+        assert found.method == "graph"
+        assert found.overhead_ns > 0
+        assert 0.02 < found.latency_ms < 5
