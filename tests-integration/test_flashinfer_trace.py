@@ -24,7 +24,6 @@ from fib_schema import (
     RandomInput,
     Solution,
     SourceFile,
-    Trace,
     TraceSet,
     Workload,
     evaluate_constraint,
@@ -215,17 +214,3 @@ def test_references_make_something_of_the_inputs(op_type: str) -> None:
         for name, output in zip(definition.outputs, outputs, strict=True):
             assert output.float().isfinite().all(), f"{definition.name}: {name}"
             assert output.float().abs().sum() > 0, f"{definition.name}: {name}"
-
-
-def test_sampling_is_refused_because_its_reference_is_random(tmp_path: Path) -> None:
-    definition = TraceSet.from_path(_data_set()).definitions["top_k_sampling_from_probs_v128256"]
-    spec = BuildSpec("python", ("cpu",), "k.py::run")
-    idle = Solution("idle", definition.name, "tests", spec, (SourceFile("k.py", "def run(*args): ...\n"),))
-    trace_set = TraceSet(tmp_path)
-    trace_set.add_definitions([definition])
-    trace_set.add_solutions([idle])
-    trace_set.add_traces([Trace(definition.name, _small_workload(definition))])
-    result = Benchmark(trace_set, BenchmarkConfig(num_trials=1, iterations=1)).run()
-    assert result.traces == ()
-    (failure,) = result.failures
-    assert "it gives other outputs when it is called again with the same inputs" in failure.reason

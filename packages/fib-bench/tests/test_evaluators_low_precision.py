@@ -11,8 +11,6 @@ from fib_bench.evaluators.formats import format_of
 from fib_bench.evaluators.low_precision import InSteps, LowPrecision
 from fib_bench.evaluators.protocol import Case, Verdict
 from fib_schema import Definition, Evaluation, RandomInput, Solution, Workload
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 Evaluate = Callable[..., list[Evaluation]]
 Make = Callable[..., Definition]
@@ -82,7 +80,7 @@ class TestOneFormat:
     @pytest.mark.parametrize(
         ("change", "said"),
         [
-            (lambda x: torch.zeros_like(x), "elements are wrong"),
+            (torch.zeros_like, "elements are wrong"),
             (lambda x: x * 1.1, "rounding steps away from zero"),
             (lambda x: x * 0.9, "rounding steps towards zero"),
             (lambda x: x * 0.75, "elements are wrong"),
@@ -141,18 +139,6 @@ class TestOneFormat:
         for value, insensitive in ((0.0, ("zeros",)), (1.0, ())):
             part = check_of(definition, {"y": torch.full((4, 8), value).to(dtype)}).parts["y"]
             assert part.insensitive_to == insensitive
-
-    @given(st.integers(0, 2**31 - 1))
-    @settings(max_examples=20, deadline=None)
-    def test_the_same_is_right(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        codes = torch.randint(0, 256, (3, 16), dtype=torch.uint8)
-        definition = Definition.__new__(Definition)
-        del definition
-        for dtype in FLOATS.values():
-            fmt = format_of(codes.view(dtype), "")
-            assert fmt is not None
-            assert (fmt.step(codes.view(dtype).double().nan_to_num()) > 0).all()
 
 
 def quantise(x: torch.Tensor, block: int, factor: float = 1.0) -> Tensors:
@@ -244,7 +230,7 @@ class TestScales:
         check = check_of(definition, expected)
         assert not check.compare(expected, expected).problems
         (problem,) = check.compare({"y": fp4_bytes(codes ^ 8).view(torch.float4_e2m1fn_x2)}, expected).problems
-        assert "at [15]: 6.0 instead of -6.0" in problem
+        assert "at [7]: -6.0 instead of 6.0" in problem
 
 
 REFERENCE = """
@@ -258,7 +244,7 @@ SOLUTIONS = {
     "bfloat16 products": ("y = x.float() @ w.float().T", "y = (x @ w.T).float()", True),
     "one scale for all": ("amax(dim=1, keepdim=True)", "amax().expand(len(y), 1)", False),
     "a scale that is too large": ("/ 448", "/ 224", False),
-    "no scale": ("scale = y", "scale = y * 0 + 448; _ = y", False),
+    "no scale": ("return (y / scale)", "scale = scale * 0 + 1; return (y / scale)", False),
     "cut off": ("(y / scale)", "(y / scale * 0.95)", False),
     "too few products": ("x.float() @", "x.float()[:, :-2] @", False),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
@@ -366,19 +365,31 @@ class TestModels:
 
 
 SOLUTIONS = {
-    "multinomial": "torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]",
+    "multinomial": "once(cut(probs, top_k, top_p))",
     "gumbel": "(cut(probs, top_k, top_p).log() - torch.empty_like(probs).exponential_().log()).argmax(-1)",
     "argmax": "probs.argmax(dim=-1)",
-    "uniform": "torch.multinomial((cut(probs, top_k, top_p) > 0).float(), 1)[:, 0]",
-    "no top-k": "torch.multinomial(cut(probs, 0 * top_k, top_p), 1)[:, 0]",
-    "no top-p": "torch.multinomial(cut(probs, top_k, 1 + 0 * top_p), 1)[:, 0]",
-    "seeded": "torch.multinomial(cut(probs, top_k, top_p), 1, generator=torch.Generator().manual_seed(0))[:, 0]",
-    "too cold": "torch.multinomial(cut(probs, top_k, top_p) ** 1.25, 1)[:, 0]",
-    "outside now and then": "torch.where(torch.rand(len(probs)) < 0.01, torch.randint(0, probs.shape[1], (len(probs),)), "
-    "torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0])",
-    "argmax when timed": "probs.argmax(dim=-1) if calls() > 300 else torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]",
+    "uniform": "once((cut(probs, top_k, top_p) > 0).float())",
+    "no top-k": "once(cut(probs, 0 * top_k, top_p))",
+    "no top-p": "once(cut(probs, top_k, 1 + 0 * top_p))",
+    "seeded": "once(cut(probs, top_k, top_p), generator=torch.Generator().manual_seed(0))",
+    "too cold": "once(cut(probs, top_k, top_p) ** 1.25)",
+    "outside now and then": "torch.where(now_and_then(probs), once(probs * 0 + 1), once(cut(probs, top_k, top_p)))",
+    "argmax when timed": "probs.argmax(dim=-1) if calls() > 300 else once(cut(probs, top_k, top_p))",
 }
-COUNT = "\ncount = 0\ndef calls():\n    global count\n    count += 1\n    return count\n"
+HELPERS = """
+count = 0
+
+def calls():
+    global count
+    count += 1
+    return count
+
+def now_and_then(probs):
+    return torch.rand(len(probs)) < 0.01
+
+def once(probs, **options):
+    return torch.multinomial(probs, 1, **options)[:, 0]
+"""
 
 
 class TestEvaluation:
@@ -390,7 +401,7 @@ class TestEvaluation:
         return evaluation
 
     def code(self, name: str) -> str:
-        return f"{FILTER}{COUNT}\ndef run(probs, top_k, top_p):\n    return {SOLUTIONS[name]}\n"
+        return f"{FILTER}{HELPERS}\ndef run(probs, top_k, top_p):\n    return {SOLUTIONS[name]}\n"
 
     @pytest.mark.parametrize("name", ["multinomial", "gumbel"])
     def test_right_samplers_pass(

@@ -426,7 +426,8 @@ def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(
 def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(
     judged: Callable[..., Evaluation], right_calls: int, said: str
 ) -> None:
-    code = f"calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls <= {right_calls} else x + x * 2\n"
+    code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n"
+    code += f"    return x * 2 if calls <= {right_calls} else x * 3\n"
     evaluation = judged(code)
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
     assert evaluation.log.startswith(said)

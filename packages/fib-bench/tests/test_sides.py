@@ -23,7 +23,8 @@ from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workl
 
 CPU = torch.device("cpu")
 LAYOUT = CallLayout(Layout((), ()), {}, {}, 256, 256)
-NOTHING_PREPARED: Any = None
+ITEM = InputSet("normal", torch.zeros(256, dtype=torch.uint8), torch.zeros(256, dtype=torch.uint8), {})
+PREPARED: Any = SimpleNamespace(bases=[ITEM], rounds=[ITEM], variants=[], varying={}, may_give=lambda _: True)
 UNTIMED_CALLS = 6
 """With the settings of `evaluate`: one on each of five input sets, and one to warm up."""
 
@@ -65,8 +66,8 @@ class TestTimedCallsAreVerified:
             """,
             dps=True,
         )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log == "32 of 32 timed calls wrote no outputs"
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
+        assert evaluation.log.endswith("\n32 of 32 timed calls wrote no outputs")
 
     @pytest.mark.parametrize("skipped", ["y[0] = 1", "y.zero_()", "y.copy_(x)"])
     def test_work_that_is_skipped_with_something_written_is_missed_too(self, judged: Judged, skipped: str) -> None:
@@ -88,6 +89,16 @@ class TestTimedCallsAreVerified:
         assert evaluation.log.startswith("timed calls: output 'y': ")
         assert evaluation.correctness is not None
 
+    def assert_kept(self, evaluation: Evaluation) -> None:
+        """Where planted inputs show it there is evidence for a trick; where fresh ones do, outputs are wrong."""
+        first, _, _ = evaluation.log.partition("\n")
+        if evaluation.status is EvaluationStatus.REWARD_HACK:
+            assert first.endswith("they were kept")
+        else:
+            assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert re.search(r"output 'y': \d+ of \d+ elements are wrong", evaluation.log)
+        assert evaluation.correctness is not None or evaluation.status is EvaluationStatus.REWARD_HACK
+
     def test_outputs_kept_by_the_address_of_the_input_are_stale(self, judged: Judged) -> None:
         evaluation = judged(
             """
@@ -99,8 +110,7 @@ class TestTimedCallsAreVerified:
             """,
             iterations=100,
         )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert re.search(r"output 'y': \d of 8 elements are wrong", evaluation.log)
+        self.assert_kept(evaluation)
 
     @pytest.mark.parametrize("n", [8, LARGE])
     def test_outputs_kept_by_the_address_and_checked_once_are_stale(self, judged: Judged, n: int) -> None:
@@ -121,8 +131,8 @@ class TestTimedCallsAreVerified:
             iterations=200,
             measure_seconds=0.5,
         )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith("timed calls: output 'y': ")
+        self.assert_kept(evaluation)
+        assert "timed calls: output 'y': " in evaluation.log
 
     def test_outputs_kept_by_a_few_of_the_values_belong_to_other_inputs(self, judged: Judged) -> None:
         evaluation = judged(
@@ -139,26 +149,8 @@ class TestTimedCallsAreVerified:
             measure_seconds=0.5,
             distributions=("normal",),  # the others have some of the same values
         )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith("timed calls: output 'y': ")
-
-    def test_outputs_kept_by_a_few_values_of_rescaled_inputs_are_never_used(self, judged: Judged) -> None:
-        evaluation = judged(
-            """
-            kept, again = {}, set()
-            def run(x):
-                key = tuple(x[:3].tolist())
-                if key in kept:
-                    again.add(key)
-                kept.setdefault(key, x * 2)
-                print(len(kept), len(again), end=";")
-                return kept[key]
-            """,
-        )
-        assert evaluation.status is EvaluationStatus.PASSED
-        kept, again = map(int, evaluation.log.split(";")[-2].split())
-        assert kept > 32
-        assert again <= 4  # planted inputs come again, and bring outputs of their own
+        self.assert_kept(evaluation)
+        assert "timed calls: output 'y': " in evaluation.log
 
     @pytest.mark.parametrize("n", [8, LARGE])
     def test_work_for_known_inputs_only_is_missed(self, judged: Judged, n: int) -> None:
@@ -214,7 +206,6 @@ class TestTimedCallsAreVerified:
         )
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
 
-    @pytest.mark.xfail(strict=True, reason="planted inputs come again, which other inputs do not")
     def test_planted_inputs_cannot_be_told_by_coming_again(self, judged: Judged) -> None:
         """It works honestly for a while, and then only for inputs that it has met before."""
         evaluation = judged(
@@ -259,7 +250,7 @@ class TestTimedCallsAreVerified:
 
     @pytest.mark.parametrize("n", [8, LARGE])
     def test_what_varies_is_the_same_for_nobody(self, judged: Judged, n: int) -> None:
-        """Over all timed calls, inputs come twice only where known outputs are planted."""
+        """Of all calls that are timed, no two have the same inputs."""
         evaluation = judged(
             """
             def run(x):
@@ -271,10 +262,8 @@ class TestTimedCallsAreVerified:
             measure_seconds=0.5,
         )
         assert evaluation.status is EvaluationStatus.PASSED
-        timed = evaluation.log.partition("...")[0].split()[UNTIMED_CALLS:-1]
-        times = {key: timed.count(key) for key in timed}
-        assert sum(count > 1 for count in times.values()) <= 4
-        assert len(times) > 100
+        timed = evaluation.log.split()[UNTIMED_CALLS : UNTIMED_CALLS + 100]  # before the judge's own clock runs
+        assert len(set(timed)) == len(timed) == 100
 
 
 REAL_MS = 3
@@ -339,7 +328,7 @@ Session.answer = answer
 """
 
     def assert_caught(self, evaluation: Evaluation) -> None:
-        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
         assert "the worker says that a call takes" in evaluation.log
         assert "by the judge's clock it takes" in evaluation.log
 
@@ -374,8 +363,8 @@ Session.answer = answer
 
     def test_samples_for_calls_that_were_not_made_are_caught(self, judged: Judged) -> None:
         evaluation = judged(BLIND + self.MADE_UP_SAMPLES + SLOW)
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log == "32 of 32 timed calls wrote no outputs"
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
+        assert evaluation.log.endswith("\n32 of 32 timed calls wrote no outputs")
 
     def test_a_chain_that_is_not_true_is_no_way_to_pass(self, judged: Judged) -> None:
         assert judged(BLIND + self.FALSE_CHAIN + SLOW).status is not EvaluationStatus.PASSED
@@ -504,6 +493,7 @@ class TestAudit:
         """Make a side whose worker claims one thing while another is true."""
         clock = FakeClock()
         monkeypatch.setattr("fib_bench.sides.time", clock)
+        monkeypatch.setattr(Side, "_synchronise", lambda _: None)
         monkeypatch.setattr("fib_bench.sides.Slots", lambda layout, count, *_: Slots(layout, count, CPU))
         calibration = Calibration({method: {1: 0.0} for method in ("graph", "queued")}, self.FLUSH_NS)
         on_device = attrs.evolve(conditions, device=torch.device("cuda", 0), calibration=calibration)
@@ -534,7 +524,7 @@ class TestAudit:
         self, make_side: MakeSide, claim_ns: float, true_ns: float, method: str, host_ns: float
     ) -> None:
         side = make_side(claim_ns, true_ns, method, host_ns)
-        assert side.audit(NOTHING_PREPARED) == pytest.approx(true_ns)
+        assert side.audit(PREPARED) == pytest.approx(true_ns)
 
     @pytest.mark.parametrize(
         ("claim_ns", "true_ns", "method", "host_ns"),
@@ -552,8 +542,8 @@ class TestAudit:
     ) -> None:
         side = make_side(claim_ns, true_ns, method, host_ns)
         with pytest.raises(Rejected) as caught:
-            side.audit(NOTHING_PREPARED)
-        assert caught.value.status is EvaluationStatus.RUNTIME_ERROR
+            side.audit(PREPARED)
+        assert caught.value.status is EvaluationStatus.REWARD_HACK
         assert f"a call takes {claim_ns / 1e3:.2f} us" in caught.value.message
         assert f"by the judge's clock it takes {true_ns / 1e3:.2f} us" in caught.value.message
 
@@ -561,38 +551,33 @@ class TestAudit:
         side = make_side(10_000, 10_000)
         worker, honest = side.worker, self.request_ns(10_000)
         worker.takes_ns = lambda request: honest(request) * (3 if len(worker.repeats) < 4 else 1)
-        assert side.audit(NOTHING_PREPARED) == pytest.approx(10_000)
+        assert side.audit(PREPARED) == pytest.approx(10_000)
 
-    def test_graphs_that_were_ruled_out_are_no_way_of_timing(
-        self, make_side: MakeSide, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_graphs_that_were_ruled_out_are_no_way_of_timing(self, make_side: MakeSide) -> None:
         """They would be given up a second time."""
-        monkeypatch.setattr(Side, "_synchronise", lambda _: None)
-        item = InputSet("normal", torch.zeros(256, dtype=torch.uint8), torch.zeros(256, dtype=torch.uint8), {})
-        prepared: Any = SimpleNamespace(bases=[item], varying={})
         side = make_side(1_000, 1_000)
-        side.warm_up(prepared, ResolvedEvalConfig(), may_capture=True)
+        side.warm_up(PREPARED, ResolvedEvalConfig(), may_capture=True)
         assert side.method == "graph"
         with pytest.raises(WorkerLost, match=r"answered a request to warm up with Warm\(method='graph'"):
-            side.warm_up(prepared, ResolvedEvalConfig(), may_capture=False)
+            side.warm_up(PREPARED, ResolvedEvalConfig(), may_capture=False)
 
-    @pytest.mark.xfail(strict=True, reason="a slope that is too small is no contradiction, and nothing is verified")
+    @pytest.mark.xfail(strict=True, reason="a slope that is too small is no contradiction")
     def test_calls_that_were_not_made_for_the_judges_clock_are_missed(self, make_side: MakeSide) -> None:
         side = make_side(1_000, 1_000)
         side.worker.takes_ns = lambda _: self.REQUEST_NS
         with pytest.raises(Rejected):
-            side.audit(NOTHING_PREPARED)
+            side.audit(PREPARED)
 
     @pytest.mark.xfail(strict=True, reason="how long the host takes is a claim of the same worker")
     def test_a_host_that_is_said_to_be_slow_covers_no_lie(self, make_side: MakeSide) -> None:
         side = make_side(1_000, 500_000, "queued", 1e9)
         with pytest.raises(Rejected):
-            side.audit(NOTHING_PREPARED)
+            side.audit(PREPARED)
 
     def test_long_calls_are_judged_by_the_fastest_of_the_passes_that_were_timed(self, make_side: MakeSide) -> None:
         side = make_side(6e6, 6e6)
         side._outside_ns = [50e6, 6.2e6, 9e6]
-        assert side.audit(NOTHING_PREPARED) == 6.2e6
+        assert side.audit(PREPARED) == 6.2e6
         assert side.worker.repeats == []
 
 

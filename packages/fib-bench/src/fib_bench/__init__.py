@@ -25,7 +25,14 @@ __all__ = [
 if TYPE_CHECKING:
     from .benchmark import Benchmark
     from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
-    from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, InvalidConfig, ReferenceFailed, UnsupportedDevice
+    from .errors import (
+        EvaluatorFailed,
+        EvaluatorUnusable,
+        InputError,
+        InvalidConfig,
+        ReferenceFailed,
+        UnsupportedDevice,
+    )
     from .inputs import make_inputs
 
 _HOMES = {

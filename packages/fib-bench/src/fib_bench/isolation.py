@@ -309,7 +309,16 @@ def _is_mapped(uid: int) -> bool:
 @cache
 def _closed_to(uid: int) -> str:
     """The first of the folders that a worker must read which a user cannot read; empty if all are open."""
-    return next((str(path) for path in _readable() if path.exists() and not _is_open_to(uid, path)), "")
+    return next((str(path) for path in _readable() if _is_there(path) and not _is_open_to(uid, path)), "")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path leads to something for this process."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True
 
 
 def _is_open_to(uid: int, path: Path) -> bool:
@@ -334,7 +343,7 @@ _COUNTED_BY_NAMESPACE = (5, 14)  # since then the processes of a user namespace 
 
 def most_tasks() -> int:
     """How many processes and threads a worker may have: enough for a compiler and some teams of threads per core."""
-    return 256 + 32 * (os.cpu_count() or 1)
+    return 512 + 32 * (os.cpu_count() or 1)
 
 
 def tasks_on_machine() -> int:
@@ -428,9 +437,9 @@ def _grants(place: Place) -> Iterator[tuple[Path, int]]:
     if place.premises.is_cuda:
         for path in Path("/dev").glob("nvidia*"):
             yield path, _USE
-        tasks = Path("/proc/self/task").resolve()
-        os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for what the system has in memory now
-        yield tasks, _READ | kernel.WRITE_FILE
+    tasks = Path("/proc/self/task").resolve()  # for the names of threads
+    os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for what the system holds in memory now
+    yield tasks, _READ | kernel.WRITE_FILE
     yield place.folder, _OWN
     yield place.cache, _OWN
 
@@ -449,12 +458,18 @@ def _without(path: Path, hidden: Iterable[Path]) -> list[Path]:
 def _readable() -> tuple[Path, ...]:
     """The system's folders, the Python environment and the compilers: what every worker reads."""
     found = [Path(path) for path in _SYSTEM]
-    home = Path.home()
     for path in dict.fromkeys(_of_python() + _of_environment() + _of_compilers()):
-        is_broad = home.is_relative_to(path)  # who has put all of it on a path did not mean that
-        if path.exists() and not is_broad and not any(path.is_relative_to(other) for other in found):
+        if _is_there(path) and not _is_home(path) and not any(path.is_relative_to(other) for other in found):
             found.append(path)
     return tuple(found)
+
+
+def _is_home(path: Path) -> bool:
+    """Whether a folder is or holds the user's home: who has put all of it on a path did not mean that."""
+    try:
+        return Path.home().is_relative_to(path)
+    except RuntimeError:
+        return path == Path("/")  # the user has no home
 
 
 def _of_python() -> list[Path]:
@@ -481,7 +496,8 @@ def _of_compilers() -> list[Path]:
 def _no_privileges(worker: _Worker) -> frozenset[Threat]:
     """No capabilities, and none to be had by starting a program."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    kernel.keep_capabilities(_kept_capabilities(worker.place, os.getuid()))
+    is_bounded = "own files" in worker.held
+    kernel.keep_capabilities(_kept_capabilities(worker.place, os.getuid()) if is_bounded else ())
     return frozenset({Threat.PRIVILEGES})
 
 

@@ -69,7 +69,7 @@ _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs doe
 _REQUEST_NS = 1e6  # a request with its answer, on a busy machine
 _COLLECT_NS = 30_000.0  # checking what a call returned
 _COPY_BYTES_PER_NS = 1.0  # and copying it, and before that revealing the inputs
-_TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 5.0, 20.0  # for calls on the same inputs: while cheap, and in any case
+_TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
 _REST_SECONDS, _SPIN_SECONDS, _BUSY_SECONDS = 0.05, 0.3, 0.1
 _BUSY_SHARE = 0.5
@@ -500,7 +500,7 @@ class Side:
             try:
                 self.compare(item, after[slot], "timed calls")
                 self._check_inputs(slot, item)
-                if item.check.trials:
+                if item.check.trials and item in prepared.variants:  # which are kept anyway
                     self._observed.append(item.observe(self.layout, after[slot]))
             except Rejected as error:
                 others = (*prepared.rounds, *prepared.variants)

@@ -47,6 +47,7 @@ def scores_for(
     """
     for tensor in candidates:
         values = tensor.reshape(-1, tensor.shape[-1])
+        values = values.float() if values.itemsize == 1 else values  # not every device can pick these
         if len(values) != len(chosen) or chosen.numel() == 0 or values.shape[1] <= chosen.shape[1]:
             continue
         for length in (None, *(n for n in lengths if n.numel() == len(values))):
@@ -170,10 +171,8 @@ def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -
     is_real = expected >= 0
     padded = torch.where(is_real, found < 0, found != expected)
     outside = torch.zeros_like(is_real) if scores is None else found >= scores.values.shape[1]
-    if scores is None:
-        strange = is_real & ~padded & ~_is_member(found, expected)
-    else:
-        strange = scores.differ(found, expected)
+    is_member = _is_member(found, expected)
+    strange = is_real & ~padded & ~is_member if scores is None else scores.differ(found, expected)
     twice = (_repeats(found) - _repeats(expected)).clamp(min=0)
     by_row = strange.sum(dim=1)
     most, row = by_row.max(dim=0)

@@ -15,11 +15,11 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import DISTRIBUTIONS, ResolvedEvalConfig
+from ..config import ResolvedEvalConfig
 from ..correctness import Comparison
 from .default import default_parts
 from .protocol import Case, EachOutput, Evaluator, Part
-from .scaled import ScaledPart, scaled_part, with_blind_spots
+from .scaled import ScaledPart, scaled_part, typical_inputs, with_blind_spots
 from .tally import Piece, comparison_of, pieces, row_of
 
 MATCHED_RATIO = 0.95
@@ -55,7 +55,7 @@ class MixtureOfExperts(Evaluator):
         """A matched ratio of 0.95; and no inputs that are ties throughout."""
         if config.required_matched_ratio is None:
             config = attrs.evolve(config, required_matched_ratio=MATCHED_RATIO)
-        return attrs.evolve(config, distributions=("normal",)) if config.distributions == DISTRIBUTIONS else config
+        return typical_inputs(config)
 
     def check(self, case: Case) -> EachOutput:
         """Floating matrices by rows, everything else as ever."""

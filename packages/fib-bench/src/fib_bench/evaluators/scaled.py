@@ -15,7 +15,7 @@ import attrs
 import torch
 
 from .._elements import dtype_name, element_count, is_float4
-from ..config import ResolvedEvalConfig
+from ..config import DISTRIBUTIONS, ResolvedEvalConfig
 from ..correctness import Comparison, Extent, measure_extent
 from ..inputs import Value
 from .tally import Piece, comparison_of, pieces, row_of
@@ -105,6 +105,11 @@ def scaled_part(
         limit=math.inf if math.isinf(config.error_cap) else config.error_cap * extent.largest,
         required_matched_ratio=config.required_matched_ratio,
     )
+
+
+def typical_inputs(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
+    """The settings without distributions in which everything is tiny, huge or equal, unless they ask for them."""
+    return attrs.evolve(config, distributions=("normal",)) if config.distributions == DISTRIBUTIONS else config
 
 
 def row_scales(tensor: torch.Tensor, width: int) -> torch.Tensor:

@@ -18,7 +18,7 @@ from ..sensitivity import examine
 from .protocol import Case, EachOutput, Evaluator, Part
 from .scaled import scaled_part, with_blind_spots
 
-_OP_TYPES = ("dsa", "nsa", "sparse", "block_sparse", "native_sparse")
+_OP_TYPES = re.compile(r"(dsa|nsa|moba)(_|$)|.*sparse.*(att|mla|mha|gqa|mqa)|.*(att|mla|mha|gqa|mqa).*sparse")
 _CHOSEN_KEYS = re.compile(r"sparse_(indices|index)|topk_(indices|index|idx)|block_(mask|indices|index)|selected_\w+")
 _LSE = re.compile(r".*(lse|logsumexp|log_sum_exp).*", re.IGNORECASE)
 _LSE_SHARE = 0.1
@@ -34,7 +34,7 @@ class SparseAttention(Evaluator):
         """To ops that say they are sparse, and to attention with keys that were chosen for it."""
         if not all(spec.shape is not None and "float" in spec.dtype for spec in definition.outputs.values()):
             return False
-        is_named = definition.op_type.startswith(_OP_TYPES)
+        is_named = _OP_TYPES.match(definition.op_type) is not None
         is_tagged = any(tag.startswith("sparse:") for tag in definition.tags)
         has_choice = any(_CHOSEN_KEYS.fullmatch(name) for name in definition.inputs)
         is_attention = bool(re.search("att(entio)?n", f"{definition.op_type} {definition.name}"))

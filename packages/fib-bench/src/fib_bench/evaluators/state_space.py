@@ -15,9 +15,10 @@ import attrs
 import torch
 from fib_schema import Definition
 
+from ..config import ResolvedEvalConfig
 from ..inputs import Value
 from .protocol import Case, EachOutput, Evaluator
-from .scaled import ScaledPart, row_scales, scaled_part, with_blind_spots
+from .scaled import ScaledPart, row_scales, scaled_part, typical_inputs, with_blind_spots
 
 _OP_TYPES = (
     "gdn", "gated_delta", "delta_", "deltanet", "kda", "mamba", "ssm", "ssu", "ssd", "selective_s", "state_space",
@@ -41,6 +42,10 @@ class StateSpace(Evaluator):
             return False
         takes, gives = (any(map(_STATE.fullmatch, names)) for names in (definition.inputs, definition.outputs))
         return definition.op_type.startswith(_OP_TYPES) or (takes and gives)
+
+    def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
+        """No inputs with which recurrences overflow."""
+        return typical_inputs(config)
 
     def check(self, case: Case) -> EachOutput:
         """A check of every output."""

@@ -485,14 +485,14 @@ class Worker:
 
     def _end_in_words(self) -> str:
         ended = self._server.exit_of(self.pid)
+        if ended is not None and ended.reason:
+            return ended.reason
         if self._reason_to_kill is not None:
             return self._reason_to_kill
         if self._is_orphaned:
             return "the worker server died under this worker"
         if ended is None:
             return "the worker is gone"
-        if ended.reason:
-            return ended.reason
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals

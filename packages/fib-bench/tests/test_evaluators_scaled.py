@@ -1,0 +1,464 @@
+"""Experts, sparse attention and recurrences: rows by their scale, ties, states, and whole evaluations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import attrs
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig
+from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart, tied_rows
+from fib_bench.evaluators.protocol import Case, Check, Evaluator
+from fib_bench.evaluators.scaled import ScaledPart, scaled_part
+from fib_bench.evaluators.sparse_attention import SparseAttention
+from fib_bench.evaluators.state_space import StateSpace
+from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Evaluate = Callable[..., list[Evaluation]]
+Make = Callable[..., Definition]
+MakeSolution = Callable[..., Solution]
+Tensors = Mapping[str, torch.Tensor]
+
+
+def check_of(
+    evaluator: Evaluator,
+    definition: Definition,
+    inputs: Mapping[str, object],
+    expected: Tensors,
+    config: ResolvedEvalConfig | None = None,
+) -> Check:
+    config = evaluator.settings(config or ResolvedEvalConfig())
+    return evaluator.check(Case(definition=definition, inputs=inputs, expected=expected, config=config))  # type: ignore[arg-type]
+
+
+def problems(check: Check, found: Tensors, expected: Tensors) -> tuple[str, ...]:
+    return check.compare({**expected, **found}, expected).problems
+
+
+class TestScaledPart:
+    def test_each_row_has_its_own_tolerance(self) -> None:
+        expected = torch.tensor([[100.0, 1.0, -3.0], [0.1, 0.001, -0.003]])
+        part = scaled_part("y", expected, ResolvedEvalConfig())
+        assert part.atol.tolist() == pytest.approx([1.0, 0.001])
+        assert part.compare(expected + torch.tensor([[0.9], [0.0009]]), expected).wrong == 0
+        assert part.compare(expected + torch.tensor([[1.1], [0.0]]), expected).wrong == 3
+        assert part.compare(expected + torch.tensor([[0.0], [0.0011]]), expected).wrong == 3
+
+    def test_rows_of_zeros_must_be_zeros(self) -> None:
+        expected = torch.zeros(2, 4)
+        part = scaled_part("y", expected, ResolvedEvalConfig())
+        assert part.compare(expected + 1e-42, expected).wrong == 0
+        assert part.compare(expected + 1e-30, expected).wrong == 8
+
+    def test_an_atol_counts_if_it_is_larger_than_the_default(self) -> None:
+        expected = torch.ones(2, 4)
+        for atol, in_force in ((1e-5, 0.01), (0.01, 0.01), (0.5, 0.5)):
+            assert scaled_part("y", expected, ResolvedEvalConfig(atol=atol)).atol.tolist() == pytest.approx(
+                [in_force] * 2
+            )
+
+    @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+    def test_what_is_not_finite_must_be_the_same(self, odd: float) -> None:
+        expected = torch.tensor([[1.0, odd, 3.0], [1.0, 2.0, 3.0]])
+        part = scaled_part("y", expected, ResolvedEvalConfig())
+        assert part.compare(expected.clone(), expected).wrong == 0
+        assert part.compare(expected.nan_to_num(0.0, 0.0, 0.0), expected).wrong == 1
+        found = expected.clone()
+        found[1, 1] = odd
+        comparison = part.compare(found, expected)
+        assert comparison.wrong == 1
+        assert "at [1, 1]" in comparison.worst
+        assert not part.is_right(comparison)
+
+    @given(st.integers(0, 2**20), st.integers(1, 40), st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
+    @settings(max_examples=30, deadline=None)
+    def test_rounding_to_its_own_dtype_is_right_at_any_scale(self, seed: int, width: int, dtype: torch.dtype) -> None:
+        torch.manual_seed(seed)
+        exact = torch.randn(7, width, dtype=torch.float64) * 10 ** (2 * torch.randn(7, 1, dtype=torch.float64)).clamp(
+            -3, 3
+        )
+        expected = exact.to(dtype)
+        part = scaled_part("y", expected, ResolvedEvalConfig())
+        neighbour = (exact * (1 + torch.finfo(dtype).eps / 2)).to(dtype)
+        assert part.is_right(part.compare(neighbour, expected))
+        assert width < 2 or not part.is_right(part.compare(expected * 1.2, expected))
+
+
+class TestExperts:
+    TOKENS, EXPERTS, WIDTH = 200, 16, 64
+
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        inputs = {"routing_logits": "bfloat16[n,e]", "hidden_states": "bfloat16[n,h]"}
+        return make_definition(
+            inputs, {"output": "bfloat16[n,h]"}, "def run(*x): ...\n", op_type="moe", constants={"top_k": 4}
+        )
+
+    @pytest.fixture
+    def expected(self) -> Tensors:
+        torch.manual_seed(0)
+        return {"output": (torch.randn(self.TOKENS, self.WIDTH) * 10 ** torch.randn(self.TOKENS, 1)).bfloat16()}
+
+    @pytest.fixture
+    def logits(self) -> torch.Tensor:
+        torch.manual_seed(1)
+        values = torch.rand(self.TOKENS, self.EXPERTS).argsort(dim=1).bfloat16()  # no two alike
+        values[:20] = values[:20].clamp(max=11.0)  # the fourth and the fifth are
+        return values
+
+    def check(self, definition: Definition, logits: torch.Tensor, expected: Tensors, **fields: object) -> Check:
+        config = ResolvedEvalConfig(**fields)  # type: ignore[arg-type]
+        return check_of(MixtureOfExperts(), definition, {"routing_logits": logits}, expected, config)
+
+    def test_rows_with_ties_are_found(self, definition: Definition, logits: torch.Tensor, expected: Tensors) -> None:
+        case = Case(
+            definition=definition, inputs={"routing_logits": logits}, expected=expected, config=ResolvedEvalConfig()
+        )
+        tied = tied_rows(case)
+        assert tied is not None
+        assert tied.nonzero()[:, 0].tolist() == list(range(20))
+        named = attrs.evolve(
+            definition, name="moe_topk4_e16", axes={k: v for k, v in definition.axes.items() if k != "top_k"}
+        )
+        assert tied_rows(attrs.evolve(case, definition=named)) is not None
+        assert tied_rows(attrs.evolve(case, inputs={})) is None
+
+    def test_other_experts_are_right_only_where_there_is_a_tie(
+        self, definition: Definition, logits: torch.Tensor, expected: Tensors
+    ) -> None:
+        check = self.check(definition, logits, expected)
+        part = check.parts["output"]
+        assert isinstance(part, RowsPart)
+        assert part.to_extra()["rows_with_ties"] == 20
+        found = expected["output"].clone()
+        found[:20] = found[:20].flip(1)
+        assert not problems(check, {"output": found}, expected)
+        found[:20] *= 100
+        assert problems(check, {"output": found}, expected)
+        found = expected["output"].clone()
+        found[50:55] = found[50:55].flip(1)
+        (problem,) = problems(check, {"output": found}, expected)
+        assert "most of the row in 5 of 200 rows" in problem
+        found[51:55] = expected["output"][51:55]  # one row is forgiven
+        assert not problems(check, {"output": found}, expected)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            torch.zeros_like,
+            lambda y: y * 1.1,
+            lambda y: y.roll(1, 0),
+            lambda y: torch.where(torch.arange(len(y))[:, None] % 30 == 29, 0.0, y),
+            lambda y: torch.where(torch.rand_like(y) < 0.1, 0.0, y),
+            lambda y: torch.where(torch.arange(y.numel()).view_as(y) == 9000, y.abs().max() * 3, y),
+            lambda y: torch.where(torch.arange(y.numel()).view_as(y) == 9000, math.nan, y),
+        ],
+        ids=["zeros", "scaled", "other rows", "skipped tokens", "holes", "outlier", "NaN"],
+    )
+    def test_wrong_outputs_are_told(
+        self,
+        definition: Definition,
+        logits: torch.Tensor,
+        expected: Tensors,
+        change: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        found = change(expected["output"].float()).bfloat16()
+        assert problems(self.check(definition, logits, expected), {"output": found}, expected)
+
+    def test_rounded_activations_are_right_where_experts_are_quantised(
+        self, definition: Definition, logits: torch.Tensor, expected: Tensors
+    ) -> None:
+        scales = expected["output"].float().abs().amax(dim=1, keepdim=True)
+        found = {
+            "output": (expected["output"].float() + 0.008 * scales * torch.randn(expected["output"].shape)).bfloat16()
+        }
+        assert problems(self.check(definition, logits, expected), found, expected)
+        quantised = attrs.evolve(definition, tags=("quantization:float8_e4m3fn",))
+        assert not problems(self.check(quantised, logits, expected), found, expected)
+        assert problems(self.check(quantised, logits, expected, rtol=1e-3), found, expected)
+
+
+MOE = """
+import torch
+def run(routing_logits, hidden_states, w1, w2):
+    top, chosen = routing_logits.float().topk(2)
+    weights = top.softmax(-1)
+    output = torch.zeros_like(hidden_states, dtype=torch.float32)
+    for expert in range(w1.shape[0]):
+        token, place = (chosen == expert).nonzero(as_tuple=True)
+        a, b = (hidden_states[token].float() @ w1[expert].float().T).chunk(2, -1)
+        part = (torch.nn.functional.silu(a) * b) @ w2[expert].float().T
+        output.index_add_(0, token, part * weights[token, place, None])
+    return output.to(hidden_states.dtype)
+"""
+MOE_SOLUTIONS = {
+    "all experts at once": (
+        "    output = torch.zeros_like(hidden_states, dtype=torch.float32)\n",
+        "    gate = torch.zeros(routing_logits.shape).scatter(1, chosen, weights)\n"
+        "    a, b = torch.einsum('nh,ekh->nek', hidden_states.float(), w1.float()).chunk(2, -1)\n"
+        "    parts = torch.einsum('nek,ehk->neh', torch.nn.functional.silu(a) * b, w2.float())\n"
+        "    return (parts * gate[..., None]).sum(1).to(hidden_states.dtype)\n",
+        True,
+    ),
+    "ties the other way": (
+        "routing_logits.float().topk(2)",
+        "(routing_logits.float() + 1e-4 * torch.arange(8)).topk(2)",
+        True,
+    ),
+    "one expert": ("weights = top.softmax(-1)", "weights = torch.tensor([1.0, 0.0]).expand(len(top), 2)", False),
+    "equal weights": ("weights = top.softmax(-1)", "weights = top * 0 + 0.5", False),
+    "an expert less": ("range(w1.shape[0])", "range(w1.shape[0] - 1)", False),
+    "gate and value exchanged": ("silu(a) * b", "silu(b) * a", False),
+    "no gate": ("torch.nn.functional.silu(a) * b", "a * b", False),
+}
+
+
+@pytest.mark.parametrize("name", MOE_SOLUTIONS)
+def test_experts_are_judged(evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, name: str) -> None:
+    definition = make_definition(
+        {
+            "routing_logits": "bfloat16[n,8]",
+            "hidden_states": "bfloat16[n,32]",
+            "w1": "bfloat16[8,64,32]",
+            "w2": "bfloat16[8,32,32]",
+        },
+        {"output": "bfloat16[n,32]"},
+        MOE,
+        op_type="moe",
+        constants={"top_k": 2},
+    )
+    old, new, is_right = MOE_SOLUTIONS[name]
+    assert old in MOE
+    workloads = [Workload({"n": 96}, {name: RandomInput() for name in definition.inputs}, "w")]
+    solution = make_solution(MOE.replace(old, new), definition="made")
+    (evaluation,) = evaluate(solution, definition=definition, workloads=workloads)
+    assert evaluation.status == ("PASSED" if is_right else "INCORRECT_NUMERICAL"), evaluation.log
+    assert evaluation.extra is not None
+    assert evaluation.extra["evaluator"] == "moe"
+
+
+ATTENTION = """
+import math, torch
+def run(q, kv, sparse_indices, sm_scale):
+    output = torch.zeros_like(q)
+    lse = torch.full(q.shape[:2], -math.inf)
+    for t, row in enumerate(sparse_indices):
+        keys = kv[row[row != -1].long()].float()
+        if len(keys):
+            logits = q[t].float() @ keys.T * sm_scale
+            lse[t] = logits.logsumexp(-1) / math.log(2)
+            output[t] = (logits.softmax(-1) @ keys).to(q.dtype)
+    return output, lse
+"""
+ATTENTION_SOLUTIONS = {
+    "bfloat16 probabilities": ("logits.softmax(-1) @ keys", "logits.softmax(-1).bfloat16().float() @ keys", True),
+    "natural logarithm": (" / math.log(2)", "", False),
+    "padding is a key": ("row[row != -1]", "row", False),
+    "half of the keys": ("row[row != -1]", "row[row != -1][::2]", False),
+    "the last key is missing": ("row[row != -1]", "row[row != -1][:-1]", False),
+    "no scale": (" * sm_scale", "", False),
+    "empty rows are NaN": ("torch.zeros_like(q)", "torch.full_like(q, math.nan)", False),
+    "zeros for lse": ("torch.full(q.shape[:2], -math.inf)", "torch.zeros(q.shape[:2])", False),
+    "lse a little off": (" / math.log(2)", " / math.log(2) + 0.03", False),
+}
+
+
+SPECS = {"q": "bfloat16[n,4,64]", "kv": "bfloat16[p,64]", "sparse_indices": "int32[n,k]", "sm_scale": "float32"}
+OUTPUTS = {"output": "bfloat16[n,4,64]", "lse": "float32[n,4]"}
+
+
+class TestSparseAttention:
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        return make_definition(SPECS, OUTPUTS, ATTENTION, op_type="dsa_paged")
+
+    @pytest.fixture
+    def inputs(self) -> Mapping[str, object]:
+        """Rows of many keys, of few and of none."""
+        torch.manual_seed(0)
+        indices = torch.stack([torch.randperm(4096)[:2048] for _ in range(4)])
+        indices[1, 5:] = -1
+        indices[2] = -1
+        kv = torch.randn(4096, 64).bfloat16()
+        return {"q": torch.randn(4, 4, 64).bfloat16(), "kv": kv, "sparse_indices": indices.int(), "sm_scale": 0.125}
+
+    def run(self, code: str, inputs: Mapping[str, object]) -> Tensors:
+        names: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {}
+        exec(code, names)
+        return dict(zip(("output", "lse"), names["run"](*inputs.values()), strict=True))
+
+    @pytest.mark.parametrize("name", ATTENTION_SOLUTIONS)
+    def test_rows_are_judged_by_their_scale(
+        self, definition: Definition, inputs: Mapping[str, object], name: str
+    ) -> None:
+        old, new, is_right = ATTENTION_SOLUTIONS[name]
+        assert old in ATTENTION
+        expected = self.run(ATTENTION, inputs)
+        check = check_of(SparseAttention(), definition, inputs, expected)
+        found = problems(check, self.run(ATTENTION.replace(old, new), inputs), expected)
+        assert bool(found) != is_right, found
+
+    def test_rows_without_keys_have_what_the_reference_gives_them(
+        self, definition: Definition, inputs: Mapping[str, object]
+    ) -> None:
+        code = ATTENTION.replace("torch.zeros_like(q)", "torch.full_like(q, math.nan)")
+        expected = self.run(code, inputs)
+        check = check_of(SparseAttention(), definition, inputs, expected)
+        assert not problems(check, expected, expected)
+        assert problems(check, self.run(ATTENTION, inputs), expected)
+
+    def test_the_tolerance_of_a_row_is_a_share_of_its_largest_element(
+        self, definition: Definition, inputs: Mapping[str, object]
+    ) -> None:
+        expected = self.run(ATTENTION, inputs)
+        part = check_of(SparseAttention(), definition, inputs, expected).parts["output"]
+        assert isinstance(part, ScaledPart)
+        assert float(part.atol[4:8].min()) > 3 * float(part.atol[:4].max()) > 0  # five keys, two thousand
+        assert part.insensitive_to == ()
+
+    def test_end_to_end(self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution) -> None:
+        inputs = {
+            "q": RandomInput(),
+            "kv": RandomInput(),
+            "sparse_indices": RandomInput(),
+            "sm_scale": ScalarInput(0.125),
+        }
+        definition = make_definition(
+            {**SPECS, "kv": "bfloat16[num_pages,64]"}, OUTPUTS, ATTENTION, op_type="dsa_paged"
+        )  # the rule for indices asks how many pages there are
+        old, new, _ = ATTENTION_SOLUTIONS["half of the keys"]
+        codes = {"good": ATTENTION, "bad": ATTENTION.replace(old, new)}
+        solutions = [make_solution(code, name=name, definition="made") for name, code in codes.items()]
+        workloads = [Workload({"n": 6, "num_pages": 100, "k": 128}, inputs, "w")]
+        good, bad = evaluate(*solutions, definition=definition, workloads=workloads)
+        assert (good.status, bad.status) == ("PASSED", "INCORRECT_NUMERICAL"), good.log + bad.log
+        assert good.extra is not None
+        assert good.extra["evaluator"] == "sparse_attention"
+
+
+DELTA = """
+import torch
+def run(q, k, v, state, g, beta):
+    old = state.float() * g[..., None, None].exp()
+    seen = torch.einsum("nhvk,nhk->nhv", old, k.float())
+    new = old + torch.einsum("nhv,nhk->nhvk", (v.float() - seen) * beta[..., None], k.float())
+    return torch.einsum("nhvk,nhk->nhv", new, q.float()).to(q.dtype), new.to(state.dtype)
+"""
+DELTA_SOLUTIONS = {
+    "other order": (
+        "(v.float() - seen) * beta[..., None], k.float()",
+        "v.float() - seen, k.float() * beta[..., None]",
+        True,
+    ),
+    "state in bfloat16": ("return", "new = new.bfloat16().float(); return", True),
+    "the old state": ("new.to(state.dtype)", "state", False),
+    "state without decay": ("new.to(state.dtype)", "(new - old + state).to(state.dtype)", False),
+    "state without update": ("new.to(state.dtype)", "old.to(state.dtype)", False),
+    "no state": ("new.to(state.dtype)", "torch.zeros_like(state)", False),
+    "output of the old state": ('"nhvk,nhk->nhv", new', '"nhvk,nhk->nhv", old', False),
+    "no delta": ("v.float() - seen", "v.float()", False),
+    "another state's": ("new.to(state.dtype)", "new.to(state.dtype).roll(1, 1)", False),
+}
+
+
+class TestStates:
+    @pytest.fixture
+    def definition(self, make_definition: Make) -> Definition:
+        heads = "bfloat16[n,2,16]"
+        return make_definition(
+            {
+                "q": heads,
+                "k": heads,
+                "v": heads,
+                "state": "float32[n,2,16,16]",
+                "g": "float32[n,2]",
+                "beta": "float32[n,2]",
+            },
+            {"output": heads, "new_state": "float32[n,2,16,16]"},
+            DELTA,
+            op_type="gated_delta_rule",
+        )
+
+    def inputs(self, *, decay: float = 0.3, beta: float = 0.5, dtype: torch.dtype = torch.float32) -> Tensors:
+        torch.manual_seed(0)
+        q, k, v = (torch.randn(8, 2, 16) for _ in range(3))
+        state = torch.randn(8, 2, 16, 16) * 10 ** torch.randn(8, 2, 1, 1)
+        keys = torch.nn.functional.normalize(k, dim=-1)
+        return {
+            "q": q.bfloat16(), "k": keys.bfloat16(), "v": v.bfloat16(), "state": state.to(dtype),
+            "g": torch.full((8, 2), -decay), "beta": torch.full((8, 2), beta),
+        }  # fmt: skip
+
+    def run(self, inputs: Tensors, code: str = DELTA) -> Tensors:
+        names: dict[str, Callable[..., tuple[torch.Tensor, torch.Tensor]]] = {}
+        exec(code, names)
+        return dict(zip(("output", "new_state"), names["run"](*inputs.values()), strict=True))
+
+    @pytest.mark.parametrize("name", DELTA_SOLUTIONS)
+    def test_outputs_and_states_are_judged_together(self, definition: Definition, name: str) -> None:
+        old, new, is_right = DELTA_SOLUTIONS[name]
+        assert old in DELTA
+        inputs = self.inputs()
+        expected = self.run(inputs)
+        check = check_of(StateSpace(), definition, inputs, expected)
+        found = problems(check, self.run(inputs, DELTA.replace(old, new)), expected)
+        assert bool(found) != is_right, found
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize(("decay", "beta"), [(0.3, 0.5), (1e-2, 1e-2), (1e-3, 1e-3), (0.0, 0.02)])
+    def test_the_old_state_is_never_right_for_a_new_one(
+        self, definition: Definition, decay: float, beta: float, dtype: torch.dtype
+    ) -> None:
+        inputs = self.inputs(decay=decay, beta=beta, dtype=dtype)
+        expected = self.run(inputs)
+        check = check_of(StateSpace(), definition, inputs, expected)
+        is_visible = not torch.equal(expected["new_state"], inputs["state"])
+        part = check.parts["new_state"]
+        steps = (expected["new_state"].float() - inputs["state"].float()).abs() / inputs["state"].float().abs()
+        is_more_than_a_step = bool((steps > torch.finfo(dtype).eps).any())
+        assert ("input state" in part.rejects) == (is_visible and is_more_than_a_step)
+        again = self.run({**inputs, "q": inputs["q"]})
+        assert not problems(check, again, expected)
+
+    def test_states_that_the_step_leaves_alone_are_left_alone(self, make_definition: Make) -> None:
+        state = "float32[s,4,8]"
+        definition = make_definition(
+            {"state": state, "x": "float32[n]"},
+            {"y": "float32[n]", "new_state": state},
+            "def run(*x): ...\n",
+            op_type="mamba_ssu",
+        )
+        torch.manual_seed(0)
+        old = torch.randn(6, 4, 8)
+        new = old.clone()
+        new[2] = 0.5 * old[2] + 1
+        expected = {"y": torch.randn(3), "new_state": new}
+        check = check_of(StateSpace(), definition, {"state": old, "x": torch.randn(3)}, expected)
+        assert not problems(check, {"new_state": new + 1e-4 * (new != old)}, expected)
+        touched = new.clone()
+        touched[4, 1, 1] += 1e-3
+        (problem,) = problems(check, {"new_state": touched}, expected)
+        assert "output 'new_state': 1 of 192 elements are wrong; worst at [4, 1, 1]" in problem
+
+    def test_a_state_that_is_not_there_is_no_old_state(self, definition: Definition) -> None:
+        inputs = self.inputs()
+        expected = self.run({**inputs, "state": torch.zeros_like(inputs["state"])})
+        check = check_of(StateSpace(), definition, {**inputs, "state": None}, expected)
+        assert not problems(check, expected, expected)
+        assert "zeros" in check.parts["new_state"].rejects
+
+    @pytest.mark.parametrize("name", ["other order", "the old state", "output of the old state"])
+    def test_end_to_end(
+        self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution, name: str
+    ) -> None:
+        old, new, is_right = DELTA_SOLUTIONS[name]
+        solution = make_solution(DELTA.replace(old, new), definition="made")
+        workloads = [Workload({"n": 5}, {name: RandomInput() for name in definition.inputs}, "w")]
+        (evaluation,) = evaluate(solution, definition=definition, workloads=workloads)
+        assert evaluation.status == ("PASSED" if is_right else "INCORRECT_NUMERICAL"), evaluation.log
+        assert evaluation.extra is not None
+        assert evaluation.extra["evaluator"] == "state_space"

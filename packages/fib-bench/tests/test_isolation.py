@@ -1,0 +1,682 @@
+"""What a solution cannot do, by the measures that hold on this machine, and what an honest one still can."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench import BenchmarkConfig, _kernel
+from fib_bench._kernel import Refusal
+from fib_bench.isolation import (
+    LIMIT_VARIABLE,
+    MEASURES,
+    Isolation,
+    Level,
+    NotPossible,
+    Place,
+    Premises,
+    Threat,
+    _can_enter,
+    _closed_to,
+    _without,
+    isolate,
+    limit_from_environment,
+    prepare,
+    spare_user,
+)
+from fib_bench.judge import Judge, without_reference
+from fib_bench.sides import Conditions
+from fib_bench.wire import Build, Built
+from fib_bench.worker.pool import WorkerServer
+from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+GOOD = "def run(x):\n    return x * 2\n"
+PROCESS = frozenset({Threat.PRIVILEGES, Threat.RESOURCES})
+CONFINED = PROCESS | {Threat.FILES, Threat.MEMORY}
+
+
+@pytest.fixture(autouse=True)
+def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None]:
+    yield
+    assert survivors() == {}
+
+
+@pytest.fixture(scope="session")
+def isolation(server: WorkerServer) -> Isolation:
+    """What holds for the workers of the shared server."""
+    definition = Definition("d", "elementwise", {}, {}, {}, "def run(): pass\n")
+    with server.spawn() as worker:
+        assert isinstance(worker.request(Build("cpu", format_json(definition), None), seconds=60), Built)
+        assert worker.isolation is not None
+        return worker.isolation
+
+
+@pytest.fixture
+def stops(isolation: Isolation) -> Callable[[Threat], None]:
+    """Skips a test where a threat is not stopped."""
+
+    def check(threat: Threat) -> None:
+        if threat not in isolation.stopped:
+            pytest.skip(f"nothing stops a worker here from trying to {threat}: {dict(isolation.missing)}")
+
+    return check
+
+
+@pytest.fixture
+def attempt(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> Callable[..., str]:
+    """What a solution gets that runs the body of a function: what it returns, or the kind of its error."""
+
+    def run(body: str, **names: object) -> str:
+        code = (
+            "import ctypes, os, signal, socket, subprocess, sys\n"
+            + "".join(f"{name} = {value!r}\n" for name, value in names.items())
+            + f"def attempt():\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+            "def run(x):\n"
+            "    try:\n"
+            "        found = f'done: {attempt()}'\n"
+            "    except Exception as error:\n"
+            "        found = f'refused: {type(error).__name__}'\n"
+            "    raise ValueError(f'<<{found}>>')\n"
+        )
+        (evaluation,) = evaluate(make_solution(code))
+        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+        found: list[str] = re.findall(r"ValueError: <<(.*?)>>", evaluation.log, re.DOTALL)
+        assert found, evaluation.log
+        return found[-1]
+
+    return run
+
+
+class TestLevel:
+    @given(st.sets(st.sampled_from(Threat)))
+    def test_a_level_needs_all_that_those_below_it_need(self, threats: set[Threat]) -> None:
+        level = Isolation({"m": frozenset(threats)}, {}).level
+        assert (level >= Level.PROCESS) == (threats >= PROCESS)
+        assert (level >= Level.CONFINED) == (threats >= CONFINED)
+        assert (level >= Level.SANDBOXED) == (threats == set(Threat))
+
+    def test_measures_add_up(self) -> None:
+        held = {"a": PROCESS, "b": frozenset({Threat.FILES}), "c": frozenset({Threat.MEMORY, Threat.NETWORK})}
+        isolation = Isolation(held, {"d": "no root"})
+        assert isolation.level is Level.CONFINED
+        assert isolation.to_extra() == {"level": 2, "name": "confined", "measures": ["a", "b", "c"]}
+        assert isolation.explain().splitlines()[0] == "level 2: confined"
+        assert "d: not possible: no root" in isolation.explain()
+
+    @pytest.mark.parametrize(
+        ("text", "level"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("", 3), ("9", 3), ("-1", 3), ("all", 3)]
+    )
+    def test_the_variable_limits_it(self, monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
+        monkeypatch.setenv(LIMIT_VARIABLE, text)
+        assert limit_from_environment() == level
+
+
+class TestWithout:
+    def test_a_folder_without_hidden_parts_is_granted_whole(self, tmp_path: Path) -> None:
+        assert _without(tmp_path, [Path("/elsewhere"), tmp_path.parent]) == [tmp_path]
+
+    def test_of_a_folder_with_hidden_parts_the_others_are_granted(self, tmp_path: Path) -> None:
+        for name in ("a/b/data", "a/b/other", "a/c", "d"):
+            (tmp_path / name).mkdir(parents=True)
+        granted = _without(tmp_path, [tmp_path / "a/b/data"])
+        assert sorted(granted) == [tmp_path / name for name in ("a/b/other", "a/c", "d")]
+
+    def test_what_is_hidden_itself_is_not_granted(self, tmp_path: Path) -> None:
+        assert _without(tmp_path, [tmp_path]) == []
+
+
+def test_every_measure_holds_or_says_why_not(isolation: Isolation) -> None:
+    assert {*isolation.held, *isolation.missing} == {measure.name for measure in MEASURES}
+    assert isolation.held.keys().isdisjoint(isolation.missing)
+    assert all(isolation.missing.values())
+    assert isolation.level >= Level.PROCESS
+
+
+def test_a_trace_says_how_its_worker_was_isolated(
+    evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+) -> None:
+    codes = (GOOD, "def run(x):\n    raise ValueError", "import nothing_of_this_name", "import os\nos._exit(3)")
+    for evaluation in evaluate(*map(make_solution, codes)):
+        assert evaluation.extra is not None
+        assert evaluation.extra["isolation"] == isolation.to_extra()
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("return open(secret).read()", id="reads-the-data-set"),
+            pytest.param("return os.listdir(os.path.dirname(secret))", id="lists-the-data-set"),
+            pytest.param("os.symlink(secret, 'link')\nreturn open('link').read()", id="through-a-link"),
+            pytest.param("os.link(secret, 'link')\nreturn open('link').read()", id="by-a-hard-link"),
+            pytest.param("return subprocess.run(['cat', secret], check=True)", id="by-another-program"),
+            pytest.param("open(secret, 'a')", id="writes-the-data-set"),
+            pytest.param("os.unlink(secret)", id="removes-from-the-data-set"),
+            pytest.param("open(secret + '.new', 'w')", id="adds-to-the-data-set"),
+            pytest.param("return os.listdir(home)", id="lists-the-home-of-the-user"),
+            pytest.param("return os.listdir(temporary)", id="lists-the-temporary-folder"),
+            pytest.param("open(temporary + '/new', 'w')", id="writes-the-temporary-folder"),
+            pytest.param("open(os.path.dirname(os.__file__) + '/new.py', 'w')", id="writes-the-library-of-python"),
+            pytest.param("import fib_bench\nopen(fib_bench.__file__, 'a')", id="writes-the-benchmark"),
+            pytest.param("import torch\nopen(torch.__file__, 'a')", id="writes-torch"),
+            pytest.param("return os.listdir(cache)", id="lists-the-cache"),
+            pytest.param("open(cache + '/new', 'w')", id="writes-the-cache"),
+            pytest.param("return os.listdir(os.environ['FIB_CACHE_PATH'] + '/..')", id="lists-the-caches-of-others"),
+            pytest.param("open('/proc/sys/kernel/core_pattern', 'r+')", id="writes-settings-of-the-system"),
+            pytest.param("open('/etc/shadow').read()", id="reads-passwords"),
+            pytest.param("return os.listdir(f'/proc/{os.getppid()}/cwd/')", id="through-the-folder-of-the-server"),
+            pytest.param("return os.listdir(f'/proc/{judge}/root/tmp')", id="through-the-root-of-the-judge"),
+        ],
+    )
+    def test_of_others_are_refused(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], tmp_path: Path, cache_path: Path, body: str
+    ) -> None:
+        stops(Threat.FILES)
+        secret = tmp_path / "secret"
+        secret.write_text("expected")
+        places = {"home": str(Path.home()), "temporary": tempfile.gettempdir(), "cache": str(cache_path)}
+        found = attempt(body, secret=str(secret), judge=os.getpid(), **places)
+        assert found in {"refused: PermissionError", "refused: CalledProcessError", "refused: OSError"}
+        assert secret.read_text() == "expected"
+        assert os.listdir(tmp_path) == ["secret"]
+
+    def test_a_data_set_within_a_readable_folder_is_hidden(
+        self,
+        isolation: Isolation,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        make_solution: Callable[..., Solution],
+        definition: Definition,
+    ) -> None:
+        if Threat.FILES not in isolation.stopped:
+            pytest.skip("files of others are not refused here")
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "secret").write_text("expected")
+        (tmp_path / "package.py").write_text("VALUE = 3")
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+        code = f"import package\nraise ValueError(package.VALUE, open('{tmp_path}/data/secret').read())"
+        with WorkerServer("cpu", [tmp_path / "data"]) as server, server.spawn() as worker:
+            request = Build("cpu", format_json(definition), format_json(make_solution(code)))
+            reply = worker.request(request, seconds=60)
+        assert "PermissionError" in repr(reply)
+
+    def test_its_own_folder_is_its_home(self, attempt: Callable[..., str]) -> None:
+        body = """
+            import pathlib, tempfile
+            home = pathlib.Path.home()
+            (home / "a" / "b").mkdir(parents=True)
+            (home / "a" / "b" / "f").write_text("x")
+            (home / "a" / "b" / "f").rename(home / "g")
+            os.symlink("g", home / "link")
+            os.mkfifo(home / "fifo")
+            return [os.getcwd() == str(home) == tempfile.gettempdir(), (home / "link").read_text()]
+        """
+        assert attempt(body) == "done: [True, 'x']"
+
+
+class TestOtherProcesses:
+    @pytest.mark.parametrize("whose", ["judge", "server"])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("return open(f'/proc/{pid}/mem', 'rb').read(1)", id="mem"),
+            pytest.param("return open(f'/proc/{pid}/environ', 'rb').read()", id="environ"),
+            pytest.param("return open(f'/proc/{pid}/maps').read(1)", id="maps"),
+            pytest.param("return [os.readlink(f'/proc/{pid}/fd/{n}') for n in range(3)]", id="reads-descriptors"),
+            pytest.param("return [os.open(f'/proc/{pid}/fd/{n}', 0) for n in range(3)]", id="opens-descriptors"),
+            pytest.param("assert ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0", id="ptrace"),
+            pytest.param("assert ctypes.CDLL(None).syscall(438, os.pidfd_open(pid), 0, 0) >= 0", id="pidfd_getfd"),
+        ],
+    )
+    def test_keep_their_memory_and_descriptors(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, whose: str, body: str
+    ) -> None:
+        stops(Threat.MEMORY)
+        assert attempt(body, pid=_pid_of(whose, server)).startswith("refused")
+
+    @pytest.mark.parametrize("whose", ["judge", "server"])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("os.kill(pid, signal.SIGKILL)", id="kills"),
+            pytest.param("os.kill(pid, signal.SIGSTOP)", id="stops"),
+            pytest.param("signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGKILL)", id="by-descriptor"),
+            pytest.param("os.killpg(os.getpgid(pid), signal.SIGKILL)", id="kills-its-group"),
+        ],
+    )
+    def test_cannot_be_signalled(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, whose: str, body: str
+    ) -> None:
+        stops(Threat.SIGNALS)
+        assert attempt(body, pid=_pid_of(whose, server)) == "refused: PermissionError"
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("os.setpriority(os.PRIO_PROCESS, pid, 19)", id="priority"),
+            pytest.param("import resource\nresource.prlimit(pid, resource.RLIMIT_CPU, (1, 1))", id="limits"),
+            pytest.param("os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))", id="scheduling"),
+        ],
+    )
+    def test_cannot_be_slowed_down(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, body: str
+    ) -> None:
+        stops(Threat.KERNEL)
+        assert attempt(body, pid=_pid_of("server", server)) == "refused: PermissionError"
+
+
+def _pid_of(whose: str, server: WorkerServer) -> int:
+    assert server._process is not None
+    return os.getpid() if whose == "judge" else server._process.pid
+
+
+class TestNetwork:
+    def test_a_local_server_cannot_be_reached(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str]
+    ) -> None:
+        stops(Threat.NETWORK)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            assert attempt("socket.create_connection(('127.0.0.1', port), 5)", port=port) == "refused: PermissionError"
+
+    @pytest.mark.parametrize("name", ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG"])
+    def test_there_are_no_sockets(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], name: str
+    ) -> None:
+        stops(Threat.NETWORK)
+        found = attempt("socket.socket(getattr(socket, name), socket.SOCK_DGRAM)", name=name)
+        assert found.startswith("refused")
+
+    @pytest.mark.parametrize("is_abstract", [False, True])
+    def test_a_daemon_cannot_be_reached(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], is_abstract: bool
+    ) -> None:
+        stops(Threat.SERVICES)
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+            address = f"\0{folder}" if is_abstract else f"{folder}/daemon"
+            listener.bind(address)
+            listener.listen()
+            found = attempt("socket.socket(socket.AF_UNIX).connect(address)", address=address)
+        assert found == "refused: PermissionError"
+
+
+class TestKernel:
+    @pytest.mark.parametrize(
+        "call",
+        [
+            pytest.param("unshare(0x10000000)", id="user-namespace"),
+            pytest.param("syscall(425, 8, ctypes.byref(ctypes.create_string_buffer(120)))", id="io_uring"),
+            pytest.param("syscall(323, 1)", id="userfaultfd"),
+            pytest.param("syscall(250, 0, -3, 0)", id="keyctl"),
+            pytest.param("shmget(0, 4096, 0o1600)", id="shared-memory-of-others"),
+        ],
+    )
+    def test_rare_calls_are_refused(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], call: str
+    ) -> None:
+        stops(Threat.KERNEL)
+        if os.uname().machine != "x86_64" and "syscall" in call:
+            pytest.skip("the numbers are of x86-64")
+        body = f"library = ctypes.CDLL(None, use_errno=True)\nreturn library.{call}, ctypes.get_errno()"
+        assert attempt(body) in {"done: (-1, 1)", "done: (-1, 13)"}
+
+    def test_there_are_no_privileges(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+        stops(Threat.PRIVILEGES)
+        body = """
+            lines = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines())
+            return lines["NoNewPrivs"], int(lines["CapEff"], 16) & ~4, int(lines["CapPrm"], 16) & ~4
+        """
+        assert attempt(body) == "done: ('1', 0, 0)"
+
+
+class TestResources:
+    def test_too_many_threads_end_the_worker(
+        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]
+    ) -> None:
+        code = (
+            "import threading\n"
+            "def run(x):\n"
+            "    while True:\n"
+            "        try:\n"
+            "            threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+            "        except RuntimeError:\n"
+            "            pass\n"
+        )
+        bad, good = evaluate(make_solution(code), make_solution(GOOD, name="good"), timeout_seconds=30.0)
+        assert bad.status is EvaluationStatus.RUNTIME_ERROR
+        assert re.match(r"the worker was ended: it had more than \d+ processes and threads", bad.log)
+        assert good.status is EvaluationStatus.PASSED, good.log
+
+    @pytest.mark.parametrize("is_orphaned", [False, True])
+    def test_a_fork_bomb_ends(
+        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], is_orphaned: bool
+    ) -> None:
+        """It would end by itself, later, so that a failure of this test stays bounded."""
+        code = (
+            "import os, time\n"
+            "def run(x):\n"
+            "    end = time.monotonic() + 20\n"
+            "    while time.monotonic() < end:\n"
+            "        try:\n"
+            "            if os.fork() == 0:\n"
+            "                os.setsid()\n"
+            f"                if {is_orphaned} and os.fork():\n"
+            "                    os._exit(0)\n"
+            "        except OSError:\n"
+            "            pass\n"
+            "    os._exit(0)\n"
+        )
+        bad, good = evaluate(make_solution(code), make_solution(GOOD, name="good"), timeout_seconds=10.0)
+        assert bad.status in {EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT}
+        assert good.status is EvaluationStatus.PASSED, good.log
+
+    def test_memory_is_bounded(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+        """What is asked for here is never used, and the machine has it not."""
+        stops(Threat.RESOURCES)
+        body = "import torch\nreturn [torch.empty(1 << 32, dtype=torch.uint8) for _ in range(1 << 14)]"
+        assert attempt(body) in {"refused: RuntimeError", "refused: MemoryError"}
+
+    def test_there_are_no_core_dumps(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+        stops(Threat.RESOURCES)
+        assert attempt("import resource\nreturn resource.getrlimit(resource.RLIMIT_CORE)") == "done: (0, 0)"
+
+
+class TestHonest:
+    """All measures that are possible are in force, and nothing of this notices."""
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param(
+                "import tempfile\nwith tempfile.NamedTemporaryFile() as file:\n    file.write(b'x')", id="tempfile"
+            ),
+            pytest.param(
+                "import threading\n"
+                "threads = [threading.Thread(target=len, args=('',)) for _ in range(64)]\n"
+                "for thread in threads: thread.start()\n"
+                "for thread in threads: thread.join()",
+                id="threads",
+            ),
+            pytest.param(
+                "import torch\ntorch.set_num_threads(2)\ntorch.ones(512, 512) @ torch.ones(512, 512)", id="openmp"
+            ),
+            pytest.param(
+                "import multiprocessing\n"
+                "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+                "    assert pool.map(abs, [-1]) == [1]",
+                id="fork-pool",
+            ),
+            pytest.param(
+                "import concurrent.futures as futures, multiprocessing\n"
+                "with futures.ProcessPoolExecutor(2, multiprocessing.get_context('fork')) as pool:\n"
+                "    assert list(pool.map(abs, [-1])) == [1]",
+                id="executor",
+            ),
+            pytest.param("a, b = socket.socketpair()\na.send(b'x')\nassert b.recv(1) == b'x'", id="socketpair"),
+            pytest.param(
+                "from multiprocessing.shared_memory import SharedMemory\n"
+                "memory = SharedMemory(create=True, size=64)\nmemory.close()\nmemory.unlink()",
+                id="shared-memory",
+            ),
+            pytest.param("subprocess.run([sys.executable, '-c', 'import torch, fib_bench'], check=True)", id="python"),
+            pytest.param(
+                "open('a.cpp', 'w').write('#include <vector>\\nint main() { return std::vector<int>(3).at(0); }')\n"
+                "subprocess.run(['c++', '-O2', '-fopenmp', 'a.cpp', '-o', 'a'], check=True)\n"
+                "subprocess.run(['./a'], check=True)",
+                id="compiler",
+            ),
+            pytest.param(
+                "import getpass, platform\nassert getpass.getuser()\nplatform.platform()\nos.cpu_count()", id="asks"
+            ),
+            pytest.param("open(os.devnull, 'w').write('x')\nassert os.urandom(3)", id="devices"),
+            pytest.param("os.kill(os.getpid(), 0)\nsubprocess.Popen(['sleep', '60']).kill()", id="own-processes"),
+            pytest.param(
+                "import importlib.metadata, json\nassert importlib.metadata.version('torch')\nimport torch._dynamo",
+                id="imports",
+            ),
+        ],
+    )
+    def test_ways_of_working_are_possible(self, attempt: Callable[..., str], body: str) -> None:
+        assert attempt(body + "\nreturn 'fine'") == "done: fine"
+
+    def test_triton_runs(
+        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+    ) -> None:
+        pytest.importorskip("triton")
+        code = textwrap.dedent("""
+            import torch, triton, triton.language as tl
+            @triton.jit
+            def double(x, y, n, BLOCK: tl.constexpr):
+                at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
+            def run(x):
+                y = torch.empty_like(x)
+                double[(triton.cdiv(x.numel(), 16),)](x, y, x.numel(), BLOCK=16)
+                return y
+        """)
+        self._passes(evaluate, make_solution(code, language="triton"), isolation)
+
+    def test_cpp_through_tvm_ffi_compiles(
+        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+    ) -> None:
+        code = textwrap.dedent("""
+            #include <tvm/ffi/container/tensor.h>
+            #include <tvm/ffi/function.h>
+            void Double(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+              for (int64_t i = 0; i < x.size(0); ++i)
+                static_cast<float*>(y.data_ptr())[i] = static_cast<float*>(x.data_ptr())[i] * 2;
+            }
+            TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Double);
+        """)
+        self._passes(evaluate, make_solution(code, language="cpp", dps=True), isolation)
+
+    def test_a_torch_extension_compiles(
+        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+    ) -> None:
+        code = (
+            "#include <torch/extension.h>\n"
+            "torch::Tensor run(torch::Tensor x) { return x * 2; }\n"
+            'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("run", &run); }\n'
+        )
+        solution = make_solution(code, language="cpp")
+        spec = attrs.evolve(solution.spec, binding=SupportedBindings.TORCH)
+        self._passes(evaluate, attrs.evolve(solution, spec=spec), isolation)
+
+    def _passes(self, evaluate: Callable[..., list[Evaluation]], solution: Solution, isolation: Isolation) -> None:
+        (evaluation,) = evaluate(solution)
+        assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
+        assert evaluation.extra is not None
+        assert evaluation.extra["isolation"] == isolation.to_extra()
+
+
+def test_a_solution_does_not_get_the_code_of_the_reference(attempt: Callable[..., str], definition: Definition) -> None:
+    body = """
+        import gc
+        from fib_schema import Definition
+        return [one.reference for one in gc.get_objects() if isinstance(one, Definition)]
+    """
+    found = attempt(body)
+    assert "NotImplementedError" in found
+    assert definition.reference not in found.encode().decode("unicode_escape")
+    assert without_reference(definition).inputs == definition.inputs
+
+
+def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Callable[..., str]) -> None:
+    body = "cache = os.environ['FIB_CACHE_PATH']\nopen(cache + '/mine', 'a').close()\nreturn os.listdir(cache)"
+    assert "'mine'" in attempt(body)
+    other = attempt("return os.listdir(os.environ['FIB_CACHE_PATH'])")
+    assert "'mine'" not in other
+
+
+class TestLowerLevels:
+    """What remains where little is possible."""
+
+    @pytest.fixture
+    def judged_at(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        conditions: Conditions,
+        definition: Definition,
+        make_workload: Callable[..., Workload],
+        make_solution: Callable[..., Solution],
+    ) -> Callable[..., list[Evaluation]]:
+        """Evaluates solutions with a server of their own, whose level is limited."""
+
+        def run(level: Level, *codes: str) -> list[Evaluation]:
+            monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
+            quick = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05}
+            with Judge(BenchmarkConfig(**quick, timeout_seconds=60.0)) as judge:
+                judge._conditions = conditions
+                prepared = [judge.prepare(definition, make_workload(definition, {"n": 8}))]
+                solutions = [make_solution(code, name=f"s{index}") for index, code in enumerate(codes)]
+                return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]
+
+        return run
+
+    @pytest.mark.parametrize("level", [Level.NONE, Level.PROCESS, Level.CONFINED])
+    def test_an_honest_solution_passes(self, judged_at: Callable[..., list[Evaluation]], level: Level) -> None:
+        (evaluation,) = judged_at(level, GOOD)
+        assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
+        assert evaluation.extra is not None
+        assert evaluation.extra["isolation"]["level"] <= level
+
+    def test_ending_the_server_is_noticed_and_costs_one_evaluation(
+        self, judged_at: Callable[..., list[Evaluation]]
+    ) -> None:
+        codes = (
+            "import os, time\ndef run(x):\n    os.kill(os.getppid(), 9)\n    time.sleep(1e6)",
+            "import os\ndef run(x):\n    os.kill(os.getppid(), 9)\n    return x * 2",
+            "import ctypes, os, time\ndef run(x):\n"
+            "    ctypes.CDLL(None).prctl(1, 0)\n"  # PR_SET_PDEATHSIG: no signal when the parent dies
+            "    os.kill(os.getppid(), 9)\n"
+            "    return x * 2",
+            GOOD,
+        )
+        *bad, good = judged_at(Level.PROCESS, *codes)
+        assert [e.status for e in bad] == [EvaluationStatus.RUNTIME_ERROR] * 3
+        assert good.status is EvaluationStatus.PASSED, good.log
+
+    def test_memory_of_the_server_is_protected_all_the_same(self, judged_at: Callable[..., list[Evaluation]]) -> None:
+        code = "import os\ndef run(x):\n    raise ValueError(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
+        (evaluation,) = judged_at(Level.PROCESS, code)
+        assert "PermissionError" in evaluation.log
+
+
+def _isolated(premises: Premises, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:
+    """What holds for a process that has done something before, as `explain` tells it."""
+    read_end, write_end = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, owner, owner)
+        if (pid := os.fork()) == 0:
+            try:
+                before()
+                prepare(premises)
+                os.write(write_end, isolate(Place(premises, "test", Path(folder), Path(folder))).explain().encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        os.waitpid(pid, 0)
+    with os.fdopen(read_end, "rb") as answer:
+        return answer.read().decode()
+
+
+def _forget() -> None:
+    """Forget what was found out about this process when it could do more."""
+    for function in (_kernel.landlock_abi, _can_enter, _closed_to):
+        function.cache_clear()
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    _kernel.prctl(_kernel.PR_SET_DUMPABLE, 1)
+    _forget()
+
+
+def _refuse(*calls: str) -> Callable[[], None]:
+    """What a container does that refuses system calls."""
+
+    def refuse() -> None:
+        _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
+        _kernel.Filter([Refusal(calls)]).load()
+        _forget()
+
+    return refuse
+
+
+class TestElsewhere:
+    """Other machines, as far as they can be imitated."""
+
+    def test_an_ordinary_user_gets_all_but_another_user(self, isolation: Isolation) -> None:
+        if os.getuid() != 0:
+            pytest.skip("only root can become an ordinary user")
+        explained = _isolated(Premises("cpu"), _become_nobody, owner=65534)
+        assert "another user: not possible: only root can become another user" in explained
+        for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
+            assert f"{name}: stops it" in explained
+
+    def test_where_namespaces_and_landlock_are_refused_the_rest_holds(self, isolation: Isolation) -> None:
+        if "few calls" not in isolation.held:
+            pytest.skip("calls cannot be refused here")
+        explained = _isolated(Premises("cpu"), _refuse("unshare", "landlock_create_ruleset"))
+        assert "own files: not possible: the kernel has Landlock 0" in explained
+        assert "own namespaces: not possible" in explained
+        assert explained.startswith("level 1: process")
+        for name in ("limits", "no privileges", "few calls"):
+            assert f"{name}: stops it" in explained
+
+    def test_where_everything_is_refused_the_worker_is_a_process(self, isolation: Isolation) -> None:
+        if "few calls" not in isolation.held:
+            pytest.skip("calls cannot be refused here")
+        calls = ("unshare", "landlock_create_ruleset", "setresuid", "seccomp", "setgroups", "prlimit64", "capset")
+        explained = _isolated(Premises("cpu"), _refuse(*calls))
+        assert explained.startswith("level 0: none")
+        assert all(f"{measure.name}: not possible" in explained for measure in MEASURES)
+
+    def test_for_cuda_nothing_is_done_that_it_does_not_bear(self, isolation: Isolation) -> None:
+        explained = _isolated(Premises("cuda:0"))
+        assert "own namespaces: not possible: CUDA" in explained
+        assert "another user: not possible: CUDA" in explained
+        for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
+            assert f"{name}: stops it" in explained
+
+    def test_the_command_explains_what_is_possible(self) -> None:
+        command = [sys.executable, "-m", "fib_bench.isolation"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        assert re.match(r"level [0-3]: \w+\n", done.stdout)
+        assert len(done.stdout.splitlines()) == 1 + len(MEASURES)
+
+
+class TestSpareUser:
+    def test_is_the_same_for_the_same_name_and_nobody_on_this_machine(self) -> None:
+        try:
+            first, again, other = (spare_user(Premises("cpu"), name) for name in ("a", "a", "b"))
+        except NotPossible as reason:
+            pytest.skip(str(reason))
+        assert first == again != other
+        with pytest.raises(KeyError):
+            pwd.getpwuid(first)
+
+    @pytest.mark.parametrize(
+        ("premises", "reason"),
+        [
+            (Premises("cuda:0"), "among processes of one user only"),
+            (Premises("cpu", limit=Level.PROCESS), f"{LIMIT_VARIABLE} is 1"),
+        ],
+    )
+    def test_is_not_possible_for_a_reason(self, premises: Premises, reason: str) -> None:
+        with pytest.raises(NotPossible, match=reason):
+            spare_user(premises, "a")
