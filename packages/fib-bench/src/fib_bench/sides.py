@@ -66,7 +66,7 @@ _AUDIT_SECONDS = 0.002
 _AUDIT_TRIES = 4
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
-_REQUEST_NS = 1e6  # a request with its answer, on a busy machine
+_REQUEST_NS = 4e6  # a request with its answer, on a busy machine
 _COLLECT_NS = 30_000.0  # checking what a call returned
 _COPY_BYTES_PER_NS = 1.0  # and copying it, and before that revealing the inputs
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
@@ -585,7 +585,7 @@ class Side:
 
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
-        return 2.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
+        return 4.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
     def _by_slope(self, prepared: PreparedWorkload, claim: float) -> float:
         """The slope of n and 3n calls, less what is done around them.
