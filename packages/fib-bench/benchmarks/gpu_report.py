@@ -63,6 +63,8 @@ class Bench:
     """At most so many workloads of each definition."""
     few: int
     """The same for attention, whose references are slow."""
+    only: Sequence[str] | None = None
+    """Words that choose cases of the self-test; None means all."""
 
     def collect(self, pattern: str, most: int | None = None) -> dict[str, tuple[Definition, list[Workload]]]:
         """The definitions whose names match and that have recorded workloads, with these."""

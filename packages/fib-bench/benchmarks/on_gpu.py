@@ -13,14 +13,22 @@ Sections, chosen with ``--sections``:
     The stopwatch against CUPTI's kernel times.
 ``faults``
     Illegal access, an endless kernel, memory exhausted and others, each followed by a good solution.
+``evaluators``
+    Every definition that is not compared element by element: its reference as the solution, and a wrong one.
+``selftest``
+    The tricks and the honest habits of ``fib-bench selftest``.
+``throughput``
+    At least 130 pairs in three languages, with nothing built and with everything built.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from fib_bench.benchmark import RunResult
+from fib_bench.selftest import choose, load_cases, run_selftest
+from fib_bench.selftest_command import summary_of
 from fib_compile.device import env_snapshot
 from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import FAULTS, Bench, Report, count, extra_of, performance_of, timing_of
@@ -272,6 +282,122 @@ def _fault(name: str, traces: Sequence[Trace]) -> tuple[str, str, str]:
     return name, statuses, (lines[0] if lines else first.evaluation.log)[:160].replace("|", "/")
 
 
+# -- evaluators ----------------------------------------------------------------------------------
+
+KINDS = ("dsa_paged", "gdn", "mamba_ssu", "moe", "sampling")
+SIZES_OF_KINDS = {
+    "batch_size": 8,
+    "len_cu_seqlens": 5,
+    "max_seq_len": 128,
+    "num_kv_indices": 256,
+    "num_pages": 512,
+    "num_seqs": 4,
+    "num_tokens": 16,
+    "pool_size": 32,
+    "seq_len": 4,
+    "state_cache_size": 32,
+    "total_q": 64,
+    "total_seq_len": 64,
+}
+WRONG = """
+
+_right = run
+
+
+def run(*args, **kwargs):
+    found = _right(*args, **kwargs)
+    if isinstance(found, dict):
+        return {name: _off(value) for name, value in found.items()}
+    return type(found)(map(_off, found)) if isinstance(found, (tuple, list)) else _off(found)
+
+
+def _off(value):
+    return value * 1.25 if value.is_floating_point() else value.roll(1, -1) + 1
+"""
+
+
+def evaluators(bench: Bench) -> None:
+    """Each evaluator on the definitions of its kind."""
+    chosen: dict[str, Any] = {}
+    solutions: dict[str, Any] = {}
+    for name, definition in bench.data_set.definitions.items():
+        if definition.op_type in KINDS:
+            recorded = [trace.workload for trace in bench.data_set.workloads.get(name, [])][:1]
+            sizes = {axis: SIZES_OF_KINDS.get(axis, 16) for axis in definition.var_axes}
+            chosen[name] = (definition, recorded or [_sized(definition, sizes)])
+            code = definition.reference
+            solutions[name] = [
+                bench.solution(f"right_{name}", definition, "reference.py", code, returns=True),
+                bench.solution(f"wrong_{name}", definition, "wrong.py", code + WRONG, returns=True),
+            ]
+    result = bench.run(solutions, chosen, iterations=10, measure_seconds=0.1, timeout_seconds=60.0)
+    rows = []
+    for name, (definition, _) in chosen.items():
+        found = {str(t.solution): t.evaluation for t in result.traces if t.definition == name and t.evaluation}
+        right, wrong = found.get(f"right_{name}"), found.get(f"wrong_{name}")
+        judge = (right or wrong).extra["evaluator"] if right or wrong else "-"
+        rows.append((name, definition.op_type, judge, *(str(e.status) if e else "not run" for e in (right, wrong))))
+    bench.report.table("Evaluators", ("definition", "op_type", "evaluator", "its reference", "a wrong solution"), rows)
+    for skip in result.failures:
+        bench.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
+    bench.report.numbers["evaluators"] = [_status(trace) for trace in result.traces]
+
+
+def _sized(definition: Definition, sizes: Mapping[str, int]) -> Workload:
+    return Workload(sizes, {n: RandomInput() for n in definition.inputs}, f"sized-{definition.name}")
+
+
+# -- tricks --------------------------------------------------------------------------------------
+
+
+def selftest(bench: Bench) -> None:
+    """Both suites, as often as `--runs` says."""
+    cases = choose(load_cases(), bench.only) if bench.only else load_cases()
+    results = []
+    for index in range(bench.runs):
+        results.append(run_selftest(cases, bench.device))
+        bench.report.numbers["selftest"] = [result.to_plain() for result in results]
+        bench.report.save()
+        print(f"run {index + 1}: {summary_of(results[-1])}", flush=True)
+    rows = []
+    for outcomes in zip(*(result.outcomes for result in results), strict=True):
+        case = outcomes[0].case
+        found = ", ".join(dict.fromkeys(outcome.found for outcome in outcomes))
+        holds = "yes" if all(outcome.holds for outcome in outcomes) else "**no**"
+        evidence = next((o.evidence for o in outcomes if not o.holds), outcomes[0].evidence)
+        shown = evidence[:200].replace("|", "/")
+        rows.append((case.row or "honest", case.file, " or ".join(case.expected), found, holds, shown))
+    header = ("row", "solution", "expected", "found", "as it must be", "evidence")
+    bench.report.table(f"Self-test, {bench.runs} runs", header, rows)
+    for result in results:
+        bench.report.say(summary_of(result).replace("\n", "; "))
+
+
+# -- how fast ------------------------------------------------------------------------------------
+
+PAIRS = {**{f"rmsnorm_h{h}": ("rmsnorm_torch.py", "rmsnorm_triton.py", "rmsnorm.cu") for h in (2048, 4096, 7168)},
+         "gemm_n128_k2048": ("gemm_torch.py", "gemm_triton.py")}  # fmt: skip
+
+
+def throughput(bench: Bench) -> None:
+    """Seconds for the same pairs, first with nothing built."""
+    chosen = bench.collect("|".join(PAIRS))
+    solutions = {
+        name: [bench.from_file(file, definition, returns=file in RETURNING) for file in PAIRS[name]]
+        for name, (definition, _) in chosen.items()
+    }
+    rows = []
+    os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-throughput-")
+    for state in ("nothing built", "everything built", "again"):
+        begin = time.perf_counter()
+        result = bench.run(solutions, chosen)
+        seconds = time.perf_counter() - begin
+        passed = sum(trace.is_successful() for trace in result.traces)
+        phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
+        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", phases))
+    bench.report.table("Throughput", ("run", "passed", "seconds", "of which"), rows)
+
+
 def cupti(bench: Bench) -> None:
     """The stopwatch against CUPTI."""
     from cupti_agreement import cupti as compare
@@ -284,6 +410,9 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "faults": faults,
     "languages": languages,
     "attention": attention,
+    "evaluators": evaluators,
+    "selftest": selftest,
+    "throughput": throughput,
     "same": same,
 }
 
@@ -294,7 +423,8 @@ def main() -> None:
     parser.add_argument("data_set", type=Path, help="the public flashinfer-trace data set")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for report.md and numbers.json")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
-    parser.add_argument("--runs", type=int, default=3, help="of `same`")
+    parser.add_argument("--runs", type=int, default=3, help="of `same` and `selftest`")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="cases of `selftest`")
     parser.add_argument("--most", type=int, help="at most so many workloads of each definition")
     parser.add_argument("--few", type=int, default=2, help="the same for attention, whose references are slow")
     parser.add_argument("--device", default="cuda:0")
@@ -309,6 +439,7 @@ def main() -> None:
         runs=options.runs,
         most=options.most,
         few=options.few,
+        only=options.only,
     )
     if failed := [name for name in options.sections if not _ran(name, bench)]:
         sys.exit(f"failed: {', '.join(failed)}")

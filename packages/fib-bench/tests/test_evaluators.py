@@ -46,6 +46,7 @@ KINDS: tuple[tuple[str, str, Mapping[str, str], Mapping[str, str], str], ...] = 
     ("sampling", "decode", {"logits": "float32[n,v]"}, {"ids": "int32[n]"}, "def run(p): torch.rand_like(p)\n"),
     ("top_k", "dsa_paged", {"q": "bfloat16[n,d]"}, {"topk_indices": "int32[n,k]"}, "def run(q): torch.topk(q, 3)\n"),
     ("top_k", "moe", {"logits": "float32[n,e]"}, {"w": "float32[n,k]", "topk_ids": "int32[n,k]"}, TOPK),
+    ("top_k", "selection", {"x": "float32[n,v]"}, {"values": "float32[n,k]", "places": "int64[n,k]"}, TOPK),
     ("top_k", "reduce", {"x": "float32[n,v]"}, {"index": "int64[n]"}, "def run(x): return x.argmax(-1)\n"),
     ("low_precision", "quantize", {"x": "bfloat16[n]"}, {"y": "float8_e4m3fn[n]", "scale": "float32"}, NOTHING),
     ("low_precision", "gemm", {"A": "bfloat16[n]"}, {"C": "float4_e2m1[n]"}, NOTHING),

@@ -439,7 +439,6 @@ class TestEvaluation:
         assert evaluation.status == "INCORRECT_NUMERICAL", evaluation.log
         assert said in evaluation.log
 
-    @pytest.mark.xfail(strict=False, reason="what is lazy in timed calls only is not noticed in every run yet")
     def test_a_sampler_that_is_lazy_in_timed_calls_fails(
         self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution
     ) -> None:

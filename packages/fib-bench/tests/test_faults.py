@@ -268,8 +268,9 @@ def test_a_worker_that_would_outlive_the_server_is_killed(judged: Callable[..., 
 
 
 def test_killing_the_server_and_going_on_does_not_stop_the_run(judged: Callable[..., Evaluation]) -> None:
-    """Whether it passes depends on who is faster; the next one passes in any case."""
-    judged("import os\ndef run(x):\n    os.kill(os.getppid(), 9)\n    return x * 2")
+    """It does not pass either: where the attempt is not refused, the judge asks the server for a sign of life."""
+    evaluation = judged("import os\ndef run(x):\n    os.kill(os.getppid(), 9)\n    return x * 2")
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
 
 
 def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[..., Evaluation]) -> None:
@@ -324,7 +325,10 @@ def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., E
     message = f'{{"type": "sampled", "samples_ns": {samples}}}'
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS + 1))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert re.match(r"the worker answered a request to time \d+ samples with Sampled\(", evaluation.log)
+    assert re.search(  # it comes too early, and the outputs may be looked at first
+        r"answered a request to time \d+ samples with Sampled\(|\d+ of \d+ timed calls wrote no outputs$",
+        evaluation.log,
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import attrs
 import pytest
 from fib_bench import BenchmarkConfig, _kernel
 from fib_bench._kernel import Refusal
+from fib_bench.errors import InvalidConfig
 from fib_bench.isolation import (
     LIMIT_VARIABLE,
     MEASURES,
@@ -28,6 +29,7 @@ from fib_bench.isolation import (
     Threat,
     _can_enter,
     _closed_to,
+    _filter,
     _without,
     isolate,
     limit_from_environment,
@@ -116,11 +118,17 @@ class TestLevel:
         assert "d: not possible: no root" in isolation.explain()
 
     @pytest.mark.parametrize(
-        ("text", "level"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("", 3), ("9", 3), ("-1", 3), ("all", 3)]
+        ("text", "level"), [("0", 0), ("1", 1), ("2", 2), ("3", 3), ("", 3), ("none", 0), (" Confined ", 2)]
     )
     def test_the_variable_limits_it(self, monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
         monkeypatch.setenv(LIMIT_VARIABLE, text)
         assert limit_from_environment() == level
+
+    @pytest.mark.parametrize("text", ["4", "-1", "all"])
+    def test_the_variable_must_name_a_level(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setenv(LIMIT_VARIABLE, text)
+        with pytest.raises(InvalidConfig, match=rf"{LIMIT_VARIABLE}.*'{text}' is no level.*sandboxed"):
+            limit_from_environment()
 
 
 class TestWithout:
@@ -574,6 +582,26 @@ class TestLowerLevels:
         assert "PermissionError" in evaluation.log
 
 
+KINDS_OF_SOCKETS = (
+    (socket.AF_UNIX, socket.SOCK_SEQPACKET),
+    (socket.AF_UNIX, socket.SOCK_STREAM),
+    (socket.AF_UNIX, socket.SOCK_DGRAM),
+    (socket.AF_INET, socket.SOCK_STREAM),
+    (socket.AF_INET6, socket.SOCK_DGRAM),
+)
+
+
+def _socket(family: int, kind: int) -> str:
+    """How the system answers who binds an abstract socket, as a driver does."""
+    try:
+        with socket.socket(family, kind) as bound:
+            bound.bind(f"\0fib-test-{os.getpid()}")
+            bound.listen()
+    except (ConnectionRefusedError, PermissionError):
+        return "refused"
+    return "done"
+
+
 def _isolated(premises: Premises, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:
     """What holds for a process that has done something before, as `explain` tells it."""
     read_end, write_end = os.pipe()
@@ -652,6 +680,22 @@ class TestElsewhere:
         assert "another user: not possible: CUDA" in explained
         for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
             assert f"{name}: stops it" in explained
+
+    def test_cuda_gets_the_sockets_that_its_driver_needs_and_no_others(self, isolation: Isolation) -> None:
+        if "few calls" not in isolation.held:
+            pytest.skip("calls cannot be refused here")
+        read_end, write_end = os.pipe()
+        if (pid := os.fork()) == 0:
+            try:
+                _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
+                _filter(True).load()
+                os.write(write_end, str([_socket(*kind) for kind in KINDS_OF_SOCKETS]).encode())
+            finally:
+                os._exit(0)
+        os.close(write_end)
+        os.waitpid(pid, 0)
+        with os.fdopen(read_end, "rb") as answer:
+            assert answer.read().decode() == str(["done", "refused", "refused", "refused", "refused"])
 
     def test_the_command_explains_what_is_possible(self) -> None:
         command = [sys.executable, "-m", "fib_bench.isolation"]

@@ -361,6 +361,31 @@ Session.answer = answer
     def test_a_latency_that_is_not_true_is_caught(self, judged: Judged, lie: str) -> None:
         self.assert_caught(judged(BLIND + lie + SLOW))
 
+    @pytest.mark.parametrize(
+        "samples",
+        [
+            "[-1.0] * n",
+            "[0.0] * n",
+            "[float('nan')] * n",
+            "[float('inf')] * n",
+            "[]",
+            "[1.0] * (n + 1)",
+            "[1.0] * (n - 1)",
+        ],
+    )
+    def test_samples_that_are_no_durations_are_refused(self, judged: Judged, samples: str) -> None:
+        replaced = f"""
+from fib_bench.timing.host import HostStopwatch
+honest = HostStopwatch.sample
+def sample(self, n):
+    honest(self, n)
+    return {samples}
+HostStopwatch.sample = sample
+"""
+        evaluation = judged(BLIND + replaced + "def run(x):\n    return x * 2\n")
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
+        assert re.match(r"the worker answered a request to time \d+ samples with Sampled\(", evaluation.log)
+
     def test_samples_for_calls_that_were_not_made_are_caught(self, judged: Judged) -> None:
         evaluation = judged(BLIND + self.MADE_UP_SAMPLES + SLOW)
         assert evaluation.status is EvaluationStatus.REWARD_HACK
@@ -561,16 +586,15 @@ class TestAudit:
         with pytest.raises(WorkerLost, match=r"answered a request to warm up with Warm\(method='graph'"):
             side.warm_up(PREPARED, ResolvedEvalConfig(), may_capture=False)
 
-    @pytest.mark.xfail(strict=True, reason="a slope that is too small is no contradiction")
     def test_calls_that_were_not_made_for_the_judges_clock_are_missed(self, make_side: MakeSide) -> None:
         side = make_side(1_000, 1_000)
         side.worker.takes_ns = lambda _: self.REQUEST_NS
         with pytest.raises(Rejected):
             side.audit(PREPARED)
 
-    @pytest.mark.xfail(strict=True, reason="how long the host takes is a claim of the same worker")
     def test_a_host_that_is_said_to_be_slow_covers_no_lie(self, make_side: MakeSide) -> None:
         side = make_side(1_000, 500_000, "queued", 1e9)
+        side._fastest_call_ns = 20_000
         with pytest.raises(Rejected):
             side.audit(PREPARED)
 

@@ -250,13 +250,13 @@ class TestMeasurement:
         samples = tuple(float(1_000_000 + 10_000 * index) for index in range(100))
         measurement = Measurement(samples_ns=samples[::-1], method="graph", chain=4, host_ns=5e6, overhead_ns=1234.5)
         assert measurement.latency_ms == 1.495
-        assert measurement.interval_ms == (1.4, 1.6)
+        assert measurement.interval_ms == (1.39, 1.6)
         assert measurement.spread == pytest.approx(0.5 / 1.495)
         assert measurement.to_extra() == {
             "method": "graph",
             "samples": 100,
             "calls_per_sample": 4,
-            "interval_ms": [1.4, 1.6],
+            "interval_ms": [1.39, 1.6],
             "spread": round(0.5 / 1.495, 5),
             "host_latency_ms": 5.0,
             "overhead_us": 1.2345,
@@ -275,7 +275,7 @@ def alternating(count: int, values: tuple[float, float]) -> list[float]:
 
 
 class TestStopRule:
-    RULE = StopRule(iterations=20, max_iterations=50, confidence=0.01, max_seconds=1.0, refine_seconds=0.5)
+    RULE = StopRule(iterations=20, max_iterations=50, confidence=0.01, max_seconds=1.0, busy_seconds=0.5)
 
     @pytest.mark.parametrize(
         ("samples", "elapsed", "busy", "is_done"),
@@ -316,7 +316,7 @@ class Notebook:
 
 
 class TestMeasure:
-    QUICK = StopRule(iterations=10, max_iterations=10, confidence=1.0, max_seconds=0.2, refine_seconds=math.inf)
+    QUICK = StopRule(iterations=10, max_iterations=10, confidence=1.0, max_seconds=0.2, busy_seconds=math.inf)
 
     def test_gives_a_latency_and_what_it_rests_on(self) -> None:
         found = measure(lambda x, y: x @ y, (torch.ones(64, 64), torch.ones(64, 64)), rule=self.QUICK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,6 +59,7 @@ def make_trace() -> Callable[..., Trace]:
         relative: float = 0.0,
         status: str = "PASSED",
         latency: float = 1.0,
+        flags: Sequence[str] = (),
     ) -> Trace:
         passed = status == "PASSED"
         evaluation = Evaluation(
@@ -67,6 +68,7 @@ def make_trace() -> Callable[..., Trace]:
             timestamp="2026-01-01T00:00:00",
             correctness=Correctness(relative, absolute) if passed else None,
             performance=Performance(latency, latency * speedup, speedup) if passed else None,
+            extra={"flags": list(flags)} if flags else None,
         )
         workload = Workload(axes or {"M": 1, "K": 2}, {"A": RandomInput(), "B": RandomInput()}, uuid)
         return Trace(definition, workload, solution, evaluation)

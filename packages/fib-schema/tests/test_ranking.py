@@ -109,3 +109,14 @@ def test_scores_follow_additions(league, make_trace):
     before = league.get_solution_score("other_bob").avg_speedup
     league.add_traces([make_trace("other_bob", "a", latency=0.5, definition="other")])
     assert league.get_solution_score("other_bob").avg_speedup == 2 * before
+
+
+def test_flagged_traces_take_no_part_unless_they_are_asked_for(league, make_trace):
+    flagged = make_trace("gemm_bob", "b", latency=0.5, flags=["low_precision"])
+    harmless = make_trace("gemm_bob", "a", latency=4.0, flags=["fixed_inputs"])
+    league.add_traces([flagged, harmless])
+    assert league.get_solution_score("gemm_bob") == SpeedupMetrics(1.0, 1)
+    assert league.get_solution_score("gemm_bob", allow_flags=["low_precision"]) == SpeedupMetrics((1 + 8) / 2, 2)
+    assert league.get_author_score("bob", definition_name="gemm") == SpeedupMetrics(1.0, 1)
+    assert dict(league.rank_authors(definition_name="gemm", allow_flags=["low_precision"]))["bob"].avg_speedup == 4.5
+    assert dict(league.summary(definition_name="gemm").rankings)["bob"].avg_speedup == 1.0

@@ -82,3 +82,20 @@ def test_a_blob_path_may_start_with_the_current_folder():
 def test_a_scalar_is_a_number():
     with pytest.raises(InvalidField, match="expected a scalar, got string '1'"):
         ScalarInput("1")
+
+
+@pytest.mark.parametrize(
+    ("extra", "flags", "is_ranked"),
+    [
+        (None, (), True),
+        ({}, (), True),
+        ({"flags": ["fixed_inputs"]}, ("fixed_inputs",), True),
+        ({"flags": ["fixed_inputs", "low_precision"]}, ("fixed_inputs", "low_precision"), False),
+        ({"flags": "low_precision"}, (), True),  # no list: somebody else's
+    ],
+)
+def test_flags_tell_what_is_ranked(extra, flags, is_ranked):
+    made = evaluation("TIMEOUT", extra=extra)
+    assert made.flags == flags
+    assert made.is_ranked() is is_ranked
+    assert made.is_ranked(["low_precision"])

@@ -236,6 +236,15 @@ def test_a_set_pickles_before_and_after_it_is_read(trace_set, make_trace):
         assert again.get_solution("fast") == opened.get_solution("fast")
 
 
+def test_a_flagged_trace_is_the_best_only_where_its_flag_is_allowed(trace_set, make_trace):
+    plain, flagged = make_trace(uuid="a"), make_trace(uuid="b", speedup=9.0, flags=["low_precision", "odd"])
+    trace_set.add_traces([plain, flagged])
+    assert trace_set.get_best_trace("gemm") == plain
+    assert trace_set.get_best_trace("gemm", allow_flags=["odd"]) == plain
+    assert trace_set.get_best_trace("gemm", allow_flags=["low_precision"]) == flagged
+    assert trace_set.filter_traces("gemm") == [plain, flagged]
+
+
 def test_a_set_in_memory_answers_too(definition, make_solution, make_trace):
     made = TraceSet(None, {"gemm": definition}, {"gemm": [make_solution()]}, {}, {"gemm": [make_trace()]})
     assert made.get_best_trace("gemm") == make_trace()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 
 from fib_schema import EvaluationStatus
 
@@ -16,6 +17,7 @@ _SECONDS = 0.002
 _TRIES = 4
 _FACTOR, _GRAIN_NS = 1.5, 3_000.0
 _ALONE_PASSES = 3
+_PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5)  # what disturbs a machine passes by; what a solution does comes again
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (1.5, 3_000.0)}
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
 
@@ -75,7 +77,8 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     factor, grain_ns = _ALONE[device]
     bound = factor * side.claim_ns + grain_ns
     alone = math.inf
-    for _ in range(_TRIES):
+    for pause in _PAUSES:
+        time.sleep(pause)
         alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES))
         if alone <= bound:
             return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -11,8 +12,9 @@ import attrs
 from fib_schema import Trace, TraceSet
 
 from .config import BenchmarkConfig
-from .events import Evaluated, Event, Observer, Planned, Skipped
+from .events import Evaluated, Event, Observer, Planned, Skipped, Spent
 from .judge_process import JudgeProcess
+from .ledger import Phase
 from .plan import Plan, Skip, check_names, make_plan
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ class RunResult:
 
     traces: tuple[Trace, ...]
     skipped: tuple[Skip, ...]
+    seconds: Mapping[Phase, float] = attrs.field(factory=dict)
+    """Where the time of the judge went, by phase."""
 
     @property
     def failures(self) -> tuple[Skip, ...]:
@@ -96,6 +100,7 @@ class Benchmark:
             UnsupportedDevice: The configuration's device cannot be measured on.
         """
         traces: list[Trace] = []
+        seconds: Counter[Phase] = Counter()
         check_names(self._trace_set, self._config)
         with closing(self._executor()) as executor:
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
@@ -108,8 +113,10 @@ class Benchmark:
                         self._trace_set.add_traces([event.trace])
                 elif isinstance(event, Skipped):
                     skipped.append(event.skip)
+                elif isinstance(event, Spent):
+                    seconds.update(event.seconds)
                 observe(event)
-        return RunResult(tuple(traces), tuple(skipped))
+        return RunResult(tuple(traces), tuple(skipped), dict(seconds))
 
     def _executor(self) -> Executor:
         name = self._config.baseline

@@ -6,7 +6,9 @@ process, threads that have ended included, and for its main thread alone.
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -20,18 +22,49 @@ class CpuTime:
 
     process_ns: int
     main_thread_ns: int
+    waited_ns: int = 0
+    """How long the main thread could have run and got no processor."""
 
     def __sub__(self, other: CpuTime) -> CpuTime:
-        return CpuTime(self.process_ns - other.process_ns, self.main_thread_ns - other.main_thread_ns)
+        return CpuTime(
+            self.process_ns - other.process_ns,
+            self.main_thread_ns - other.main_thread_ns,
+            self.waited_ns - other.waited_ns,
+        )
 
 
 def cpu_time_of(pid: int) -> CpuTime | None:
     """What a process has run so far; None where it has ended or the system does not tell."""
     try:
-        main_thread = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]
-        return CpuTime(time.clock_gettime_ns(~pid << 3 | _SCHEDULED), int(main_thread))
+        ran, waited, *_ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
+        return CpuTime(time.clock_gettime_ns(~pid << 3 | _SCHEDULED), int(ran), int(waited))
     except (OSError, IndexError, ValueError):
         return None
+
+
+class Stopwatch:
+    """The judge's own clock around a request, less the time in which the machine was busy with other things.
+
+    Args:
+        pid: Who is asked.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pids = pid, os.getpid()
+        self._waited = self._waited_ns()
+        self._begin = time.monotonic_ns()
+
+    def taken_ns(self) -> float:
+        """How long it took so far."""
+        taken = time.monotonic_ns() - self._begin
+        return max(taken - (self._waited_ns() - self._waited), 0.0)
+
+    def _waited_ns(self) -> int:
+        times = [cpu_time_of(pid) for pid in self._pids]
+        return sum(found.waited_ns for found in times if found is not None)
+
+
+_SUSPICIOUS = 0.1
 
 
 class IdleMeter:
@@ -61,16 +94,28 @@ class IdleMeter:
         self._since = None
 
     def seems_busy(self, least_seconds: float) -> bool:
-        """Whether it ran for more than half of the time that it rested, of which there was so much."""
-        return self._waited_ns >= least_seconds * 1e9 and self._ran_ns > self._waited_ns / 2
+        """Whether it ran for a good part of the time that it rested, of which there was so much.
+
+        It need not have had a processor for all of that time: others were at work.
+        """
+        return self._waited_ns >= least_seconds * 1e9 and self._ran_ns > _SUSPICIOUS * self._waited_ns
 
 
 def busy_share(pid: int, delay_seconds: float, seconds: float) -> float:
-    """How many processors a process keeps busy, after a delay; pools of threads spin for a while before they sleep."""
+    """How many processors a process keeps busy, or would if it got them, after a delay.
+
+    Pools of threads spin for a while before they sleep.
+    """
     time.sleep(delay_seconds)
-    before, ran_before = time.monotonic_ns(), cpu_time_of(pid)
+    before, wanted_before = time.monotonic_ns(), _wanted_ns(pid)
     time.sleep(seconds)
-    after, ran_after = time.monotonic_ns(), cpu_time_of(pid)
-    if ran_before is None or ran_after is None:
-        return 0.0
-    return (ran_after - ran_before).process_ns / (after - before)
+    return (_wanted_ns(pid) - wanted_before) / (time.monotonic_ns() - before)
+
+
+def _wanted_ns(pid: int) -> int:
+    """How long the threads that there are have run, and have waited for a processor."""
+    wanted = 0
+    for file in Path("/proc", str(pid), "task").glob("*/schedstat"):
+        with suppress(OSError, ValueError):  # the thread has ended meanwhile
+            wanted += sum(map(int, file.read_text().split()[:2]))
+    return wanted

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import attrs
 from fib_schema import Trace, Workload
 
+from .ledger import Phase
 from .plan import Plan, Skip
 
 
@@ -48,5 +49,12 @@ class Skipped:
     count: int
 
 
-Event: TypeAlias = Planned | Working | Evaluated | Skipped
+@attrs.frozen
+class Spent:
+    """Where the time of the judge went since it last told."""
+
+    seconds: Mapping[Phase, float]
+
+
+Event: TypeAlias = Planned | Working | Evaluated | Skipped | Spent
 Observer: TypeAlias = Callable[[Event], None]

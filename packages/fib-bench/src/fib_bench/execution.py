@@ -15,7 +15,7 @@ from fib_schema import Environment, Solution, Trace, Workload
 
 from .config import BenchmarkConfig
 from .errors import EvaluatorFailed, InputError, ReferenceFailed
-from .events import Evaluated, Event, Skipped, Working
+from .events import Evaluated, Event, Skipped, Spent, Working
 from .judge import Judge, available_bytes
 from .plan import DefinitionPlan, Skip
 from .prepared import PreparedWorkload
@@ -77,6 +77,7 @@ class Execution:
         """Run the plan for one definition."""
         for block in self._blocks(part):
             yield from self._run_block(part, block)
+            yield Spent(self._judge.ledger.settle())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
         """Run one block; nothing that it holds in memory outlives this call."""

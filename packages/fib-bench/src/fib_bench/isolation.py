@@ -28,9 +28,11 @@ from functools import cache
 from pathlib import Path
 
 import attrs
+from fib_schema import Problem
 
 from . import _kernel as kernel
 from ._kernel import Refusal
+from .errors import InvalidConfig
 
 LIMIT_VARIABLE = "FIB_BENCH_ISOLATION"
 """The highest level to aim for, 0 to 3; without it, all that is possible."""
@@ -171,8 +173,14 @@ class Measure:
 
 def limit_from_environment() -> Level:
     """The level that `LIMIT_VARIABLE` names; everything where it is not set or names none."""
-    named = os.environ.get(LIMIT_VARIABLE, "")
-    return Level(int(named)) if named in {str(int(level)) for level in Level} else Level.SANDBOXED
+    named = os.environ.get(LIMIT_VARIABLE, "").strip().lower()
+    if not named:
+        return Level.SANDBOXED
+    for level in Level:
+        if named in {str(int(level)), level.name.lower()}:
+            return level
+    known = ", ".join(f"{int(level)} ({level.name.lower()})" for level in Level)
+    raise InvalidConfig((Problem("environment", LIMIT_VARIABLE, f"{named!r} is no level; it may be {known}"),))
 
 
 def protect_memory() -> None:
@@ -402,6 +410,7 @@ _SYSTEM = (
     "/etc/alternatives", "/etc/nvidia", "/etc/OpenCL",
 )  # fmt: skip
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES_OF_CUDA = ("nvidia*", "nvhost*", "nvmap", "dxg")  # the others are of Tegra and WSL
 _COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "clang", "nvcc")
 _ABI_WITH_MOVES = 2  # before it, nothing can be moved from one folder to another, as compilers' caches do
 _ABI_WITH_SCOPES = 6
@@ -435,11 +444,11 @@ def _grants(place: Place) -> Iterator[tuple[Path, int]]:
         yield Path("/dev") / name, _USE
     yield Path("/dev/shm"), _SHARE  # locks between processes
     if place.premises.is_cuda:
-        for path in Path("/dev").glob("nvidia*"):
+        for path in (path for pattern in _DEVICES_OF_CUDA for path in Path("/dev").glob(pattern)):
             yield path, _USE
     tasks = Path("/proc/self/task").resolve()  # for the names of threads
     os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for what the system holds in memory now
-    yield tasks, _READ | kernel.WRITE_FILE
+    yield tasks, _READ | kernel.WRITE_FILE | kernel.TRUNCATE
     yield place.folder, _OWN
     yield place.cache, _OWN
 
@@ -543,7 +552,11 @@ REFUSALS: tuple[Refusal, ...] = (
 _NO_SOCKETS = (Refusal(("socket",), errno.EACCES),)
 _ONLY_SOCKETS_OF_CUDA = (
     Refusal(("socket",), errno.EACCES, argument=0, value=_AF_UNIX),
-    *(Refusal(("socket",), errno.EACCES, argument=1, mask=0xF, value=kind) for kind in (_STREAM, _DATAGRAM, _RAW)),
+    # as if no daemon were there: NVIDIA's libraries go on without theirs, but not where access is denied
+    *(
+        Refusal(("socket",), errno.ECONNREFUSED, argument=1, mask=0xF, value=kind)
+        for kind in (_STREAM, _DATAGRAM, _RAW)
+    ),
 )
 
 

@@ -38,6 +38,8 @@ from .correctness import Comparison
 from .dialogue import NotCapturable, Rejected, ask
 from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from .evaluators import evaluator_for
+from .ledger import Ledger, Phase
+from .precision import PrecisionWatch
 from .preparation import Preparation, needed_bytes
 from .prepared import InputSet, PreparedWorkload
 from .sides import Calibration, Conditions, InputsChanged, Referee, RefereeFailed, Side
@@ -49,8 +51,9 @@ from .wire import Build, Built, Calibrate, Calibrated
 from .worker.pool import Worker, WorkerLost, WorkerServer
 
 _ALTERNATION = 20.0  # a reference that is so many times slower is not timed again beside a solution
-_REFINE_SECONDS = {"cuda": 0.016}
+_BUSY_SECONDS = {"cuda": 0.016}
 _CALIBRATION_SAMPLES = 60
+_MOST_KERNELS = 100
 _REFERENCE, _BASELINE = "reference", "baseline"
 
 
@@ -113,6 +116,8 @@ class Judge:
         if self._watch is not None:
             self._watch.start()
         self._conditions: Conditions | None = None
+        self.ledger = Ledger()
+        """Where the time goes."""
         self._standing: dict[str, FunctionWorker] = {}
         self._standing_for: str | None = None
 
@@ -146,13 +151,14 @@ class Judge:
                 calibration=self._calibrate(),
                 light=speed_of_light_of(self.device),
                 watch=self._watch,
+                ledger=self.ledger,
             )
         return self._conditions
 
     def _calibrate(self) -> Calibration:
         """Have a worker without a solution measure what the device's clock costs."""
         request = Calibrate(self._config.device, CHAINS[self.device.type], _CALIBRATION_SAMPLES)
-        with self._server.spawn() as worker:
+        with self.ledger.during(Phase.START), self._server.spawn() as worker:
             reply = ask(worker, request, Calibrated, self._config.timeout_seconds)
         costs = {m: dict(zip(request.chains, numbers, strict=True)) for m, numbers in reply.overhead_ns.items()}
         return Calibration(costs, reply.flush_ns)
@@ -176,14 +182,8 @@ class Judge:
         """
         self._check_size(definition, workload)
         try:
-            reference = self._standing_worker(_REFERENCE, definition)
-            try:
-                return self._preparation(definition, workload, reference).prepare(may_capture=reference.may_capture)
-            except NotCapturable:
-                reference.may_capture = False
-                reference.worker.close()
-                reference = self._standing_worker(_REFERENCE, definition)
-                return self._preparation(definition, workload, reference).prepare(may_capture=False)
+            with self.ledger.during(Phase.REFERENCE):
+                return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
             standing = self._standing.get(_REFERENCE)
             log = str(error) if standing is None else _log(str(error), standing.worker)
@@ -196,6 +196,16 @@ class Judge:
         except EvaluatorRaised as error:
             name = evaluator_for(definition, self._config.resolve_eval_config(definition)).name
             raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
+
+    def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
+        reference = self._standing_worker(_REFERENCE, definition)
+        try:
+            return self._preparation(definition, workload, reference).prepare(may_capture=reference.may_capture)
+        except NotCapturable:
+            reference.may_capture = False
+            reference.worker.close()
+            reference = self._standing_worker(_REFERENCE, definition)
+            return self._preparation(definition, workload, reference).prepare(may_capture=False)
 
     def _preparation(self, definition: Definition, workload: Workload, reference: FunctionWorker) -> Preparation:
         config = self._config.resolve_eval_config(definition)
@@ -268,7 +278,8 @@ class Judge:
         result of the one attempt. Where the evaluator fails there is none.
         """
         request = Build(self._config.device, format_json(without_reference(definition)), format_json(solution))
-        candidate = FunctionWorker(self._server.spawn(), request)
+        with self.ledger.during(Phase.START):
+            candidate = FunctionWorker(self._server.spawn(), request)
         unbuildable = self._build(candidate, solution)
         try:
             for prepared in workloads:
@@ -288,7 +299,8 @@ class Judge:
     def _build(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
         """Have a solution built; returns the evaluation if that fails."""
         try:
-            candidate.build(self._config.timeout_seconds)
+            with self.ledger.during(Phase.BUILD):
+                candidate.build(self._config.timeout_seconds)
         except Rejected as error:
             return self._evaluation(solution, error.status, _log(error.message, candidate.worker))
         except WorkerLost as lost:
@@ -309,13 +321,8 @@ class Judge:
         if candidate.worker.is_closed and (failed := self._renew(candidate, solution)) is not None:
             return failed
         try:
-            try:
-                return self._passed(candidate, definition, solution, prepared)
-            except NotCapturable:
-                candidate.may_capture = False
-                if (failed := self._renew(candidate, solution)) is not None:
-                    return failed
-                return self._passed(candidate, definition, solution, prepared)
+            with self.ledger.during(Phase.CHECK):
+                return self._passed_somehow(candidate, definition, solution, prepared)
         except Rejected as error:
             log = _log(error.message, candidate.worker)
             correctness = None
@@ -327,6 +334,18 @@ class Judge:
             return self._evaluation(solution, error.status, log, correctness, prepared=prepared)
         except WorkerLost as lost:
             return self._evaluation(solution, _status_of(lost), _log(str(lost), candidate.worker), prepared=prepared)
+
+    def _passed_somehow(
+        self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
+    ) -> Evaluation:
+        """Like `_passed`, in a second worker without graphs where the first could not be timed with them."""
+        try:
+            return self._passed(candidate, definition, solution, prepared)
+        except NotCapturable:
+            candidate.may_capture = False
+            if (failed := self._renew(candidate, solution)) is not None:
+                return failed
+            return self._passed(candidate, definition, solution, prepared)
 
     def _passed(
         self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
@@ -347,21 +366,19 @@ class Judge:
             has_setup=candidate.has_setup,
             keeps_integers=self._baseline_has_setup(definition),
         ) as side:
+            precision = PrecisionWatch(prepared)
             for index, item in enumerate(prepared.rounds):
-                side.check(item, f"input set {index} ({item.distribution})")
+                precision.look(item, side.check(item, f"input set {index} ({item.distribution})"))
             side.check_together(prepared)
-            side.warm_up(prepared, config, may_capture=candidate.may_capture)
-            others = self._time(side, definition, prepared, config)
+            with self.ledger.during(Phase.WARM_UP):
+                side.warm_up(prepared, config, may_capture=candidate.may_capture)
+            others, outside_ns = self._time(side, definition, prepared, config)
             side.check_timed_together(prepared)
-            side.check_rest()
-            outside_ns = side.audit(prepared)
-            if self.device.type == "cpu":
-                audit_processor_time(side, prepared)
-            audit_chains(side, prepared, self.device.type)
-            timing = side.measurement().to_extra() | side.to_extra() | {"outside_us": round(outside_ns / 1e3, 3)}
-            performance = self._performance(side.measurement(), others, prepared, timing)
+            performance = self._performance(side, others, prepared, outside_ns)
             performance = self._against_speed_of_light(definition, prepared, performance)
             candidate.worker.confirm()
+            with self.ledger.during(Phase.AUDIT):
+                performance = _with_kernels(performance, side)
             return self._evaluation(
                 solution,
                 EvaluationStatus.PASSED,
@@ -369,7 +386,24 @@ class Judge:
                 _correctness(side.comparisons, config, side.findings),
                 performance,
                 prepared=prepared,
+                precision=precision,
             )
+
+    def _audit(self, side: Side, prepared: PreparedWorkload) -> float:
+        """Look behind what the worker says; returns nanoseconds per call by the judge's clock.
+
+        Raises:
+            Rejected: It does not say the truth.
+            NotCapturable: It must be timed without graphs, in a fresh worker.
+            WorkerLost: It took its worker down.
+        """
+        with self.ledger.during(Phase.AUDIT):
+            side.check_rest()
+            outside_ns = side.audit(prepared)
+            if self.device.type == "cpu":
+                audit_processor_time(side, prepared)
+            audit_chains(side, prepared, self.device.type)
+            return outside_ns
 
     def _baseline_has_setup(self, definition: Definition) -> bool:
         if definition.name not in self._baselines:
@@ -381,23 +415,28 @@ class Judge:
 
     def _time(
         self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig
-    ) -> dict[str, Measurement]:
-        """Time a solution, in turns with what it is compared with; returns the others' times by their roles."""
+    ) -> tuple[dict[str, Measurement], float]:
+        """Time a solution, in turns with what it is compared with, and look behind what it says.
+
+        Returns:
+            The others' times by their roles, and nanoseconds per call by the judge's clock.
+        """
         with ExitStack() as stack:
             others = {}
             for role in self._roles(definition):
-                other = self._companion(role, side, definition, prepared, config, stack)
+                with self.ledger.during(Phase.WARM_UP):
+                    other = self._companion(role, side, definition, prepared, config, stack)
                 if other is not None:
                     others[role] = other
-            referee = _referee(others[_REFERENCE], prepared) if _REFERENCE in others else None
+            side.referee = _referee(others[_REFERENCE], prepared) if _REFERENCE in others else None
             timed = {role: other for role, other in others.items() if other.is_warm}
-            try:
-                _alternate(side, timed, prepared, self._rule(config), referee)
-                if referee is not None and not side.asked:
-                    side.sample(prepared, referee, must_ask=True)
-            except RefereeFailed:
-                _alternate(side, timed, prepared, self._rule(config), None)
-            return {role: other.measurement() for role, other in timed.items()}
+            with self.ledger.during(Phase.TIME):
+                _alternate(side, timed, prepared, self._rule(config))
+                if not side.asked:
+                    side.sample(prepared, must_ask=True)
+            outside_ns = self._audit(side, prepared)
+            side.referee = None  # its slots go with this block
+            return {role: other.measurement() for role, other in timed.items()}, outside_ns
 
     def _roles(self, definition: Definition) -> tuple[str, ...]:
         """What stands by while a solution is timed."""
@@ -450,7 +489,7 @@ class Judge:
             max_iterations=max(config.max_iterations, config.iterations),
             confidence=config.confidence,
             max_seconds=config.measure_seconds,
-            refine_seconds=min(_REFINE_SECONDS.get(self.device.type, config.measure_seconds), config.measure_seconds),
+            busy_seconds=min(_BUSY_SECONDS.get(self.device.type, config.measure_seconds), config.measure_seconds),
         )
 
     def _against_speed_of_light(
@@ -472,13 +511,15 @@ class Judge:
 
     def _performance(
         self,
-        found: Measurement,
+        side: Side,
         others: Mapping[str, Measurement],
         prepared: PreparedWorkload,
-        timing: Mapping[str, object],
+        outside_ns: float,
     ) -> Performance:
         """The latency and what it is compared with."""
-        extra: dict[str, object] = {"timing": dict(timing)}
+        found = side.measurement()
+        timing = found.to_extra() | side.to_extra() | {"outside_us": round(outside_ns / 1e3, 3)}
+        extra: dict[str, object] = {"timing": timing}
         reference = others.get(_REFERENCE, prepared.reference)
         if reference is not None:
             extra["reference_timing"] = reference.to_extra() | {"alternated": _REFERENCE in others}
@@ -502,10 +543,16 @@ class Judge:
         performance: Performance | None = None,
         *,
         prepared: PreparedWorkload | None = None,
+        precision: PrecisionWatch | None = None,
     ) -> Evaluation:
         extra: dict[str, object] = {"solution_hash": solution.hash()}
         if prepared is not None:
             extra |= prepared.to_extra()
+        if precision is not None:
+            extra["precision"] = precision.to_extra()
+        flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ())]
+        if flags:
+            extra["flags"] = flags
         return Evaluation(
             status=status,
             environment=self._environment,
@@ -517,9 +564,7 @@ class Judge:
         )
 
 
-def _alternate(
-    side: Side, others: dict[str, Side], prepared: PreparedWorkload, rule: StopRule, referee: Referee | None
-) -> None:
+def _alternate(side: Side, others: dict[str, Side], prepared: PreparedWorkload, rule: StopRule) -> None:
     """Time sides in turns, so that what drifts drifts for all, until each has enough samples.
 
     Of the others, those that fail are taken out.
@@ -529,12 +574,23 @@ def _alternate(
         if not waiting and side.is_done(rule):
             return
         if not side.is_done(rule):
-            side.sample(prepared, referee)
+            side.sample(prepared)
         for role, other in waiting.items():
             try:
                 other.sample(prepared)
             except (Rejected, NotCapturable, WorkerLost):
                 del others[role]
+
+
+def _with_kernels(performance: Performance, side: Side) -> Performance:
+    """The performance with names and microseconds of a call's kernels, where a profiler is installed; no verdict."""
+    try:
+        kernels = [[name, round(taken_ns / 1e3, 3)] for name, taken_ns in side.profile()[:_MOST_KERNELS]]
+    except (Rejected, WorkerLost):
+        return performance
+    if not kernels:
+        return performance
+    return attrs.evolve(performance, extra={**(performance.extra or {}), "kernels": kernels})
 
 
 def _referee(side: Side, prepared: PreparedWorkload) -> Referee:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from .config import BenchmarkConfig, ResolvedEvalConfig
 from .dialogue import Rejected
 from .evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from .inputs import Value, distributions_of, make_inputs
+from .ledger import Phase
+from .precision import bounds_of, moved_inputs
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
 from .sides import Conditions, Side, two_of
@@ -21,7 +24,7 @@ from .slots import CallLayout, call_bytes, layout_of
 from .standard import Standard
 from .timing import Measurement, StopRule
 from .variants import Variation, vary, varying_inputs
-from .worker.pool import Worker
+from .worker.pool import Worker, WorkerLost
 
 VARIANTS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
@@ -126,21 +129,23 @@ class Preparation:
                 left_out={},
                 reference=None,
                 standard=self._standard,
+                error_bounds=self._error_bounds(side, bases[0]),
             )
             if self.run.profile_baseline:
                 prepared = attrs.evolve(prepared, reference=self._time(side, prepared, may_capture))
             return self._add_other_distributions(side, prepared)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
-        return make_inputs(
-            self.definition,
-            self.workload,
-            seed=self.run.seed + index,
-            root=self.root,
-            synthesize_missing=self.run.synthesize_missing,
-            device=self.conditions.device,
-            distribution=distribution,
-        )
+        with self.conditions.ledger.during(Phase.INPUTS):
+            return make_inputs(
+                self.definition,
+                self.workload,
+                seed=self.run.seed + index,
+                root=self.root,
+                synthesize_missing=self.run.synthesize_missing,
+                device=self.conditions.device,
+                distribution=distribution,
+            )
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
@@ -168,6 +173,13 @@ class Preparation:
             )
             raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
 
+    def _error_bounds(self, side: Side, item: InputSet) -> dict[str, float]:
+        moved = None if self.evaluator.is_random or self._is_late() else moved_inputs(side.layout, item.inputs)
+        if moved is None:
+            return {}
+        outputs = side.call(InputSet("moved", moved, moved, _Unjudged()))
+        return bounds_of(side.layout, outputs, item.expected)
+
     def _variants(
         self, side: Side, layout: CallLayout, bases: list[InputSet], varying: Mapping[str, Variation]
     ) -> list[InputSet]:
@@ -190,7 +202,7 @@ class Preparation:
             max_iterations=min(_REFERENCE_SAMPLES, self.config.iterations),
             confidence=self.config.confidence,
             max_seconds=self.config.measure_seconds / 4,
-            refine_seconds=0.0,
+            busy_seconds=math.inf,
         )
         side.warm_up(prepared, self.config, may_capture=may_capture)
         while not side.is_done(rule):
@@ -207,12 +219,15 @@ class Preparation:
             if self._is_late():
                 left_out[distribution] = "the reference is too slow"
                 continue
+            if side.worker.is_closed:
+                left_out[distribution] = "the reference has failed on the values before these"
+                continue
             try:
                 item = self._expect(side, prepared.layout, distribution, self._values(0, distribution))
-            except Rejected as error:
-                left_out[distribution] = f"the reference failed: {error.message}"
+            except (Rejected, WorkerLost) as error:
+                left_out[distribution] = f"the reference failed: {error}"
                 if self.conditions.device.type == "cuda":
-                    break  # its context may be broken
+                    side.worker.close()  # its context may be broken; the next workload gets a fresh one
                 continue
             if _finite_share(item) < _finite_share(normal):
                 left_out[distribution] = "the reference gives NaN or infinity"

@@ -64,6 +64,8 @@ class PreparedWorkload:
     """None if the reference is not timed."""
     standard: Standard
     """What makes checks for further inputs."""
+    error_bounds: Mapping[str, float] = attrs.field(factory=dict)
+    """Above which error an output was computed with less than float32; see `precision`."""
 
     @property
     def bases(self) -> Sequence[InputSet]:
@@ -88,8 +90,6 @@ class PreparedWorkload:
             extra["left_out"] = dict(self.left_out)
         extra["evaluator"] = self.standard.evaluator.name
         extra["outputs"] = self.rounds[0].check.to_extra()
-        if flags := self.flags():
-            extra["flags"] = flags
         return extra
 
     def flags(self) -> list[str]:

@@ -22,16 +22,18 @@ from fib_schema import EvaluationStatus
 from .clocks import ClockWatch
 from .config import ResolvedEvalConfig
 from .correctness import Comparison
-from .cpu_meter import IdleMeter, busy_share
+from .cpu_meter import IdleMeter, Stopwatch, busy_share
 from .dialogue import NotCapturable, Rejected, ask
 from .evaluators.protocol import Observation, Verdict
 from .evidence import kept_answer, stale_answer
+from .ledger import Ledger, Phase
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
 from .setting_up import have_same_integers, other_floats
 from .slots import CallLayout, Slots
 from .speed_of_light import SpeedOfLight
 from .timing import Measurement, StopRule
+from .timing.cuda import HIDING_NS
 from .variants import vary
 from .wire import (
     Bound,
@@ -59,19 +61,23 @@ _PASS_SECONDS = 0.2  # a pass is about no longer
 _PLANTED = 8  # one of so many timed calls is verified, on average
 _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.5, 0.2, 0.02
+_MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
 _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come again, and a median must not rest on them
 _DISCARDED_PASSES = 20  # throttled for longer, the device is as slow as it is
-_AUDIT_SECONDS = 0.002
+_AUDIT_SECONDS = 0.001
 _AUDIT_TRIES = 4
+_PASS_TRIES = 12
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
 _REQUEST_NS = 4e6  # a request with its answer, on a busy machine
 _COLLECT_NS = 30_000.0  # checking what a call returned
 _COPY_BYTES_PER_NS = 1.0  # and copying it, and before that revealing the inputs
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
+_OBSERVED_BYTES = 512 << 20  # of inputs, whose draws are judged together when the timing is over
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
-_REST_SECONDS, _SPIN_SECONDS, _BUSY_SECONDS = 0.05, 0.3, 0.1
+_REST_SECONDS = 0.05
+_LOOKS = ((0.02, 0.02), (0.3, 0.1))  # seconds to wait and to look: pools of threads spin for up to 0.2 s
 _BUSY_SHARE = 0.5
 _AS_BEFORE = "the outputs are untouched, which they were not when the same function was called before it was timed"
 
@@ -107,6 +113,8 @@ class Conditions:
     calibration: Calibration
     light: SpeedOfLight
     watch: ClockWatch | None
+    ledger: Ledger = attrs.field(factory=Ledger)
+    """Where the time goes."""
 
 
 class InputsChanged(Rejected):
@@ -119,6 +127,20 @@ Referee: TypeAlias = Callable[[int, torch.Tensor], InputSet]
 
 class RefereeFailed(Exception):
     """The reference did not answer about a timed call."""
+
+
+@attrs.frozen(eq=False)
+class _Pass:
+    """A pass under way."""
+
+    used: int
+    """How many slots, from the first one on."""
+    planned: Mapping[int, InputSet]
+    """What is planted, by slot."""
+    given: Mapping[int, torch.Tensor]
+    """The inputs of slots about which the referee will be asked."""
+    before: Mapping[int, torch.Tensor]
+    """What was in the slots to be looked at."""
 
 
 class Side:
@@ -161,6 +183,8 @@ class Side:
         self._device_ns = 0.0
         self._shown: list[InputSet] = []
         self._asked_seconds = 0.0
+        self.referee: Referee | None = None
+        """Asked about timed calls, about which else nobody knows what is right."""
         self.asked = 0
         """Timed calls about which the reference was asked."""
         self._clocks: list[int] = []
@@ -169,6 +193,7 @@ class Side:
         self._setup_ns: list[float] = []
         self._called: list[InputSet] = []
         self._called_slot = 0
+        self._fastest_call_ns = math.inf
         self._plantable: Sequence[InputSet] = ()
         self._idle: IdleMeter | None = None
         self.comparisons: list[Comparison] = []
@@ -221,13 +246,15 @@ class Side:
         self._slots.load(slot, item.inputs)
         self._slots.outputs[slot].fill_(_POISONS[0])
         self._synchronise()
+        begin = time.perf_counter_ns()
         ask(self.worker, Call(slot), Called, self._timeout)
+        self._fastest_call_ns = min(self._fastest_call_ns, time.perf_counter_ns() - begin)
         outputs = self._slots.outputs[slot].clone()  # what is written from now on does not count
         self._check_inputs(slot, item)
         return outputs
 
-    def check(self, item: InputSet, where: str) -> None:
-        """Call once on a set and compare.
+    def check(self, item: InputSet, where: str) -> torch.Tensor:
+        """Call once on a set and compare; returns a copy of the outputs' memory.
 
         Raises:
             Rejected: The outputs are wrong, or it raised.
@@ -240,6 +267,7 @@ class Side:
             evidence = kept_answer(outputs, self.layout, item, self._called) or self._ask_for_evidence(item)
             raise error.with_evidence(evidence) from error
         self._called.append(item)
+        return outputs
 
     def _ask_for_evidence(self, item: InputSet) -> str:
         """Whether a wrong output becomes right by waiting, or by letting `setup` see the values."""
@@ -275,7 +303,8 @@ class Side:
         Raises:
             Rejected: They are wrong.
         """
-        verdict = item.compare(self.layout, outputs)
+        with self._conditions.ledger.during(Phase.CHECK):
+            verdict = item.compare(self.layout, outputs)
         self._accept(verdict, where)
         self.comparisons += verdict.comparisons
 
@@ -387,13 +416,12 @@ class Side:
         """About what a call takes."""
         return self._warm.call_ns
 
-    def sample(self, prepared: PreparedWorkload, referee: Referee | None = None, *, must_ask: bool = False) -> None:
+    def sample(self, prepared: PreparedWorkload, *, must_ask: bool = False) -> None:
         """Time one pass over the slots, and verify some of the timed calls, which nobody could foresee.
 
         Args:
             prepared: The workload.
-            referee: Asked afterwards what must have come out of a slot that was drawn before.
-            must_ask: Ask it in any case, rather than now and then.
+            must_ask: Ask the referee about a call in any case, rather than now and then.
 
         Raises:
             Rejected: The timed calls' outputs are wrong.
@@ -401,62 +429,80 @@ class Side:
         """
         chain = self._warm.chain
         chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(self.call_ns * chain, 1))))
-        used = chains * chain
         first = time.monotonic()
-        planned = self._plan_plants(used)
-        drawn = self._draw(used, planned) if referee is not None and (must_ask or self._may_ask()) else None
-        watched = [*planned] if drawn is None else [*planned, drawn]
-        before = self._outputs_of(watched)
-        self._refresh(prepared)
-        self._plant(planned)
-        given = None if drawn is None else self._slots.inputs[drawn].clone()
+        with self._conditions.ledger.during(Phase.INPUTS):
+            begun = self._begin(prepared, chains * chain, must_ask)
         key = SECRET.getrandbits(64) - (1 << 63)
         request = Sample(chains, key, self._slots.hide(prepared.varying, key))
         self._synchronise()
-        reply, begin, taken = self._clocked(request)
-        after = self._outputs_of(watched)
-        self._device_ns += sum(reply.samples_ns) + chains * self._conditions.calibration.flush_ns
-        self._outside_ns.append(taken * 1e9 / used)
+        reply, begin, taken_ns = self._clocked(request)
+        self._end(prepared, begun)
+        self._device_ns += sum(reply.samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
+        self._outside_ns.append(taken_ns / (chains * chain))
         if len(reply.samples_ns) != chains or not all(0 < s < math.inf for s in reply.samples_ns):
             problem = f"the worker answered a request to time {chains} samples with {reply!r:.200}"
             raise WorkerLost(problem, is_forgery=True)
-        self._verify_written(prepared, used)
-        if drawn is not None and given is not None and referee is not None:
-            planned = {**planned, drawn: self._ask(referee, drawn, given)}
-        self._verify(prepared, planned, before, after)
         self._keep(reply.samples_ns, begin)
         self._seconds += time.monotonic() - first
+
+    def _begin(self, prepared: PreparedWorkload, used: int, must_ask: bool) -> _Pass:
+        """Put fresh values into the slots, known ones into some, and choose what to look at."""
+        planned = self._plan_plants(used)
+        drawn = self._draw(used, planned) if self._may_ask(must_ask) else []
+        before = self._outputs_of([*planned, *drawn])
+        self._refresh(prepared)
+        self._plant(planned)
+        return _Pass(used, planned, {slot: self._slots.inputs[slot].clone() for slot in drawn}, before)
+
+    def _end(self, prepared: PreparedWorkload, begun: _Pass) -> None:
+        """Verify what the calls wrote: anything at all, and what is right."""
+        after = self._outputs_of([*begun.before])
+        self._verify_written(prepared, begun.used)
+        known = {**begun.planned, **self._ask_about(begun.given)}
+        for slot, item in known.items():
+            self._verify(prepared, slot, item, begun.before[slot], after[slot])
 
     def _outputs_of(self, slots: Sequence[int]) -> dict[int, torch.Tensor]:
         """Copies of what is in slots: what is written from now on does not count."""
         return {slot: self._slots.outputs[slot].clone() for slot in slots}
 
-    def _draw(self, used: int, planned: Mapping[int, InputSet]) -> int | None:
-        """A slot, of those to be used, about which the reference will be asked; nobody can foresee which."""
+    def _draw(self, used: int, planned: Mapping[int, InputSet]) -> list[int]:
+        """A slot, of those to be used, about which the referee will be asked; nobody can foresee which."""
         others = [slot for slot in range(used) if slot not in planned]
-        return SECRET.choice(others) if others else None
+        return [SECRET.choice(others)] if others else []
 
-    def _may_ask(self) -> bool:
-        """Whether the reference may be asked now: by chance, and as long as that takes little of the time."""
+    def _may_ask(self, must_ask: bool) -> bool:
+        """Whether to ask the referee now: by chance, and as long as that takes little of the time."""
+        if self.referee is None:
+            return False
+        if must_ask:
+            return not self.asked or self._asked_seconds < _MOST_ASKING_SECONDS
         limit = max(_ASKING_SHARE * self._seconds, _ASKING_SECONDS)
         return self._asked_seconds < limit and SECRET.random() < _ASKING_CHANCE
 
-    def _ask(self, referee: Referee, slot: int, inputs: torch.Tensor) -> InputSet:
-        begin = time.monotonic()
-        item = referee(slot, inputs)
+    def _ask_about(self, given: Mapping[int, torch.Tensor]) -> dict[int, InputSet]:
+        """What must have come out of slots with these inputs, as far as the referee knows."""
+        begin, told = time.monotonic(), {}
+        for slot, inputs in given.items():
+            try:
+                with self._conditions.ledger.during(Phase.REFERENCE):
+                    told[slot] = self.referee(slot, inputs) if self.referee else None
+            except RefereeFailed:
+                self.referee = None
         self._asked_seconds += time.monotonic() - begin
-        self.asked += 1
-        return item
+        known = {slot: item for slot, item in told.items() if item is not None}
+        self.asked += len(known)
+        return known
 
     def _clocked(self, request: Sample) -> tuple[Sampled, float, float]:
-        """Have a pass made; returns the answer, when it began and how long it took."""
+        """Have a pass made; returns the answer, when it began and how many nanoseconds it took."""
         self._idle = self._idle or IdleMeter(self.worker.pid)
         self._idle.wake()
-        begin = time.monotonic()
+        begin, stopwatch = time.monotonic(), Stopwatch(self.worker.pid)
         reply = ask(self.worker, request, Sampled, self._timeout)
-        taken = time.monotonic() - begin
+        taken_ns = stopwatch.taken_ns()
         self._idle.rest()
-        return reply, begin, taken
+        return reply, begin, taken_ns
 
     def _refresh(self, prepared: PreparedWorkload) -> None:
         """New values in all slots, and poison where outputs will be."""
@@ -489,23 +535,18 @@ class Side:
             self._reject_timed(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem).with_evidence(_AS_BEFORE))
 
     def _verify(
-        self,
-        prepared: PreparedWorkload,
-        known: Mapping[int, InputSet],
-        before: Mapping[int, torch.Tensor],
-        after: Mapping[int, torch.Tensor],
+        self, prepared: PreparedWorkload, slot: int, item: InputSet, before: torch.Tensor, after: torch.Tensor
     ) -> None:
-        """Compare what timed calls wrote where it is known what is right."""
-        for slot, item in known.items():
-            try:
-                self.compare(item, after[slot], "timed calls")
-                self._check_inputs(slot, item)
-                if item.check.trials and item in prepared.variants:  # which are kept anyway
-                    self._observed.append(item.observe(self.layout, after[slot]))
-            except Rejected as error:
-                others = (*prepared.rounds, *prepared.variants)
-                kept = stale_answer(after[slot], before[slot]) or kept_answer(after[slot], self.layout, item, others)
-                self._reject_timed(error.with_evidence(kept))
+        """Compare what a timed call wrote with what is right."""
+        try:
+            self.compare(item, after, "timed calls")
+            self._check_inputs(slot, item)
+            if item.check.trials:
+                self._observed.append(item.observe(self.layout, after))
+        except Rejected as error:
+            others = (*prepared.rounds, *prepared.variants)
+            kept = stale_answer(after, before) or kept_answer(after, self.layout, item, others)
+            self._reject_timed(error.with_evidence(kept))
 
     def _reject_timed(self, error: Rejected) -> None:
         """A graph may have missed a part of the work; then another method tells."""
@@ -562,18 +603,18 @@ class Side:
             Rejected: The calls take longer than the worker says.
             WorkerLost: It took its worker down.
         """
-        claim = statistics.median(self._samples)
-        by_slope = self._conditions.device.type == "cuda" and claim < _LONG_NS
-        bound = self._bound_on_slope(claim) if by_slope else self._bound_on_passes(claim)
-        seen = math.inf
-        for attempt in range(_AUDIT_TRIES):
+        by_slope = self._conditions.device.type == "cuda" and self.claim_ns < _LONG_NS
+        claim = least = bound = seen = math.inf
+        for attempt in range(_AUDIT_TRIES if by_slope else _PASS_TRIES):
+            claim = self.claim_ns
             taken = self._by_slope(prepared, claim) if by_slope else self._by_passes(prepared, is_first=attempt == 0)
+            least, bound = self._bounds_on_slope(claim) if by_slope else (0.0, self._bound_on_passes(claim))
             seen = min(seen, taken)
-            if seen <= bound:
-                return seen
+            if least <= taken <= bound:
+                return taken
         problem = (
             f"the worker says that a call takes {claim / 1e3:.2f} us, but by the judge's clock it takes "
-            f"{seen / 1e3:.2f} us (at most {bound / 1e3:.2f} us would be consistent)"
+            f"{seen / 1e3:.2f} us ({least / 1e3:.2f} to {bound / 1e3:.2f} us would be consistent)"
         )
         raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
@@ -600,8 +641,10 @@ class Side:
         self._device_ns += short + long
         return (long - short) / (2 * passes * calls) - flush
 
-    def _bound_on_slope(self, claim: float) -> float:
-        return 1.25 * (claim if self.method == "graph" else max(claim, self._warm.host_ns)) + 1_500.0
+    def _bounds_on_slope(self, claim: float) -> tuple[float, float]:
+        """What the slope may be: eager calls can be bound by the host, of which single calls gave an upper bound."""
+        most = claim if self.method == "graph" else max(claim, min(self._warm.host_ns, self._fastest_call_ns))
+        return 0.5 * claim - 3_000.0, 1.25 * most + 1_500.0
 
     def repeat(self, prepared: PreparedWorkload, passes: int) -> float:
         """Have all calls made again and again on fresh values, and verify the last; returns the nanoseconds.
@@ -610,18 +653,12 @@ class Side:
             Rejected: The outputs are wrong.
             WorkerLost: It took its worker down.
         """
-        used = self.calls_per_pass
-        planned = self._plan_plants(used)
-        before = self._outputs_of([*planned])
-        self._refresh(prepared)
-        self._plant(planned)
+        begun = self._begin(prepared, self.calls_per_pass, must_ask=True)
         self._synchronise()
         begin = time.perf_counter_ns()
         ask(self.worker, Repeat(passes, with_calls=True), Repeated, self._timeout)
         taken = time.perf_counter_ns() - begin
-        after = self._outputs_of([*planned])
-        self._verify_written(prepared, used)
-        self._verify(prepared, planned, before, after)
+        self._end(prepared, begun)
         return taken
 
     @property
@@ -644,7 +681,7 @@ class Side:
         """What a call takes in one more pass, as the worker says."""
         before = len(self._samples)
         while len(self._samples) == before:
-            self.sample(prepared)
+            self.sample(prepared, must_ask=True)
         return statistics.median(self._samples[before:])
 
     def one_by_one(self, prepared: PreparedWorkload, passes: int) -> float:
@@ -662,7 +699,7 @@ class Side:
         self._samples = []
         try:
             for _ in range(passes):
-                self.sample(prepared)
+                self.sample(prepared, must_ask=True)
             return statistics.median(self._samples) if self._samples else 0.0
         finally:
             self._samples, self._warm = kept, warm
@@ -676,13 +713,13 @@ class Side:
         is_host = self._conditions.device.type == "cpu"
         if self._idle is None or not self._idle.seems_busy(_REST_SECONDS):
             return
-        share = busy_share(self.worker.pid, _SPIN_SECONDS, _BUSY_SECONDS)
-        if share > _BUSY_SHARE:
-            device = "" if is_host else " of the host"
-            problem = f"{_SPIN_SECONDS:g} s after its last answer, the worker keeps {share:.1f} processors{device} busy"
-            raise Rejected(
-                EvaluationStatus.REWARD_HACK, f"{problem}: something goes on behind calls that have returned"
-            )
+        for delay, seconds in _LOOKS:
+            share = busy_share(self.worker.pid, delay, seconds)
+            if share <= _BUSY_SHARE:
+                return
+        device = "" if is_host else " of the host"
+        problem = f"{delay:g} s after its last answer, the worker keeps {share:.1f} processors{device} busy"
+        raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}: something goes on behind calls that have returned")
 
     def profile(self) -> tuple[tuple[str, float], ...]:
         """The kernels of one call, by the worker's profiler: a claim."""

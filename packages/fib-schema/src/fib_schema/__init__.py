@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .migration import MigrationReport, TargetNotEmpty, migrate
     from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
-    from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+    from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
     from .trace_set import TraceSet
     from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
@@ -64,7 +64,7 @@ _MODULES = {
     "migration": "MigrationReport TargetNotEmpty migrate",
     "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
     "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
-    "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace",
+    "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
     "trace_set": "TraceSet",
     "validation": "Report validate",
     "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
@@ -72,6 +72,7 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
+    "UNRANKED_FLAGS",
     "AxisConst",
     "AxisError",
     "AxisSpec",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
 from .trace import Trace
 
 AxesKey = tuple[tuple[str, int], ...]
-_Candidate = tuple[float, float, Trace]
-"""Absolute error, relative error and trace: a tuple, for a loop over attributes takes three times as long."""
+_Candidate = tuple[float, float, Trace, bool]
+"""Absolute error, relative error, trace, whether it is ranked in any case: a loop over attributes takes three times
+as long."""
 
 
 @attrs.frozen
@@ -36,18 +37,23 @@ class BestTraces:
         axes: Mapping[str, int] | None,
         max_abs_error: float,
         max_rel_error: float,
+        allow_flags: Collection[str],
     ) -> Trace | None:
-        """The fastest trace within the bounds, or None."""
+        """The fastest ranked trace within the bounds, or None."""
         key = None if axes is None else _axes_key(axes)
-        for absolute, relative, trace in self._index(traces, definition).by_speedup.get(key, ()):
-            if absolute <= max_abs_error and relative <= max_rel_error:
+        for absolute, relative, trace, is_ranked in self._index(traces, definition).by_speedup.get(key, ()):
+            if (
+                absolute <= max_abs_error
+                and relative <= max_rel_error
+                and (is_ranked or _is_ranked(trace, allow_flags))
+            ):
                 return trace
         return None
 
     def within(self, traces: Mapping[str, list[Trace]], definition: str, atol: float, rtol: float) -> list[Trace]:
         """Every trace within the bounds, in the order that they were made."""
         candidates = self._index(traces, definition).candidates
-        return [trace for absolute, relative, trace in candidates if absolute <= atol and relative <= rtol]
+        return [trace for absolute, relative, trace, _ in candidates if absolute <= atol and relative <= rtol]
 
     def _index(self, traces: Mapping[str, list[Trace]], definition: str) -> _Index:
         group = traces.get(definition, [])
@@ -71,7 +77,11 @@ def _candidate(trace: Trace) -> _Candidate | None:
     if evaluation is None or evaluation.performance is None or evaluation.correctness is None:
         return None
     correctness = evaluation.correctness
-    return correctness.max_absolute_error, correctness.max_relative_error, trace
+    return correctness.max_absolute_error, correctness.max_relative_error, trace, evaluation.is_ranked()
+
+
+def _is_ranked(trace: Trace, allow_flags: Collection[str]) -> bool:
+    return trace.evaluation is not None and trace.evaluation.is_ranked(allow_flags)
 
 
 def _speedup(candidate: _Candidate) -> float:

@@ -67,17 +67,17 @@ class ScoreBoard:
     """Computes scores; the traces of a definition are digested once."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[tuple[str, frozenset[str]], _Table] = {}
 
     def solution_score(
-        self, definition: str, solution: str, baseline: str, traces: list[Trace]
+        self, definition: str, solution: str, baseline: str, traces: list[Trace], allow_flags: frozenset[str]
     ) -> SpeedupMetrics | None:
         """The score of a solution, or None if it shares no workload with the baseline.
 
         Raises:
             ScoringError: A passing trace has a latency that is no positive number.
         """
-        results = self._table(definition, traces).results
+        results = self._table(definition, traces, allow_flags).results
         found = results.get(solution)
         if found is None:
             return None
@@ -93,10 +93,11 @@ class ScoreBoard:
         )
         return SpeedupMetrics(total / len(shared), len(shared))
 
-    def _table(self, definition: str, traces: list[Trace]) -> _Table:
-        table = self._tables.get(definition)
+    def _table(self, definition: str, traces: list[Trace], allow_flags: frozenset[str]) -> _Table:
+        key = definition, allow_flags
+        table = self._tables.get(key)
         if table is None or table.trace_count != len(traces):
-            table = self._tables[definition] = _Table(len(traces), _digest(traces))
+            table = self._tables[key] = _Table(len(traces), _digest(traces, allow_flags))
         return table
 
 
@@ -108,6 +109,8 @@ class League:
     authors: Mapping[str, str]
     traces: Mapping[str, list[Trace]]
     board: ScoreBoard
+    allow_flags: frozenset[str] = frozenset()
+    """Flags that do not keep a trace out, of those that do otherwise."""
 
     def solution_score(self, solution: str, baseline_author: str) -> SpeedupMetrics | None:
         """The score of one solution; see `TraceSet.get_solution_score`."""
@@ -147,7 +150,8 @@ class League:
     def _score(self, definition: str, solution: str, baseline: str) -> SpeedupMetrics | None:
         if solution == baseline:
             return None
-        return self.board.solution_score(definition, solution, baseline, self.traces.get(definition, []))
+        traces = self.traces.get(definition, [])
+        return self.board.solution_score(definition, solution, baseline, traces, self.allow_flags)
 
     def _baseline(self, definition: str, author: str) -> str:
         found = self._solutions_by(definition, author)
@@ -169,11 +173,11 @@ def _mean(scores: Iterable[SpeedupMetrics]) -> SpeedupMetrics | None:
     return SpeedupMetrics(mean, sum(score.workload_count for score in kept))
 
 
-def _digest(traces: list[Trace]) -> dict[str, _Results]:
+def _digest(traces: list[Trace], allow_flags: frozenset[str]) -> dict[str, _Results]:
     results: dict[str, _Results] = {}
     for trace in traces:
         evaluation = trace.evaluation
-        if evaluation is None or trace.solution is None:
+        if evaluation is None or trace.solution is None or not evaluation.is_ranked(allow_flags):
             continue
         found = results.get(trace.solution)
         if found is None:

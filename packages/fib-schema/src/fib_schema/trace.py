@@ -6,6 +6,7 @@ Source: the schema of the public flashinfer-trace data set. What FIB adds to it 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any
 
@@ -32,6 +33,10 @@ class EvaluationStatus(StrEnum):
 
 def _status(value: object) -> EvaluationStatus:
     return _checks.member_of(EvaluationStatus, "status", value)
+
+
+UNRANKED_FLAGS = frozenset({"low_precision"})
+"""Flags in ``extra["flags"]`` that keep a trace out of rankings unless they are asked for."""
 
 
 _NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
@@ -101,6 +106,22 @@ class Evaluation(Record):
     def __attrs_post_init__(self) -> None:
         self._check_presence("correctness", self.status in _NEEDS_CORRECTNESS)
         self._check_presence("performance", self.status is EvaluationStatus.PASSED)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What a reader should know before trusting it: suspicious, but allowed."""
+        flags = (self.extra or NO_FIELDS).get("flags", ())
+        return tuple(flags) if isinstance(flags, list | tuple) else ()
+
+    def is_ranked(self, allow_flags: Collection[str] = ()) -> bool:
+        """Whether it takes part in rankings.
+
+        Args:
+            allow_flags: Those of `UNRANKED_FLAGS` that do not keep it out.
+        """
+        if self.extra is None or "flags" not in self.extra:
+            return True
+        return not any(flag in UNRANKED_FLAGS and flag not in allow_flags for flag in self.flags)
 
     def _check_presence(self, field: str, is_wanted: bool) -> None:
         if (getattr(self, field) is not None) != is_wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -201,6 +201,8 @@ class TraceSet:
         axes: Mapping[str, int] | None = None,
         max_abs_error: float = 1e-2,
         max_rel_error: float = 1e-2,
+        *,
+        allow_flags: Collection[str] = (),
     ) -> Trace | None:
         """The passing trace with the largest speedup, or None if no trace qualifies.
 
@@ -209,10 +211,13 @@ class TraceSet:
             axes: Consider only workloads with exactly these axis values; None means all.
             max_abs_error: Largest `max_absolute_error` to accept.
             max_rel_error: Largest `max_relative_error` to accept.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) with which a trace qualifies all the same.
         """
-        return self._best.best(self._traces, def_name, axes, max_abs_error, max_rel_error)
+        return self._best.best(self._traces, def_name, axes, max_abs_error, max_rel_error, allow_flags)
 
-    def get_solution_score(self, solution_name: str, baseline_author: str = "baseline") -> SpeedupMetrics | None:
+    def get_solution_score(
+        self, solution_name: str, baseline_author: str = "baseline", *, allow_flags: Collection[str] = ()
+    ) -> SpeedupMetrics | None:
         """The mean speedup of a solution over the baseline author's, on workloads that both passed.
 
         Of several traces on one workload the one with the lowest latency counts. If any trace of
@@ -221,6 +226,7 @@ class TraceSet:
         Args:
             solution_name: The solution.
             baseline_author: Whose solution of the same definition has a speedup of 1.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) with which traces count all the same.
 
         Returns:
             The score; None if the solution is unknown, is the baseline, or has no workload to compare.
@@ -229,7 +235,7 @@ class TraceSet:
             ScoringError: The baseline author has no solution or several for the definition, or a
                 passing trace has an invalid latency (a ValueError).
         """
-        return self._league().solution_score(solution_name, baseline_author)
+        return self._league(allow_flags).solution_score(solution_name, baseline_author)
 
     def get_author_score(
         self,
@@ -237,6 +243,8 @@ class TraceSet:
         baseline_author: str = "baseline",
         op_type: str | None = None,
         definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
     ) -> SpeedupMetrics | None:
         """The mean, over definitions in scope, of the author's best solution's score.
 
@@ -245,6 +253,7 @@ class TraceSet:
             baseline_author: Whose solutions have a speedup of 1.
             op_type: Only definitions of this op_type.
             definition_name: Only this definition.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) with which traces count all the same.
 
         Returns:
             The score, or None if the author has no solution in scope that can be scored.
@@ -255,17 +264,20 @@ class TraceSet:
             ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = self._in_scope(op_type, definition_name)
-        return self._league().author_score(author, baseline_author, scope)
+        return self._league(allow_flags).author_score(author, baseline_author, scope)
 
     def rank_authors(
         self,
         baseline_author: str = "baseline",
         op_type: str | None = None,
         definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
     ) -> list[tuple[str, SpeedupMetrics]]:
         """Every author with a score, the best first; equal scores in the order of names.
 
-        Definitions without any solution are not in scope.
+        Definitions without any solution are not in scope. Traces with a flag of `UNRANKED_FLAGS`
+        do not count unless `allow_flags` names it.
 
         Raises:
             UnknownName: There is no such definition (a KeyError).
@@ -273,13 +285,15 @@ class TraceSet:
                 or a passing trace has an invalid latency (a ValueError).
             ValueError: Both `op_type` and `definition_name` are given.
         """
-        return self._league().ranking(baseline_author, self._in_scope(op_type, definition_name))
+        return self._league(allow_flags).ranking(baseline_author, self._in_scope(op_type, definition_name))
 
     def summary(
         self,
         baseline_author: str = "baseline",
         op_type: str | None = None,
         definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
     ) -> TraceSetSummary:
         """Counts of traces in scope, and the authors ranked over definitions that have a baseline.
 
@@ -288,7 +302,7 @@ class TraceSet:
             ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = self._in_scope(op_type, definition_name)
-        league = self._league()
+        league = self._league(allow_flags)
         ranked = [name for name in scope if league.has_one_baseline(name, baseline_author)]
         groups = [self._traces.get(name, []) for name in self._definitions_in_scope(op_type, definition_name)]
         passed = sum(trace.is_successful() for group in groups for trace in group)
@@ -297,8 +311,8 @@ class TraceSet:
         unranked = tuple(name for name in scope if name not in ranked)
         return TraceSetSummary(total, passed, total - passed, rankings, unranked)
 
-    def _league(self) -> League:
-        return League(self._solution_names, self._authors, self._traces, self._scores)
+    def _league(self, allow_flags: Collection[str]) -> League:
+        return League(self._solution_names, self._authors, self._traces, self._scores, frozenset(allow_flags))
 
     def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
         """Definitions in scope that have solutions."""

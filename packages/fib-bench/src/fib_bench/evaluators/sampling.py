@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,11 +22,11 @@ from fib_schema import Definition
 
 from ..config import ResolvedEvalConfig
 from ..correctness import Comparison
-from ..inputs import Value
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from .references import calls_of
 from .sampling_evidence import LOG_ALARM, Evidence, RowDraws
 from .sampling_filters import Cuts, Filters, Rows, cut
+from .sampling_inputs import is_known, rows_and_filters
 from .sampling_unknown import UnknownDraws, judge_unknown, watch_unknown
 
 TRIALS = 100
@@ -37,13 +36,13 @@ TVD_THRESHOLD = 0.2
 _TRYING_SECONDS = 5.0
 """For the reference's own draws; some are made in any case."""
 _LEAST_TRIES = 8
+_MOST_PROBLEMS = 3
 _MOST_ROWS, _MOST_TOKENS = 128, 1 << 21
 """Of one input set, the rows whose draws are looked at together, chosen at random; fewer of long ones."""
 _DRAWS = {
     "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
     "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
 }  # fmt: skip
-_IGNORED = re.compile(r".*(seed|offset|philox|generator|deterministic).*")
 _SECRET = random.SystemRandom()
 
 
@@ -67,14 +66,14 @@ class Sampling(Evaluator):
             return UnknownDraws.without_draws(case)
         seen = _try_reference(case)
         for is_joint in (False, True):
-            if not _is_known(case):
+            if not is_known(case):
                 break
             check = _known(case, is_joint=is_joint)
             calls = [case.expected, *seen]
-            if _is_seeded(calls) and self._explains(check, calls[:1]):
-                return attrs.evolve(check, trials=0)  # the same again: only what single calls give can be judged
             if self._explains(check, calls):
                 return check
+            if _is_seeded(calls) and self._explains(check, calls[:1]):
+                return attrs.evolve(check, trials=0)  # the same again: only what single calls give can be judged
         return watch_unknown(case, seen, _setting(case.config, "sampling_validation_trials", TRIALS))
 
     def _explains(self, check: Draws, calls: Sequence[Tensors]) -> bool:
@@ -97,9 +96,6 @@ class Sampling(Evaluator):
         text = "; ".join(problems[:_MOST_PROBLEMS])
         more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
         return Verdict(problems=(text + more,) if problems else (), extra={"sampling": evidence.to_extra()})
-
-
-_MOST_PROBLEMS = 3
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -197,49 +193,8 @@ class _Boundary:
         return [f"{self.found} of {self.draws} tokens are from the boundary of the allowed set, where {bounds}"]
 
 
-# -- what is known of a definition -------------------------------------------------------------
-
-
-_ROLES = {"top_k": r"top_?ks?(_arr|_values)?", "top_p": r"top_?ps?(_arr|_values)?", "min_p": r"min_?ps?(_arr|_values)?",
-          "temperature": r"temperatures?|temp"}  # fmt: skip
-
-
-def _roles(case: Case) -> dict[str, str] | None:
-    """The inputs by what they are; None if one of them is something else."""
-    found: dict[str, str] = {}
-    for name, value in case.inputs.items():
-        role = next((role for role, pattern in _ROLES.items() if re.fullmatch(pattern, name)), None)
-        if role is None and isinstance(value, torch.Tensor) and value.dim() == 2 and value.dtype.is_floating_point:
-            role = "rows"
-        if role in found or (role is None and value is not None and not _IGNORED.fullmatch(name)):
-            return None
-        if role is not None and value is not None:
-            found[role] = name
-    return found
-
-
-def _is_known(case: Case) -> bool:
-    """Whether the inputs are rows of probabilities or logits, and nothing but filters beside them."""
-    roles = _roles(case)
-    if roles is None or "rows" not in roles or len(case.expected) != 1:
-        return False
-    rows, (samples,) = _tensor(case.inputs[roles["rows"]]), case.expected.values()
-    count = len(rows)
-    others = [case.inputs[name] for role, name in roles.items() if role != "rows"]
-    fit = all(not isinstance(value, torch.Tensor) or value.numel() in {1, count} for value in others)
-    return fit and samples.dim() in {1, 2} and len(samples) == count > 0
-
-
 def _known(case: Case, *, is_joint: bool) -> Draws:
-    roles = _roles(case)
-    assert roles is not None
-    rows = _tensor(case.inputs[roles["rows"]])
-    per_row = {role: _per_row(case.inputs[name], rows) for role, name in roles.items() if role != "rows"}
-    top_k = per_row.get("top_k")
-    filters = Filters(
-        None if top_k is None else top_k.long(), per_row.get("top_p"), per_row.get("min_p"), is_joint=is_joint
-    )
-    source = Rows(rows, not _are_probabilities(roles["rows"], rows), per_row.get("temperature"))
+    source, filters = rows_and_filters(case, is_joint=is_joint)
     return Draws(
         name=next(iter(case.expected)),
         source=source,
@@ -249,23 +204,6 @@ def _known(case: Case, *, is_joint: bool) -> Draws:
         samples=int(_setting(case.config, "sampling_validation_samples", SAMPLES)),
         tvd_threshold=float(_setting(case.config, "sampling_tvd_threshold", TVD_THRESHOLD)),
     )
-
-
-def _are_probabilities(name: str, rows: torch.Tensor) -> bool:
-    if "prob" in name or "logit" in name:
-        return "prob" in name
-    return bool((rows >= 0).all()) and bool((rows.sum(dim=1, dtype=torch.float64) - 1).abs().max() < 1e-2)
-
-
-def _tensor(value: Value) -> torch.Tensor:
-    assert isinstance(value, torch.Tensor)
-    return value
-
-
-def _per_row(value: Value, rows: torch.Tensor) -> torch.Tensor:
-    """One number per row in float64, from a scalar, one for all, or one for each."""
-    numbers = value if isinstance(value, torch.Tensor) else torch.tensor(value, device=rows.device)
-    return numbers.double().reshape(-1).expand(len(rows))
 
 
 def _setting(config: ResolvedEvalConfig, name: str, default: float) -> float:

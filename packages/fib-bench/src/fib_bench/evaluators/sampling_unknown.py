@@ -13,8 +13,8 @@ from .protocol import Case, Check, Observation, Tensors, Verdict
 from .sampling_evidence import FALSE_ALARM, chi_square_tail
 
 _MOST_ELEMENTS = 256
-_LEAST_COUNT = 8
-"""Values that both samples together hold more seldom count as one."""
+_LEAST_COUNT = 4.0
+"""Values that are to be expected more seldom in the smaller sample count as one."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -101,9 +101,10 @@ def _homogeneity(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, i
     tables = [
         torch.bincount(part, minlength=len(values)).double() for part in (codes[: len(found)], codes[len(found) :])
     ]
-    is_frequent = tables[0] + tables[1] >= _LEAST_COUNT
+    least = _LEAST_COUNT * len(codes) / max(min(len(found), len(reference)), 1)
+    is_frequent = tables[0] + tables[1] >= least
     a, b = (torch.cat([table[is_frequent], table[~is_frequent].sum().reshape(1)]) for table in tables)
-    is_there = a + b >= _LEAST_COUNT
+    is_there = a + b >= least
     a, b = a[is_there], b[is_there]
     if len(a) < 2:
         return 0.0, 0

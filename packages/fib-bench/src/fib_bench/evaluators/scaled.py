@@ -64,9 +64,8 @@ class ScaledPart:
 
     def to_extra(self) -> dict[str, Any]:
         """What a trace keeps of it: the tolerances of the rows with the smallest and the largest."""
-        low, high = self.atol.aminmax() if self.atol.numel() else (math.nan, math.nan)
         return {
-            "atol": [float(low), float(high)],
+            "atol": torch.stack(self.atol.aminmax()).tolist() if self.atol.numel() else [],
             "rtol": self.rtol,
             "required_matched_ratio": self.required_matched_ratio,
             "insensitive_to": list(self.insensitive_to),

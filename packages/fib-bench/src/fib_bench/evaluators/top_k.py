@@ -27,7 +27,7 @@ Scores that are rounded to bfloat16 move about one index in 400 across the bound
 leaving out one of 16 heads moves one in 12.
 """
 _INDICES = re.compile(
-    r"(?!.*(sorted|perm|invers|token_id|page|slot))(.*_)?(indices|index|idx|ids?|experts?|argmax|top_?k)"
+    r"(?!.*(sorted|perm|invers|token_id|page|slot))(.*_)?(indices|index|idx|ids?|experts?|argmax|top_?k|places?|positions?|chosen|selected)"
 )
 _ABOUT_CHOICE = re.compile(r"top_?k|indexer|arg_?max")
 _CHOOSES = {"topk", "argmax", "argsort", "sort"}

@@ -35,6 +35,8 @@ _EMPTY_KERNEL_NS = 600.0
 _CHAIN = 4
 _SINGLE_NS = 100_000.0  # longer calls are timed one by one: neither the brackets nor cold code weigh there
 _MAX_SPIN_NS = 5e6
+HIDING_NS = 30_000.0
+"""How long the device spins before each sample by graphs, while the host launches: else a slow host shows."""
 _PREPARE_NS = 60_000.0  # launching what prepares a call, at most about ten kernels
 _MIN_PROBE_NS, _MAX_PROBE_NS = 1e6, 5e7
 _HOST_RUNS = 5
@@ -94,6 +96,7 @@ class CudaStopwatch:
             call_ns = self._typical_ns()
             chain = chain or (chain_for(min(_CHAIN, len(self._calls))) if call_ns < _SINGLE_NS else 1)
             self._capture(chain)
+            self._spin_cycles = self._cycles(HIDING_NS)
             return self._choose("graph", chain, host_ns)
         self._spin_cycles = self._cycles(min(2 * host_ns + 20_000 + _PREPARE_NS, _MAX_SPIN_NS))
         return self._choose("queued", 1, host_ns)
@@ -240,7 +243,7 @@ def bracket_cost_ns(device: torch.device, chain: int, samples: int, *, method: s
     """
     calls = [TimedCall(lambda: _spin(0))] * (chain * _CALIBRATION_CHAINS)
     stopwatch = CudaStopwatch(calls, device)
-    spin_ns = 40_000.0 if method == "queued" else 0.0
+    spin_ns = 40_000.0 if method == "queued" else HIDING_NS
     stopwatch.use_chain(chain, capture=method == "graph", spin_ns=spin_ns)
     taken: list[float] = []
     while len(taken) < samples:
@@ -283,8 +286,20 @@ def _forget_persisting_lines() -> None:
     driver.cuCtxResetPersistingL2Cache()
 
 
+def set_no_lines_aside() -> int:
+    """Give the whole L2 cache back to lines that a flush overwrites; some devices set a part aside by default.
+
+    Returns:
+        The bytes that stay set aside where the device does not let go of them.
+    """
+    from cuda.bindings import driver
+
+    driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
+    return persisting_bytes()
+
+
 def persisting_bytes() -> int:
-    """How much of the L2 cache is set aside for lines that a flush goes around; none unless somebody asks for it."""
+    """How much of the L2 cache is set aside for lines that a flush goes around."""
     from cuda.bindings import driver
 
     status, size = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)

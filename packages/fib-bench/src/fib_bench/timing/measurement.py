@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 
 import attrs
 
 _Z_95 = 1.96
+_MOST_EXACT = 1000
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
@@ -24,10 +26,21 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
         samples: In any order, at least one.
     """
     ordered = sorted(samples)
-    count = len(ordered)
-    reach = _Z_95 * math.sqrt(count) / 2
-    low, high = math.floor(count / 2 - reach), math.ceil(count / 2 + reach)
-    return ordered[max(low, 0)], ordered[min(high, count - 1)]
+    rank = _rank_below(len(ordered))
+    return ordered[rank], ordered[-1 - rank]
+
+
+@cache
+def _rank_below(count: int) -> int:
+    """The largest rank, from 0, that lies above the median with a probability of at most 2.5 %; 0 if none does."""
+    if count > _MOST_EXACT:
+        return math.floor((count - _Z_95 * math.sqrt(count)) / 2)
+    rank, ways, reached = 0, 1, 1  # of 2 ** count, the ways to have `rank`, and at most `rank`, samples below
+    while 40 * reached <= 1 << count:
+        rank += 1
+        ways = ways * (count - rank + 1) // rank
+        reached += ways
+    return max(rank - 1, 0)
 
 
 def relative_interval(samples: Sequence[float]) -> float:
@@ -85,7 +98,7 @@ class Measurement:
         }
 
 
-MIN_SAMPLES = 3
+MIN_SAMPLES, ENOUGH_SAMPLES = 3, 20
 
 
 @attrs.frozen(kw_only=True)
@@ -93,14 +106,14 @@ class StopRule:
     """When there are enough samples. The counts are the harness's own: nothing that was timed lowers them."""
 
     iterations: int
-    """Samples to take, unless `max_seconds` are over."""
+    """Samples to take, unless one of the caps is hit."""
     max_iterations: int
     confidence: float
     """Go on until half the confidence interval of the median is narrower than this share of it."""
     max_seconds: float
     """The cap on everything; `MIN_SAMPLES` are taken in any case."""
-    refine_seconds: float
-    """The cap on going on after `iterations`, in time that the device was busy."""
+    busy_seconds: float
+    """The cap on the time that the device was busy; `ENOUGH_SAMPLES` are taken in any case, or `iterations`."""
 
     def is_done(self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float) -> bool:
         """Whether to stop after so many samples and so much time, of which the device was busy for a part."""
@@ -109,6 +122,6 @@ class StopRule:
             return False
         if count >= self.max_iterations or elapsed_seconds >= self.max_seconds:
             return True
-        if count < self.iterations:
-            return False
-        return busy_seconds >= self.refine_seconds or relative_interval(samples_ns) <= self.confidence
+        if busy_seconds >= self.busy_seconds:
+            return count >= min(self.iterations, ENOUGH_SAMPLES)
+        return count >= self.iterations and relative_interval(samples_ns) <= self.confidence

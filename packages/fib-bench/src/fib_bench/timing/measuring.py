@@ -18,7 +18,7 @@ CHAINS = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 2, 4, 8)}
 """The lengths that chains can have, by kind of device."""
 _CALIBRATION_SAMPLES = 50
 _COPIES_BYTES = 256 << 20
-_DEFAULT_RULE = StopRule(iterations=50, max_iterations=2000, confidence=0.005, max_seconds=1.0, refine_seconds=math.inf)
+_DEFAULT_RULE = StopRule(iterations=50, max_iterations=2000, confidence=0.005, max_seconds=1.0, busy_seconds=math.inf)
 
 
 class Stopwatch(Protocol):

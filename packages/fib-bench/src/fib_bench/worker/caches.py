@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -57,19 +56,26 @@ def own_cache(occupant: Occupant, owner: int) -> Path:
         OSError: It cannot be made.
     """
     folder = get_fib_cache_path() / FOLDER / f"{occupant.name}-{owner}"
-    if folder.is_dir() and folder.stat().st_uid == owner:
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _make(folder, occupant, owner)
+    if folder.stat().st_uid != owner:
+        raise PermissionError(f"{folder} belongs to somebody else; delete it")
+    return folder
+
+
+def _make(folder: Path, occupant: Occupant, owner: int) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
     try:
         if occupant.solution is not None and occupant.solution.spec.language in _COMPILED:
             _copy_compiled(occupant.solution.name, temporary)
         _give(temporary, owner)
-        with suppress(FileExistsError, OSError):  # another worker was faster
-            temporary.rename(folder)
+        temporary.rename(folder)
+    except OSError:
+        if not folder.is_dir():  # else another worker was faster
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return folder
 
 
 def _copy_compiled(solution: str, target: Path) -> None:

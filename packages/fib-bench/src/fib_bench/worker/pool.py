@@ -53,7 +53,8 @@ _STACK_SECONDS = 0.5
 _KEPT_BYTES = 8_000
 _INHERITED = frozenset({
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
-    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "TRITON_INTERPRET",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET",
+    "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
     LIMIT_VARIABLE,
 })  # fmt: skip
 
@@ -277,13 +278,22 @@ class WorkerServer:
         }
         if self._device == "cpu":
             fixed["TRITON_INTERPRET"] = "1"
-            # a thread that spins at a barrier can keep its core from the thread that it waits for, for milliseconds
-            inherited.setdefault("GOMP_SPINCOUNT", "500")
+            # about half a millisecond, which spans the time between two parallel regions: waking a thread up takes
+            # longer than many a kernel; by default it spins for much longer, on a core that another may need
+            inherited.setdefault("GOMP_SPINCOUNT", "50000")
+            if not {"OMP_PROC_BIND", "OMP_PLACES"} & set(inherited):
+                fixed |= {"OMP_PROC_BIND": "close", "OMP_PLACES": _places()}
             # what was freed before decides otherwise whether memory comes from the heap or from the system
             fixed |= {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
         else:
             fixed["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not initialise CUDA: it forks
         return inherited | fixed
+
+
+def _places() -> str:
+    """A core for each thread of a team but the first, which others inherit from: else two can share one for long."""
+    cores = sorted(os.sched_getaffinity(0))
+    return ",".join("{" + ",".join(map(str, place)) + "}" for place in (cores, *([core] for core in cores[1:])))
 
 
 class Worker:

@@ -21,6 +21,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+from fib_compile._cuda import InvalidArch, architectures  # no other way to have the answer remembered
+
 from .._kernel import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ..isolation import Premises, limit_from_environment, most_tasks, prepare, protect_memory, tasks_on_machine
 from ..wire import (
@@ -49,7 +51,7 @@ def main() -> None:
     channel = socket.socket(fileno=int(descriptor))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     protect_memory()
-    _import_ahead()
+    _import_ahead(device)
     premises = Premises(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(premises)
     server = Server(channel, premises)
@@ -64,8 +66,8 @@ def main() -> None:
         gc.unfreeze()  # else extension modules report at exit what they take for leaks
 
 
-def _import_ahead() -> None:
-    """Import what workers need, so that they do not pay for it."""
+def _import_ahead(device: str) -> None:
+    """Import what workers need, so that they do not pay for it, and find out what they may not be able to."""
     import torch  # noqa: F401
 
     from ..timing import cuda  # noqa: F401 its originals are taken before any solution is there
@@ -74,6 +76,9 @@ def _import_ahead() -> None:
     for optional in ("triton", "cuda.bindings.driver"):  # a builder or the device says so where one is missing
         with suppress(ImportError):
             import_module(optional)
+    if device.startswith("cuda"):
+        with suppress(InvalidArch):
+            architectures(())  # remembered: nvidia-smi would want more than a worker may do
     gc.collect()
     gc.freeze()  # workers that collect garbage need not look at all of this
 

@@ -25,7 +25,7 @@ from ..buffers import Arena
 from ..isolation import NotPossible, Place, Premises, isolate, spare_user
 from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
 from ..timing.calls import Warmth
-from ..timing.cuda import persisting_bytes
+from ..timing.cuda import persisting_bytes, set_no_lines_aside
 from ..timing.kernels import kernels_of
 from ..wire import (
     MAX_DESCRIPTORS,
@@ -93,7 +93,12 @@ def _isolate(premises: Premises, folder: Path, request: object) -> Settled:
         owner = spare_user(premises, occupant.name)
     except NotPossible:
         owner = os.getuid()
-    cache = own_cache(occupant, owner) if isinstance(request, Build) else folder
+    cache = folder
+    if isinstance(request, Build):
+        try:
+            cache = own_cache(occupant, owner)
+        except OSError as error:
+            print(f"what is built here is not kept: {error}; set FIB_CACHE_PATH to a folder with free space")
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(Place(premises, occupant.name, folder, cache))
     held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}
@@ -133,6 +138,7 @@ class Session:
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._device = torch.device("cpu")
+        self._set_aside = 0  # of the L2 cache, in bytes
         self._function: Runnable
         self._definition: Definition
         self._calls: list[PreparedCall] = []
@@ -145,8 +151,10 @@ class Session:
         """Do what the judge asks, and look whether all is still as it was."""
         reply = self._answer_alone(request)
         findings = self._watch.findings(self, self._stopwatch)
-        if isinstance(request, Call | Sample) and self._device.type == "cuda" and (size := persisting_bytes()):
-            findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
+        if isinstance(request, Call | Sample) and self._device.type == "cuda":
+            size = persisting_bytes()
+            if size != self._set_aside:
+                findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
         return Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
 
     def _answer_alone(self, request: object) -> WorkerReply:
@@ -199,6 +207,7 @@ class Session:
         self._device = torch.device(name)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
+            self._set_aside = set_no_lines_aside()
 
     def _build(self, request: Build) -> None:
         self._use_device(request.device)

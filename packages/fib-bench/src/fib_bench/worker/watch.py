@@ -41,7 +41,7 @@ class Watch:
     def __init__(self) -> None:
         self._named = {name: _resolve(name) for name in _NAMES}
         self._functions = [
-            (f"{where}.{name}", namespace, name, value)
+            (f"{where}.{name}", namespace, name, value, _inside(value))
             for where, namespace in _own_namespaces()
             for name, value in vars(namespace).items()
             if isinstance(value, FunctionType | classmethod | staticmethod | property | type)
@@ -54,7 +54,11 @@ class Watch:
             objects: Instances whose attributes may not hide what their classes have.
         """
         replaced = [name for name, value in self._named.items() if _resolve(name) is not value]
-        replaced += [name for name, where, key, value in self._functions if vars(where).get(key, _MISSING) is not value]
+        replaced += [
+            name
+            for name, where, key, value, inside in self._functions
+            if vars(where).get(key, _MISSING) is not value or _inside(value) != inside
+        ]
         replaced += [f"{type(item).__name__}.{name}" for item in objects for name in _hidden(item)]
         found = [f"replaced {', '.join(replaced[:10])}"] if replaced else []
         return found + [f"left active {mode}" for mode in _modes()]
@@ -67,6 +71,11 @@ def _own_namespaces() -> Iterator[tuple[str, ModuleType | type]]:
             for value in list(vars(module).values()):
                 if isinstance(value, type) and value.__module__ == name:
                     yield f"{name}.{value.__name__}", value
+
+
+def _inside(value: object) -> tuple[object, ...]:
+    """What a function does, beside being what it is."""
+    return (value.__code__, value.__defaults__) if isinstance(value, FunctionType) else ()
 
 
 def _resolve(name: str) -> Any:

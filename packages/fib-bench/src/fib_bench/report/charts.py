@@ -1,0 +1,211 @@
+"""The charts, as Vega-Lite specifications: the page draws them in a browser, `save_png` without one.
+
+A specification is data; the points come separately, as rows with these fields:
+
+- ``latency``: x (the axis), us, low, high, k, solution, and words for the tooltip
+- ``fast``: p, share, k, solution
+- ``roofline``: x, y, k, solution, and words for the tooltip; the roof's corners as x, y
+
+``k`` is the solution's name if it has a colour, else `OTHERS`.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from fib_schema import FibError
+
+OTHERS = "other solutions"
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc7", "#8c6d31")
+"""Source: Okabe and Ito's colours, which most people with a colour vision deficiency tell apart; two added."""
+GREY = "#9a9a9a"
+VEGA_LITE = "6.4"
+
+Spec = dict[str, Any]
+Rows = Sequence[Mapping[str, Any]]
+
+_LATENCY_LABELS = (
+    "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' s' : "
+    "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' ms' : format(datum.value, '~g') + ' µs'"
+)
+
+
+@attrs.frozen
+class ChartsUnavailable(FibError, ImportError):
+    """Charts were asked for, and what draws them is not installed."""
+
+    def __str__(self) -> str:
+        return "charts need vl-convert-python; install it with: pip install 'fib-bench[report]'"
+
+
+def _colour(**more: object) -> Spec:
+    return {"field": "k", "type": "nominal", "scale": {"domain": [], "range": []}, "legend": None, **more}
+
+
+def _tooltip(*fields: str) -> list[Spec]:
+    return [{"field": field, "type": "nominal"} for field in fields]
+
+
+def _log(field: str, title: str | None, *, base: int = 10, **axis: object) -> Spec:
+    scale = {"type": "log", "base": base, "nice": False, "padding": 12}
+    return {"field": field, "type": "quantitative", "scale": scale, "title": title, "axis": axis}
+
+
+_PEERS = {"condition": {"test": f"datum.k === '{OTHERS}'", "value": 0.35}, "value": 0.9}
+
+SPECS: Mapping[str, Spec] = {
+    "latency": {
+        "data": {"name": "points"},
+        "height": 320,
+        "encoding": {
+            "x": _log("x", None, base=2, format="~s", grid=False),
+            "color": _colour(),
+            "opacity": _PEERS,
+        },
+        "layer": [
+            {
+                "mark": {"type": "line", "strokeWidth": 1.75},
+                "encoding": {
+                    "y": {**_log("us", "latency", labelExpr=_LATENCY_LABELS), "aggregate": "median"},
+                    "detail": {"field": "solution", "type": "nominal"},
+                },
+            },
+            {
+                "transform": [{"filter": "isValid(datum.low)"}],
+                "mark": {"type": "rule", "strokeWidth": 1.5},
+                "encoding": {
+                    "y": {"field": "low", "type": "quantitative"},
+                    "y2": {"field": "high"},
+                },
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 34},
+                "encoding": {
+                    "y": {"field": "us", "type": "quantitative"},
+                    "tooltip": _tooltip("solution", "latency", "interval", "speedup", "axes", "workload"),
+                },
+            },
+        ],
+    },
+    "fast": {
+        "data": {"name": "points"},
+        "height": 260,
+        "layer": [
+            {
+                "mark": {"type": "line", "interpolate": "step-before", "strokeWidth": 1.75},
+                "encoding": {
+                    "x": _log("p", "speedup over the reference greater than p", format="~g", grid=False),
+                    "y": {
+                        "field": "share",
+                        "type": "quantitative",
+                        "title": "share of workloads",
+                        "scale": {"domain": [0, 1]},
+                        "axis": {"format": "%"},
+                    },
+                    "color": _colour(),
+                    "opacity": _PEERS,
+                    "detail": {"field": "solution", "type": "nominal"},
+                    "tooltip": _tooltip("solution", "p", "share", "area"),
+                },
+            },
+            {
+                "data": {"values": [{"p": 1}]},
+                "mark": {"type": "rule", "strokeDash": [4, 4], "color": GREY},
+                "encoding": {"x": {"field": "p", "type": "quantitative"}},
+            },
+        ],
+    },
+    "roofline": {
+        "data": {"name": "points"},
+        "height": 300,
+        "encoding": {
+            "x": _log("x", "", format="~s", grid=False),
+            "y": _log("y", "", format="~s"),
+        },
+        "layer": [
+            {
+                "data": {"name": "roof"},
+                "mark": {"type": "line", "color": GREY, "strokeWidth": 2},
+            },
+            {
+                "mark": {"type": "point", "filled": True, "size": 40},
+                "encoding": {
+                    "color": _colour(),
+                    "opacity": _PEERS,
+                    "tooltip": _tooltip("solution", "attained", "latency", "axes", "workload"),
+                },
+            },
+        ],
+    },
+}
+"""The page patches width, colours, titles of axes and the scale of x; `drawn` does so for a file."""
+
+
+def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: Any) -> Spec:
+    """A specification with its points.
+
+    Args:
+        kind: One of `SPECS`.
+        title: What stands above.
+        rows: The points.
+        solutions: Those with a colour, in order.
+        **more: ``roof`` (rows), ``x_title``, ``y_title``, and ``x_scale``: ``log`` or ``symlog``.
+    """
+    spec = copy.deepcopy(SPECS[kind])
+    spec |= {"title": {"text": title, "anchor": "start"}, "width": 720, "background": "white", "config": _config()}
+    spec["datasets"] = {"points": list(rows), "roof": list(more.get("roof", ()))}
+    names = [*solutions, OTHERS] if any(row["k"] == OTHERS for row in rows) else list(solutions)
+    for encoding in [spec.get("encoding", {}), *(layer.get("encoding", {}) for layer in spec["layer"])]:
+        if "color" in encoding:
+            encoding["color"]["scale"] = {"domain": names, "range": [*PALETTE[: len(solutions)], GREY]}
+            encoding["color"]["legend"] = {"title": None, "orient": "bottom", "columns": 2, "labelLimit": 340}
+        for channel in ("x", "y"):
+            if channel in encoding and (said := more.get(f"{channel}_title")) is not None:
+                encoding[channel]["title"] = said
+        if "x" in encoding and "x_scale" in more:
+            encoding["x"]["scale"]["type"] = more["x_scale"]
+    return spec
+
+
+def save_png(spec: Spec, path: Path) -> None:
+    """Draw a chart into a file.
+
+    Raises:
+        ChartsUnavailable: vl-convert is not installed.
+    """
+    path.write_bytes(_vl_convert().vegalite_to_png(spec, vl_version=VEGA_LITE, scale=2))
+
+
+@functools.cache
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script that needs no network.
+
+    Raises:
+        ChartsUnavailable: vl-convert is not installed.
+    """
+    script: str = _vl_convert().javascript_bundle(vl_version=VEGA_LITE)
+    return script
+
+
+def file_name(*words: str) -> str:
+    """A name for a chart's file, whatever the words are."""
+    return "-".join(re.sub(r"[^\w.]+", "_", word).strip("._") or "_" for word in words) + ".png"
+
+
+def _config() -> Spec:
+    font = "Helvetica, Arial, sans-serif"
+    return {"font": font, "view": {"stroke": None}, "axis": {"labelFontSize": 11, "titleFontSize": 11}}
+
+
+def _vl_convert() -> Any:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise ChartsUnavailable from error
+    return vl_convert

@@ -1,0 +1,350 @@
+"""A data set in columns: what the page embeds, and the points of its charts.
+
+Numbers keep four digits, which is more than they mean. Logs are what takes room: equal ones are kept
+once, long ones by their beginning and end, and beyond a bound on all of them only their first line.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from fib_schema import Evaluation, EvaluationStatus, Trace, TraceSet, Workload
+
+from .charts import OTHERS, PALETTE, Rows, Spec, drawn, file_name
+from .readings import host_latency_of, interval_of, isolation_of, latency_of, light_of, method_of, speedup_of
+from .standings import (
+    FAST_GRID,
+    Contest,
+    Options,
+    Standing,
+    check_baseline,
+    complaint,
+    contests,
+    rank_authors,
+    standings,
+)
+
+STATUSES = tuple(map(str, EvaluationStatus))
+_HEAD, _TAIL = 1_000, 3_000
+_MOST_LOG_CHARACTERS = 4_000_000
+_LEAST_FRACTION = 0.05  # below, the rounding of the share in a trace moves the roof that follows from it
+
+
+@attrs.frozen
+class Section:
+    """A contest in columns."""
+
+    definition: str
+    op_type: str
+    description: str
+    hardware: str
+    standings: tuple[Standing, ...]
+    columns: Mapping[str, Any]
+    """What the page embeds; see `_columns`."""
+
+
+@attrs.frozen
+class Digest:
+    """A data set in columns."""
+
+    name: str
+    statuses: Mapping[str, int]
+    counts: Mapping[str, int]
+    sections: tuple[Section, ...]
+    environments: tuple[Mapping[str, Any], ...]
+    authors: tuple[tuple[str, float, int], ...]
+    authors_note: str
+    options: Options
+
+
+def digest(trace_set: TraceSet, options: Options, definitions: Collection[str] | None = None) -> Digest:
+    """Everything that the page shows.
+
+    Raises:
+        UnknownName: A definition, or the baseline, is not in the set.
+    """
+    logs = _Logs(_MOST_LOG_CHARACTERS)
+    environments = _Environments()
+    sections = []
+    statuses: Counter[str] = Counter()
+    for contest in contests(trace_set, options, definitions):
+        rows = standings(trace_set, contest, options)
+        op_type, description = _described(trace_set, contest.definition)
+        columns = _columns(contest, rows, logs, environments)
+        sections.append(Section(contest.definition, op_type, description, contest.hardware, tuple(rows), columns))
+        statuses.update(STATUSES[status] for status in columns["status"])
+    check_baseline(trace_set, options, [row for section in sections for row in section.standings])
+    authors, note = rank_authors(trace_set, options)
+    counts = {
+        "definitions": len({section.definition for section in sections}),
+        "solutions": len({row.solution for section in sections for row in section.standings}),
+        "workloads": sum(len(section.columns["workloads"]) for section in sections),
+        "traces": sum(statuses.values()),
+    }
+    return Digest(
+        name=trace_set.root.resolve().name if trace_set.root is not None else "data set",
+        statuses=dict(statuses.most_common()),
+        counts=counts,
+        sections=tuple(sections),
+        environments=tuple(environments.to_plain()),
+        authors=tuple((author.author, author.speedup, author.workloads) for author in authors),
+        authors_note=note,
+        options=options,
+    )
+
+
+def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
+    """A definition's op_type and description; nothing where its file is gone or bad."""
+    try:
+        definition = trace_set.get_definition(name)
+    except (KeyError, ValueError):
+        return "", ""
+    return definition.op_type, definition.description or ""
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+def _columns(contest: Contest, rows: Sequence[Standing], logs: _Logs, environments: _Environments) -> dict[str, Any]:
+    """One contest: per workload, per solution, and per trace.
+
+    A trace is one place in each of ``workload``, ``solution``, ``status`` (numbers of entries),
+    ``us``, ``speedup``, ``low``, ``high`` (the interval), ``host`` (microseconds), ``fraction``, ``log`` (the
+    number of one of ``logs``) and ``flagged``. A column that says nothing is left out.
+    """
+    solutions = [row.solution for row in rows]
+    uuids = {uuid: index for index, uuid in enumerate(contest.workloads)}
+    traces = [(s, uuids[u], trace) for s, name in enumerate(solutions) for u, trace in contest.traces[name].items()]
+    found = [_reading(trace, contest.allow_flags) for _, _, trace in traces]
+    texts = _Texts()
+    per_trace: dict[str, list[Any]] = {
+        "workload": [workload for _, workload, _ in traces],
+        "solution": [solution for solution, _, _ in traces],
+        **{field: [row[index] for row in found] for index, field in enumerate(_READ)},
+        "log": [texts.add(logs.kept(trace.evaluation)) for _, _, trace in traces if trace.evaluation],
+    }
+    for _, _, trace in traces:
+        environments.add(trace.evaluation)
+    curves = [[_short(share) for share in contest.fast_curve(name)] for name in solutions]
+    return {
+        "workloads": list(uuids),
+        "axes": _axes(contest.workloads.values()),
+        "solutions": solutions,
+        **_work([trace for _, _, trace in traces], uuids),
+        **{name: column for name, column in per_trace.items() if any(value is not None for value in column)},
+        "logs": texts.all,
+        "methods": sorted({m for _, _, t in traces if (m := _method(t)) is not None}),
+        "fast": curves if any(map(any, curves)) else [],
+        "area": [_short(row.fast_area) for row in rows],
+    }
+
+
+_READ = ("status", "us", "speedup", "low", "high", "host", "fraction", "flagged")
+
+
+def _reading(trace: Trace, allow_flags: Collection[str]) -> tuple[Any, ...]:
+    evaluation = trace.evaluation
+    assert evaluation is not None
+    status = STATUSES.index(evaluation.status)
+    performance = evaluation.performance
+    if performance is None:
+        return status, None, None, None, None, None, None, None
+    low, high = interval_of(performance) or (None, None)
+    is_ranked = evaluation.is_ranked(allow_flags)
+    latency = latency_of(trace, allow_flags if is_ranked else evaluation.flags)
+    host = host_latency_of(performance)
+    numbers = (_us(latency), speedup_of(performance), _us(low), _us(high), _us(host), light_of(performance).fraction)
+    return status, *map(_short, numbers), None if is_ranked else 1
+
+
+def _us(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds * 1e3
+
+
+def _short(number: float | None) -> float | int | None:
+    """Four digits."""
+    if number is None:
+        return None
+    short = float(f"{number:.4g}")
+    return int(short) if short.is_integer() else short
+
+
+def _method(trace: Trace) -> str | None:
+    performance = trace.evaluation.performance if trace.evaluation else None
+    return method_of(performance) if performance else None
+
+
+def _axes(workloads: Iterable[Workload]) -> dict[str, list[int | None]]:
+    known = [workload.axes for workload in workloads]
+    return {axis: [axes.get(axis) for axes in known] for axis in dict.fromkeys(name for axes in known for name in axes)}
+
+
+def _work(traces: Sequence[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
+    """What each workload must move and do, and the roof of the device, which follow from any solution's trace."""
+    moved: list[float | None] = [None] * len(uuids)
+    done: list[float | None] = [None] * len(uuids)
+    bandwidth = rate = 0.0
+    for trace in traces:
+        latency, performance = latency_of(trace), trace.evaluation.performance if trace.evaluation else None
+        if latency is None or performance is None:
+            continue
+        light, index = light_of(performance), uuids[trace.workload.uuid]
+        moved[index], done[index] = light.bytes or moved[index], light.operations or done[index]
+        if light.fraction is not None and light.fraction >= _LEAST_FRACTION:
+            attainable_s = light.fraction * latency / 1e3
+            bandwidth = max(bandwidth, (light.bytes or 0.0) / attainable_s)
+            rate = max(rate, (light.operations or 0.0) / attainable_s)
+    if not any(moved):
+        return {}
+    work: dict[str, Any] = {"bytes": list(map(_short, moved)), "bandwidth": _short(bandwidth), "rate": _short(rate)}
+    return work | ({"operations": list(map(_short, done))} if any(done) else {})
+
+
+class _Texts:
+    """Texts of one section, each kept once."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def add(self, text: str | None) -> int | None:
+        if not text:
+            return None
+        place = self._places.setdefault(text, len(self.all))
+        if place == len(self.all):
+            self.all.append(text)
+        return place
+
+
+class _Logs:
+    """Shortens logs, and knows how much room is left for them."""
+
+    def __init__(self, characters: int) -> None:
+        self._left = characters
+        self._seen: set[int] = set()
+
+    def kept(self, evaluation: Evaluation | None) -> str | None:
+        """What is kept of the log of an evaluation that did not pass."""
+        if evaluation is None or evaluation.status is EvaluationStatus.PASSED or not evaluation.log:
+            return None
+        log = evaluation.log
+        if len(log) > _HEAD + _TAIL:
+            log = f"{log[:_HEAD]}\n[... {len(log) - _HEAD - _TAIL} characters are left out ...]\n{log[-_TAIL:]}"
+        if hash(log) in self._seen:
+            return log
+        if self._left < len(log):
+            return f"{complaint(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
+        self._left -= len(log)
+        self._seen.add(hash(log))
+        return log
+
+
+class _Environments:
+    """Where traces were made, and how many in each place."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._of_record: dict[int, tuple[Any, tuple[Any, ...]]] = {}
+
+    def add(self, evaluation: Evaluation | None) -> None:
+        assert evaluation is not None
+        environment, isolation, stamp = evaluation.environment, isolation_of(evaluation), evaluation.timestamp
+        known = self._of_record.get(id(environment))  # lines of a file share their environments
+        if known is None:
+            known = environment, (environment.hardware, *sorted(environment.libs.items()))
+            self._of_record[id(environment)] = known
+        entry = self._found.get((known[1], isolation))
+        if entry is None:
+            libs = dict(environment.libs)
+            entry = {"hardware": environment.hardware, "libs": libs, "isolation": isolation, "traces": 0}
+            entry |= {"first": stamp, "last": stamp}
+            self._found[known[1], isolation] = entry
+        entry["traces"] += 1
+        entry["first"], entry["last"] = min(entry["first"], stamp), max(entry["last"], stamp)
+
+    def to_plain(self) -> list[dict[str, Any]]:
+        return sorted(self._found.values(), key=lambda entry: -entry["traces"])
+
+
+# -- charts ------------------------------------------------------------------------------------
+
+
+def charts(section: Section) -> Iterator[tuple[str, Spec]]:
+    """The charts of a section with their file names: latency by axis, fast_p, roofline."""
+    names = section.columns["solutions"][: len(PALETTE)]
+    place = f"{section.definition}, {section.hardware}"
+    points = list(_points(section))
+    for axis, sizes in section.columns["axes"].items():
+        rows = [{**row, "x": sizes[row["w"]]} for row in points if sizes[row["w"]] is not None]
+        if rows:
+            scale = "log" if all(row["x"] > 0 for row in rows) else "symlog"
+            title = f"Latency against {axis}: {place}"
+            spec = drawn("latency", title, rows, names, x_title=axis, x_scale=scale)
+            yield file_name(section.definition, section.hardware, "latency", axis), spec
+    if section.columns["fast"]:
+        rows = [
+            {"p": p, "share": share, "solution": name, "k": _key(section.columns, index)}
+            for index, name in enumerate(section.columns["solutions"])
+            for p, share in zip(FAST_GRID, section.columns["fast"][index], strict=True)
+        ]
+        spec = drawn("fast", f"fast_p: {place}", rows, names)
+        yield file_name(section.definition, section.hardware, "fast_p"), spec
+    if rows := [row for row in points if row["y"] is not None]:
+        x_title, y_title = roofline_titles(section.columns)
+        rows = [{**row, "x": row["intensity"]} for row in rows]
+        roof = _roof(section.columns, [row["x"] for row in rows])
+        spec = drawn("roofline", f"Roofline: {place}", rows, names, roof=roof, x_title=x_title, y_title=y_title)
+        yield file_name(section.definition, section.hardware, "roofline"), spec
+
+
+def roofline_titles(columns: Mapping[str, Any]) -> tuple[str, str]:
+    """What the axes of a roofline are: without operations there is only memory to be bound by."""
+    if "operations" in columns:
+        return "operations per byte", "TFLOP/s"
+    return "bytes moved", "GB/s"
+
+
+def _key(columns: Mapping[str, Any], solution: int) -> str:
+    """The name under which a solution has its colour."""
+    return str(columns["solutions"][solution]) if solution < len(PALETTE) else OTHERS
+
+
+def _points(section: Section) -> Iterator[dict[str, Any]]:
+    """The traces that passed, as rows for charts."""
+    columns = section.columns
+    absent = [None] * len(columns["workload"])
+    us, low, high = (columns.get(name, absent) for name in ("us", "low", "high"))
+    for index, (workload, solution) in enumerate(zip(columns["workload"], columns["solution"], strict=True)):
+        if us[index] is not None:
+            name = columns["solutions"][solution]
+            row = {"w": workload, "us": us[index], "low": low[index], "high": high[index]}
+            row |= _on_roofline(columns, workload, us[index])
+            yield row | {"solution": name, "k": _key(columns, solution)}
+
+
+def _on_roofline(columns: Mapping[str, Any], workload: int, us: float) -> dict[str, float | None]:
+    moved = columns["bytes"][workload] if "bytes" in columns else None
+    if "operations" not in columns:
+        return {"intensity": moved, "y": moved / us / 1e3 if moved else None}
+    done = columns["operations"][workload]
+    if not moved or not done:
+        return {"intensity": None, "y": None}
+    return {"intensity": done / moved, "y": done / us / 1e6}
+
+
+def _roof(columns: Mapping[str, Any], xs: Sequence[float]) -> Rows:
+    """The corners of the roof, as far as it is known."""
+    bandwidth, rate = columns["bandwidth"], columns["rate"]
+    if not bandwidth:
+        return []
+    low, high = min(xs), max(xs)
+    if "operations" not in columns:
+        return [{"x": x, "y": bandwidth / 1e9} for x in (low / 2, high * 2)]
+    corner = rate / bandwidth
+    low = low / 2 if corner > low * 1.001 else low  # a side of the roof is known where a workload touches it
+    high = high * 2 if corner < high * 0.999 else high
+    corners = sorted({low, high, corner} if low < corner < high else {low, high})
+    return [{"x": x, "y": min(bandwidth * x, rate) / 1e12} for x in corners]

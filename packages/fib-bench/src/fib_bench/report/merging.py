@@ -1,0 +1,342 @@
+"""Merges several data sets into one; nothing is lost, and nothing is chosen in silence.
+
+A file that only one set has, or that all have alike, is copied byte for byte. Lines of traces and
+workloads are taken once each, whatever the order of their keys; those that a file gains stand behind its own.
+Definitions and solutions are identified by their names, workloads by definition and uuid, blobs by
+their paths: different contents under one of these are a conflict, and then nothing is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgspec
+from fib_schema import DataSetNotFound, FibError, TargetNotEmpty
+
+_RECORDS = {"definitions": "definition", "solutions": "solution"}
+_LINES = ("workloads", "traces")
+_BLOBS = "blob"
+_SHOWN_FIELDS = 6
+_SHOWN_CONFLICTS = 20
+
+
+@attrs.frozen
+class Conflict:
+    """Two different things that go by one name."""
+
+    kind: str
+    name: str
+    first: str
+    second: str
+    """The files, with a line where that says more."""
+    difference: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} differs in {self.difference}: {self.first} and {self.second}"
+
+
+@attrs.frozen
+class MergeConflicts(FibError, ValueError):
+    """Sets that contradict each other; holds all contradictions, not only the first."""
+
+    conflicts: tuple[Conflict, ...]
+
+    def __str__(self) -> str:
+        lines = [str(conflict) for conflict in self.conflicts[:_SHOWN_CONFLICTS]]
+        if (more := len(self.conflicts) - _SHOWN_CONFLICTS) > 0:
+            lines.append(f"{more} more (--json lists all)")
+        shown = "\n  ".join(lines)
+        return f"nothing was written, for the sets contradict each other; rename or remove one of each pair:\n  {shown}"
+
+
+@attrs.frozen
+class MergeReport:
+    """What a merge did."""
+
+    sources: tuple[str, ...]
+    target: str
+    counts: Mapping[str, int]
+    """How many ``definitions``, ``solutions``, ``workloads``, ``traces``, ``blobs`` and other ``files`` there are."""
+    repeated: Mapping[str, int]
+    """How many of each were there more than once, and taken once."""
+    copied: int
+    """Files that are byte for byte those of a source."""
+    notices: tuple[str, ...]
+    """What somebody should look at."""
+
+
+def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
+    """Merge data sets into a new one.
+
+    Args:
+        sources: The sets, which are not changed; where order matters, the first one's content comes first.
+        target: A folder that is new or empty; it is whole from the first moment.
+
+    Raises:
+        DataSetNotFound: There is no such source.
+        TargetNotEmpty: The target holds something, or lies inside a source.
+        MergeConflicts: The sets contradict each other; nothing was written.
+        OSError: The target cannot be written.
+    """
+    roots = [Path(source) for source in sources]
+    goal = Path(target)
+    _check_places(roots, goal)
+    merged = _Merged()
+    for root in roots:
+        for path in _files(root, merged.notices):
+            merged.take(root, path)
+    if merged.conflicts:
+        raise MergeConflicts(tuple(merged.conflicts))
+    _publish(merged, goal)
+    return MergeReport(
+        sources=tuple(map(str, roots)),
+        target=str(goal),
+        counts=dict(merged.counts),
+        repeated=dict(merged.repeated),
+        copied=sum(file.is_copy for file in merged.files.values()),
+        notices=tuple(merged.notices),
+    )
+
+
+@attrs.define
+class _File:
+    """A file of the result: a file of a source, or lines of several."""
+
+    source: Path
+    lines: list[tuple[Path, list[tuple[int, int]]]] = attrs.field(factory=list)
+    """Of each source, the parts that are taken; empty where the file is copied."""
+
+    @property
+    def is_copy(self) -> bool:
+        return not self.lines
+
+
+@attrs.frozen
+class _Known:
+    """Where something was first seen."""
+
+    place: str
+    digest: bytes
+
+
+@attrs.define
+class _Merged:
+    """What the sources add up to."""
+
+    files: dict[str, _File] = attrs.field(factory=dict)
+    conflicts: list[Conflict] = attrs.field(factory=list)
+    notices: list[str] = attrs.field(factory=list)
+    counts: Counter[str] = attrs.field(factory=Counter)
+    repeated: Counter[str] = attrs.field(factory=Counter)
+    _known: dict[tuple[str, str], _Known] = attrs.field(factory=dict)
+    """Records and workloads by kind and name."""
+    _lines: set[bytes] = attrs.field(factory=set)
+
+    def take(self, root: Path, path: str) -> None:
+        """Take a file of a source, given by its path below the root."""
+        folder = path.split("/", 1)[0]
+        if folder in _RECORDS and path.endswith(".json"):
+            self._take_record(root, path, _RECORDS[folder])
+        elif folder in _LINES and path.endswith(".jsonl"):
+            self._take_lines(root, path)
+        else:
+            self._take_other(root, path, is_blob=folder == _BLOBS)
+
+    def _take_record(self, root: Path, path: str, kind: str) -> None:
+        data = (root / path).read_bytes()
+        content = _parsed(data)
+        name = content.get("name") if isinstance(content, dict) else None
+        name = name if isinstance(name, str) else Path(path).stem
+        place, digest = str(root / path), _digest(data, content)
+        known = self._known.setdefault((kind, name), _Known(place, digest))
+        if known.digest != digest:
+            other = _parsed(Path(known.place).read_bytes())
+            self.conflicts.append(Conflict(kind, name, known.place, place, _difference(other, content)))
+        elif known.place != place:
+            self.repeated[f"{kind}s"] += 1
+        elif (existing := self.files.get(path)) is not None:
+            held = f"{kind} {name!r} would lie where another one does"
+            self.conflicts.append(Conflict("file", path, str(existing.source), place, f"what it holds: {held}"))
+        else:
+            self.files[path] = _File(root / path)
+            self.counts[f"{kind}s"] += 1
+
+    def _take_lines(self, root: Path, path: str) -> None:
+        """Take the lines that are new; a file that has no others and stands alone is copied."""
+        source = root / path
+        parts: list[tuple[int, int]] = []
+        dropped = begin = 0
+        with source.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                end = begin + len(line)
+                if self._is_new(line, f"{source}:{number}", path):
+                    parts.append((begin, end))
+                else:
+                    dropped += 1
+                begin = end
+        mine = self.files.get(path)
+        if mine is None:
+            if parts or not dropped:
+                self.files[path] = _File(source, [(source, parts)] if dropped else [])
+        elif parts:
+            if mine.is_copy:
+                mine.lines.append((mine.source, [(0, mine.source.stat().st_size)]))
+            mine.lines.append((source, parts))
+
+    def _is_new(self, line: bytes, place: str, path: str) -> bool:
+        """Whether a line is to be taken; counts it, and sees that no workload contradicts it."""
+        text = line.strip()
+        if not text:
+            return path not in self.files
+        content = _parsed(text)
+        digest = _digest(text, content)
+        is_workload = isinstance(content, dict) and content.get("evaluation") is None
+        kind = "workloads" if is_workload else "traces"
+        if digest in self._lines:
+            self.repeated[kind] += 1
+            return False
+        self._lines.add(digest)
+        self.counts[kind] += 1
+        if content is None:
+            self.notices.append(f"{place} is no JSON; it was taken as it is")
+        elif is_workload:
+            self._check_workload(content, place, digest)
+        return True
+
+    def _check_workload(self, content: dict[str, Any], place: str, digest: bytes) -> None:
+        workload = content.get("workload")
+        identity = workload.get("uuid") if isinstance(workload, dict) else None
+        name = f"{content.get('definition')}/{identity}"
+        known = self._known.setdefault(("workload", name), _Known(place, digest))
+        if identity is not None and known.digest != digest:
+            self.conflicts.append(
+                Conflict("workload", name, known.place, place, _difference(_line_at(known.place), content))
+            )
+
+    def _take_other(self, root: Path, path: str, *, is_blob: bool) -> None:
+        mine = self.files.get(path)
+        if mine is None:
+            self.files[path] = _File(root / path)
+            self.counts["blobs" if is_blob else "files"] += 1
+        elif _same_bytes(mine.source, root / path):
+            self.repeated["blobs" if is_blob else "files"] += 1
+        elif is_blob:
+            self.conflicts.append(Conflict("blob", path, str(mine.source), str(root / path), "its bytes"))
+        else:
+            self.notices.append(f"{path} differs: {mine.source} was taken, {root / path} was not")
+
+
+# -- the disk ----------------------------------------------------------------------------------
+
+
+def _check_places(roots: Sequence[Path], goal: Path) -> None:
+    for root in roots:
+        if not root.is_dir():
+            raise DataSetNotFound(str(root))
+        if goal.resolve().is_relative_to(root.resolve()):
+            raise TargetNotEmpty(str(goal), f"lies inside the data set {str(root)!r}")
+    if goal.exists() and (not goal.is_dir() or any(goal.iterdir())):
+        raise TargetNotEmpty(str(goal), "is not empty" if goal.is_dir() else "is no folder")
+
+
+def _files(root: Path, notices: list[str]) -> Iterator[str]:
+    """Every file below a root, in the order of paths; links that lead out of it are refused, and reported."""
+    real = root.resolve()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for link in [path for name in folders if (path := Path(folder, name)).is_symlink()]:
+            folders.remove(link.name)
+            notices.append(f"{link} is a link to a folder; it was left out")
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith("."):
+                continue
+            if path.is_symlink() and not (path.is_file() and path.resolve().is_relative_to(real)):
+                notices.append(f"{path} is a link that leads out of the data set; it was left out")
+            else:
+                yield path.relative_to(root).as_posix()
+
+
+def _publish(merged: _Merged, goal: Path) -> None:
+    """Write a result beside its place and give it its name when it is whole."""
+    draft = goal.with_name(f".{goal.name}.{uuid.uuid4().hex[:8]}")
+    draft.mkdir(parents=True)
+    try:
+        for path, file in merged.files.items():
+            _write(file, draft / path)
+        draft.replace(goal)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write(file: _File, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_copy:
+        shutil.copy2(file.source, target)
+        return
+    is_torn = False
+    with target.open("wb") as stream:
+        for source, parts in file.lines:
+            data = source.read_bytes()
+            for begin, end in parts:
+                stream.write(b"\n" + data[begin:end] if is_torn else data[begin:end])
+                is_torn = not data[begin:end].endswith(b"\n")
+
+
+def _same_bytes(first: Path, second: Path) -> bool:
+    import filecmp
+
+    return filecmp.cmp(first, second, shallow=False)
+
+
+# -- content -----------------------------------------------------------------------------------
+
+
+def _parsed(data: bytes) -> Any:
+    """What a JSON text says, or None where it is none."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(data)
+    return None
+
+
+def _digest(data: bytes, content: Any) -> bytes:
+    """The same for the same content, however it is written; bytes are compared where it is no JSON."""
+    canonical = data if content is None else msgspec.json.encode(content, order="sorted")
+    return hashlib.blake2b(canonical, digest_size=16).digest()
+
+
+def _line_at(place: str) -> Any:
+    path, _, number = place.rpartition(":")
+    with Path(path).open("rb") as stream:
+        return next((_parsed(line) for index, line in enumerate(stream, 1) if index == int(number)), None)
+
+
+def _difference(first: Any, second: Any) -> str:
+    """The paths of fields in which two JSON values differ."""
+    paths = list(_differing(first, second, ""))
+    more = f" and {len(paths) - _SHOWN_FIELDS} more fields" if len(paths) > _SHOWN_FIELDS else ""
+    return ", ".join(paths[:_SHOWN_FIELDS]) + more
+
+
+def _differing(first: Any, second: Any, path: str) -> Iterator[str]:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in dict.fromkeys([*first, *second]):
+            if key not in first or key not in second:
+                yield f"{path}.{key}".lstrip(".")
+            else:
+                yield from _differing(first[key], second[key], f"{path}.{key}")
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _differing(one, other, f"{path}[{index}]")
+    elif type(first) is not type(second) or first != second:
+        yield path.lstrip(".") or "everything"

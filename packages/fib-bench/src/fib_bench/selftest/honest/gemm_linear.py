@@ -1,0 +1,5 @@
+import torch
+
+
+def run(x, weight):
+    return torch.nn.functional.linear(x, weight)

@@ -1,0 +1,10 @@
+import torch
+
+
+def run(x):
+    tokens, _, width = x.shape
+    frequencies = 10_000.0 ** -(torch.arange(0, width, 2, device=x.device) / width)
+    angles = torch.outer(torch.arange(tokens, device=x.device), frequencies).unsqueeze(1)
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

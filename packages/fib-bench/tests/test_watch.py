@@ -1,0 +1,75 @@
+"""The watch: what a solution replaces or leaves behind in its process is noticed."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+import torch
+from fib_bench.timing import TimedCall
+from fib_bench.timing.host import HostStopwatch
+from fib_bench.worker.watch import Watch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+def test_nothing_is_found_where_nothing_was_done(watch: Watch) -> None:
+    torch.randn(4).sum().item()
+    assert watch.findings(HostStopwatch([])) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (time, "perf_counter_ns"),
+        (statistics, "median"),
+        (torch, "allclose"),
+        (torch.Tensor, "copy_"),
+        (torch.cuda.Event, "elapsed_time"),
+        (torch.cuda, "synchronize"),
+        (HostStopwatch, "sample"),
+        (TimedCall, "__init__"),
+    ],
+)
+def test_what_is_replaced_is_named(watch: Watch, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    monkeypatch.setattr(owner, name, lambda *_: None)
+    (found,) = watch.findings()
+    assert found.startswith("replaced ")
+    assert name in found
+
+
+def test_other_code_in_the_same_function_is_noticed(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostStopwatch.sample, "__code__", (lambda self, chains: []).__code__)
+    assert watch.findings() == ["replaced fib_bench.timing.host.HostStopwatch.sample"]
+
+
+def test_other_defaults_of_a_function_are_noticed(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostStopwatch.__init__, "__defaults__", (lambda: 0,))
+    assert watch.findings() == ["replaced fib_bench.timing.host.HostStopwatch.__init__"]
+
+
+def test_a_method_that_an_instance_hides_is_noticed(watch: Watch) -> None:
+    stopwatch = HostStopwatch([])
+    stopwatch.sample = lambda chains: []  # type: ignore[method-assign]
+    assert watch.findings(stopwatch) == ["replaced HostStopwatch.sample"]
+
+
+def test_modes_that_are_left_active_are_named(watch: Watch) -> None:
+    class Mine(TorchFunctionMode): ...
+
+    class Below(TorchDispatchMode): ...
+
+    with Mine(), Below():
+        assert watch.findings() == [f"left active {Mine.__qualname__}", "left active a TorchDispatchMode"]
+    assert watch.findings() == []
+
+
+def test_a_default_device_is_no_trick(watch: Watch) -> None:
+    with torch.device("cpu"):
+        assert watch.findings() == []
