@@ -16,7 +16,7 @@ from .sides import Side
 _SECONDS = 0.002
 _TRIES = 4
 _FACTOR, _GRAIN_NS = 1.5, 3_000.0
-_ALONE_PASSES = 3
+_ALONE_PASSES = 1
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5)  # what disturbs a machine passes by; what a solution does comes again
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (1.5, 3_000.0)}
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""

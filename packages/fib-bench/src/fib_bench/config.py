@@ -117,7 +117,7 @@ class ResolvedEvalConfig:
     warmup_runs: int = _setting("warmup_runs", 10)
     """Calls before timing."""
     iterations: int = _setting("iterations", 50)
-    """The fewest samples to take, unless the time cap is hit."""
+    """The fewest calls to time, unless a cap is hit; at least 20 samples, where it asks for more calls than that."""
     max_iterations: int = _setting("max_iterations", 2000)
     """The most samples to take; more only where `iterations` asks for more."""
     num_trials: int = _setting("num_trials", 3)

@@ -64,9 +64,6 @@ class Stopwatch:
         return sum(found.waited_ns for found in times if found is not None)
 
 
-_SUSPICIOUS = 0.1
-
-
 class IdleMeter:
     """How busy a process is between requests, when it has nothing to do.
 
@@ -93,12 +90,12 @@ class IdleMeter:
             self._ran_ns += (ran - self._since[1]).process_ns
         self._since = None
 
-    def seems_busy(self, least_seconds: float) -> bool:
-        """Whether it ran for a good part of the time that it rested, of which there was so much.
+    def seems_busy(self, least_seconds: float, share: float) -> bool:
+        """Whether it ran for more than a share of the time that it rested, of which there was so much.
 
         It need not have had a processor for all of that time: others were at work.
         """
-        return self._waited_ns >= least_seconds * 1e9 and self._ran_ns > _SUSPICIOUS * self._waited_ns
+        return self._waited_ns >= least_seconds * 1e9 and self._ran_ns > share * self._waited_ns
 
 
 def busy_share(pid: int, delay_seconds: float, seconds: float) -> float:

@@ -55,6 +55,7 @@ class Execution:
     def __init__(self, config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> None:
         self._config = config
         self._judge = Judge(config, root=root, baselines=baselines)
+        self._judge.launch()
 
     def __enter__(self) -> Self:
         return self

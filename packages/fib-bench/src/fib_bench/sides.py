@@ -60,7 +60,7 @@ _POISONS = (0xC3, 0x5A)  # as floats of any width finite, large or odd; as integ
 _PASS_SECONDS = 0.2  # a pass is about no longer
 _PLANTED = 8  # one of so many timed calls is verified, on average
 _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
-_ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.5, 0.2, 0.02
+_ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
 _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come again, and a median must not rest on them
@@ -77,6 +77,7 @@ _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same i
 _OBSERVED_BYTES = 512 << 20  # of inputs, whose draws are judged together when the timing is over
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
 _REST_SECONDS = 0.05
+_SUSPICIOUS = {"cpu": 0.1, "cuda": 0.5}  # of its rest that a worker runs, before a closer look
 _LOOKS = ((0.02, 0.02), (0.3, 0.1))  # seconds to wait and to look: pools of threads spin for up to 0.2 s
 _BUSY_SHARE = 0.5
 _AS_BEFORE = "the outputs are untouched, which they were not when the same function was called before it was timed"
@@ -568,7 +569,8 @@ class Side:
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough samples."""
         is_host = self._conditions.device.type == "cpu"
-        return rule.is_done(self._samples, self._seconds, self._seconds if is_host else self._device_ns / 1e9)
+        busy = self._seconds if is_host else self._device_ns / 1e9
+        return rule.is_done(self._samples, self._seconds, busy, self.chain)
 
     def measurement(self) -> Measurement:
         """What the samples say."""
@@ -644,7 +646,8 @@ class Side:
     def _bounds_on_slope(self, claim: float) -> tuple[float, float]:
         """What the slope may be: eager calls can be bound by the host, of which single calls gave an upper bound."""
         most = claim if self.method == "graph" else max(claim, min(self._warm.host_ns, self._fastest_call_ns))
-        return 0.5 * claim - 3_000.0, 1.25 * most + 1_500.0
+        around = self._conditions.calibration.flush_ns / self._warm.chain
+        return 0.5 * (claim - around), 1.25 * most + 1_500.0
 
     def repeat(self, prepared: PreparedWorkload, passes: int) -> float:
         """Have all calls made again and again on fresh values, and verify the last; returns the nanoseconds.
@@ -711,8 +714,9 @@ class Side:
             Rejected: Something does.
         """
         is_host = self._conditions.device.type == "cpu"
-        if self._idle is None or not self._idle.seems_busy(_REST_SECONDS):
+        if self._idle is None or not self._idle.seems_busy(_REST_SECONDS, _SUSPICIOUS[self._conditions.device.type]):
             return
+        share, delay = 0.0, 0.0
         for delay, seconds in _LOOKS:
             share = busy_share(self.worker.pid, delay, seconds)
             if share <= _BUSY_SHARE:

@@ -106,7 +106,7 @@ class StopRule:
     """When there are enough samples. The counts are the harness's own: nothing that was timed lowers them."""
 
     iterations: int
-    """Samples to take, unless one of the caps is hit."""
+    """Calls to time, unless one of the caps is hit; a sample has several of short functions."""
     max_iterations: int
     confidence: float
     """Go on until half the confidence interval of the median is narrower than this share of it."""
@@ -115,8 +115,17 @@ class StopRule:
     busy_seconds: float
     """The cap on the time that the device was busy; `ENOUGH_SAMPLES` are taken in any case, or `iterations`."""
 
-    def is_done(self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float) -> bool:
-        """Whether to stop after so many samples and so much time, of which the device was busy for a part."""
+    def is_done(
+        self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float, chain: int = 1
+    ) -> bool:
+        """Whether to stop.
+
+        Args:
+            samples_ns: What was taken so far.
+            elapsed_seconds: In how much time.
+            busy_seconds: For how much of it the device was busy.
+            chain: Calls per sample.
+        """
         count = len(samples_ns)
         if count < MIN_SAMPLES:
             return False
@@ -124,4 +133,5 @@ class StopRule:
             return True
         if busy_seconds >= self.busy_seconds:
             return count >= min(self.iterations, ENOUGH_SAMPLES)
-        return count >= self.iterations and relative_interval(samples_ns) <= self.confidence
+        is_enough = count * chain >= self.iterations and count >= min(self.iterations, ENOUGH_SAMPLES)
+        return is_enough and relative_interval(samples_ns) <= self.confidence

@@ -105,7 +105,7 @@ def measure(
     (overhead_ns,) = bracket_costs_ns(device, warmth.method, (warmth.chain,), _CALIBRATION_SAMPLES)
     taken: list[float] = []
     start = time.perf_counter()
-    while not rule.is_done(taken, elapsed := time.perf_counter() - start, elapsed):
+    while not rule.is_done(taken, elapsed := time.perf_counter() - start, elapsed, warmth.chain):
         brackets = stopwatch.sample(len(calls) // warmth.chain)
         taken += [max(bracket - overhead_ns, 0.0) / warmth.chain for bracket in brackets]
     return Measurement(

@@ -115,6 +115,7 @@ class WorkerServer:
         self._spawned: list[int] = []
         self._exits: dict[int, Exited] = {}
         self._is_awake = False
+        self._is_ready = False
         self._generation = 0
 
     def __enter__(self) -> Self:
@@ -126,14 +127,30 @@ class WorkerServer:
         self.close()
 
     def start(self) -> None:
-        """Start the server process if it is not running; `spawn` does so too.
+        """Start the server process if it is not running, and wait until it serves; `spawn` does so too.
 
         Raises:
             WorkerPoolFailed: It did not come up.
         """
+        self.launch()
+        if self._is_ready:
+            return
+        self._channel.settimeout(_START_SECONDS)
+        try:
+            ready = self._receiver.receive()
+        except (ChannelClosed, ProtocolError, TimeoutError) as error:
+            raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
+        if not isinstance(ready, ServerReady):
+            raise WorkerPoolFailed(f"it answered {ready!r} first")
+        self._channel.settimeout(None)
+        self._is_ready = True
+
+    def launch(self) -> None:
+        """Start the server process if it is not running, and wait for nothing."""
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
+        self._is_ready = False
         self._channel, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -145,14 +162,6 @@ class WorkerServer:
                 start_new_session=True,
             )
         self._receiver = Receiver(self._channel, ServerReply, MAX_REPLY_BYTES)
-        self._channel.settimeout(_START_SECONDS)
-        try:
-            ready = self._receiver.receive()
-        except (ChannelClosed, ProtocolError, TimeoutError) as error:
-            raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
-        if not isinstance(ready, ServerReady):
-            raise WorkerPoolFailed(f"it answered {ready!r} first")
-        self._channel.settimeout(None)
 
     def spawn(self) -> Worker:
         """A fresh worker.
@@ -217,6 +226,8 @@ class WorkerServer:
         if self._process is None:
             return
         self._channel.close()
+        if not self._is_ready:
+            self._process.kill()  # it has no workers, and may be importing for a while
         try:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
