@@ -19,8 +19,11 @@ from fib_schema import (
     AxisConst,
     AxisVar,
     BuildSpec,
+    Correctness,
     Definition,
+    Environment,
     Evaluation,
+    Performance,
     RandomInput,
     Solution,
     SourceFile,
@@ -267,5 +270,70 @@ def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditi
         execution._judge._conditions = attrs.evolve(conditions, timeout_seconds=config.timeout_seconds)
         return execution
 
-    monkeypatch.setattr("fib_bench.benchmark.JudgeProcess", execution)
+    monkeypatch.setattr("fib_bench.local.JudgeProcess", execution)
     return server
+
+
+@pytest.fixture(scope="session")
+def make_result() -> Callable[..., Trace]:
+    """A trace for reports: which passed if it has a latency, with the fields of this harness only if they are given."""
+
+    def make(
+        solution: str,
+        workload: str,
+        latency_ms: float | None = None,
+        *,
+        definition: str = "double",
+        axes: Mapping[str, int] | None = None,
+        status: str = "RUNTIME_ERROR",
+        log: str = "boom",
+        hardware: str = "cpu",
+        reference_ms: float = 1.0,
+        speedup: float | None = None,
+        flags: Sequence[str] = (),
+        performance_extra: Mapping[str, object] | None = None,
+        timestamp: str = "2026-01-01",
+    ) -> Trace:
+        performance = None
+        if latency_ms is not None:
+            ratio = speedup if speedup is not None else reference_ms / latency_ms if latency_ms else 0.0
+            performance = Performance(latency_ms, reference_ms, ratio, performance_extra)
+        evaluation = Evaluation(
+            "PASSED" if performance else status,
+            Environment(hardware, {"torch": "2.13.0"}),
+            timestamp,
+            "" if performance else log,
+            Correctness() if performance or status == "INCORRECT_NUMERICAL" else None,
+            performance,
+            {"flags": list(flags)} if flags else None,
+        )
+        return Trace(definition, Workload(axes or {"n": 4}, {"x": RandomInput()}, workload), solution, evaluation)
+
+    return make
+
+
+@pytest.fixture
+def write_set(tmp_path: Path, definition: Definition) -> Callable[..., Path]:
+    """Write traces, and the definitions and solutions that they name, to a folder."""
+
+    def write(*traces: Trace, name: str = "set") -> Path:
+        root = tmp_path / name
+        root.mkdir()
+        names = {trace.definition: None for trace in traces} | {definition.name: None}
+        trace_set = TraceSet.from_path(root)
+        trace_set.add_definitions([attrs.evolve(definition, name=each) for each in names])
+        solutions = {(trace.solution, trace.definition): None for trace in traces if trace.solution}
+        trace_set.add_solutions([
+            Solution(
+                name=str(each),
+                definition=of,
+                author="tester",
+                spec=BuildSpec(language="python", target_hardware=("cpu",), entry_point="main.py::run"),
+                sources=(SourceFile("main.py", "def run(x):\n    return x * 2\n"),),
+            )
+            for each, of in solutions
+        ])  # fmt: skip
+        trace_set.add_traces(traces)
+        return root
+
+    return write

@@ -226,7 +226,29 @@ def test_help_is_told_without_importing_torch(words: list[str]) -> None:
     assert "usage: fib-bench" in done.stdout
 
 
-def test_an_interrupted_run_keeps_its_traces_and_leaves_no_process(
+def test_an_interrupt_lets_what_is_under_way_finish(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Callable[[], dict[int, str]]
+) -> None:
+    slow = "import time\ntime.sleep(1)\n\ndef run(x):\n    return x * 2\n"
+    solutions = [make_solution(slow, name=f"s{index}") for index in range(6)]
+    root = make_data_set(*solutions)
+    command = [sys.executable, "-m", "fib_bench.cli", "run", str(root), "--measure-seconds", "0.1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "s0: PASSED" in line:
+                break
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == 130
+    assert "finishing what is under way" in rest
+    assert "s1: PASSED" in rest
+    assert "the run was stopped before 4 of 6 evaluations" in rest
+    assert survivors() == {}
+    assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["s0", "s1"]
+
+
+def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
     make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Callable[[], dict[int, str]]
 ) -> None:
     hang = make_solution("while True: pass", name="b_hangs")
@@ -236,6 +258,8 @@ def test_an_interrupted_run_keeps_its_traces_and_leaves_no_process(
         assert process.stderr is not None
         for line in process.stderr:
             if "a_good: PASSED" in line:
+                os.killpg(process.pid, signal.SIGINT)
+            if "finishing" in line:
                 break
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()

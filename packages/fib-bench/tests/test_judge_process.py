@@ -11,7 +11,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event, Skipped, Working
-from fib_bench.judge_process import JudgeProcess, _lost, _without
+from fib_bench.judge_process import JudgeProcess, _lost, rest_after
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
@@ -127,7 +127,7 @@ class TestStart:
     def test_it_can_be_closed_without_having_worked(self, survivors: Survivors) -> None:
         with JudgeProcess(BenchmarkConfig(), None, {}) as judge:
             assert judge.environment.hardware == "cpu"
-            assert len(survivors()) == 1
+            assert len(survivors()) in {1, 2}  # itself, and its server if that has come up
             judge.close()
         assert survivors() == {}
 
@@ -151,7 +151,7 @@ class TestWhatIsLost:
         lost = _lost(part, self.working(part, "a", 0), "it exited with status 7")
         reason = "the judge's process died at this: it exited with status 7"
         assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True), 1)
-        assert self.left(_without(part, lost)) == {"1": "b", "2": "a"}
+        assert self.left(rest_after(part, lost)) == {"1": "b", "2": "a"}
 
     @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])
     def test_a_reference_loses_it_for_all_solutions(
@@ -160,17 +160,17 @@ class TestWhatIsLost:
         lost = _lost(part, self.working(part, None, index), "")
         assert lost.count == count
         assert lost.skip.solution is None
-        assert self.left(_without(part, lost)) == left
+        assert self.left(rest_after(part, lost)) == left
 
     def test_what_is_evaluated_is_not_run_again(self, part: DefinitionPlan) -> None:
         evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00Z")
         done = Evaluated(Trace("double", part.workloads[1], "a", evaluation))
-        part = _without(part, done)
+        part = rest_after(part, done)
         assert self.left(part) == {"1": "ab"}
         assert part.count == 2
 
     def test_turning_to_something_changes_nothing(self, part: DefinitionPlan) -> None:
-        assert _without(part, self.working(part, "a", 0)) == part
+        assert rest_after(part, self.working(part, "a", 0)) == part
 
     def test_a_judge_that_dies_before_it_works_is_an_error(self, part: DefinitionPlan) -> None:
         with pytest.raises(JudgeFailed, match="it was ended by SIGSEGV"):

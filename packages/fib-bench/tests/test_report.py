@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+import json
+from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
 
 import pytest
+from fib_bench.cli import main
 from fib_bench.events import Evaluated, Planned, Skipped, Working
 from fib_bench.plan import Plan, Skip
 from fib_bench.report import best, complaint, latest, leaderboard, summarise
+from fib_bench.report.standings import Options
 from fib_bench.tables import (
     format_latency,
     format_ratio,
@@ -41,7 +45,14 @@ MakeTrace = Callable[..., Trace]
 def make_trace(definition: Definition, make_workload: Callable[..., Workload]) -> MakeTrace:
     """A trace with a speedup, which passed, or with a log, which did not."""
 
-    def make(solution: str, workload: str, speedup: float | None = None, log: str = "", hardware: str = "cpu") -> Trace:
+    def make(
+        solution: str,
+        workload: str,
+        speedup: float | None = None,
+        log: str = "",
+        hardware: str = "cpu",
+        flags: Sequence[str] = (),
+    ) -> Trace:
         passed = speedup is not None
         evaluation = Evaluation(
             "PASSED" if passed else "RUNTIME_ERROR",
@@ -50,6 +61,7 @@ def make_trace(definition: Definition, make_workload: Callable[..., Workload]) -
             log,
             Correctness() if passed else None,
             Performance(1.0 / speedup, 1.0, speedup) if speedup else None,
+            {"flags": list(flags)},
         )
         return Trace("double", make_workload(definition, {"n": 4}, workload), solution, evaluation)
 
@@ -69,6 +81,29 @@ def make_set(definition: Definition, make_solution: Callable[..., Solution]) -> 
 @pytest.fixture
 def console() -> Console:
     return Console(width=100, record=True, file=StringIO())
+
+
+class TestFlags:
+    def test_what_is_flagged_is_not_ranked_and_the_reason_is_told(
+        self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        trace_set = make_set(
+            make_trace("exact", "1", 2.0, flags=["fixed_inputs"]),
+            make_trace("rough", "1", 9.0, flags=["fixed_inputs", "low_precision"]),
+        )
+        exact, rough = leaderboard(trace_set)
+        assert (exact.solution, exact.speedup, exact.complaint) == ("exact", 2.0, "")
+        assert (rough.speedup, rough.passed) == (None, 1)
+        assert rough.complaint == "not ranked, for it is flagged: low_precision"
+        assert [row.solution for row in best(trace_set)] == ["exact"]
+
+    def test_it_is_ranked_where_the_flag_is_allowed(
+        self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        trace_set = make_set(make_trace("exact", "1", 2.0), make_trace("rough", "1", 9.0, flags=["low_precision"]))
+        rows = summarise(trace_set, allow_flags=["low_precision"]).standings
+        assert [(row.solution, row.speedup) for row in rows] == [("rough", pytest.approx(9.0)), ("exact", 2.0)]
+        assert [row.solution for row in best(trace_set, allow_flags=["low_precision"])] == ["rough"]
 
 
 class TestLeaderboard:
@@ -220,3 +255,66 @@ def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -
     assert "b: RUNTIME_ERROR boom [x]" in text
     assert "could not run: d / w: no blob\n" in text
     assert ("a: PASSED" in text) is not is_terminal
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_narrow_table_still_says_whose_row_it_is(
+    width: int, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+) -> None:
+    console = Console(width=width, record=True, file=StringIO())
+    trace_set = make_set(make_trace("first_solution", "1", 2.0), make_trace("second_solution", "1", 1.0))
+    print_leaderboard(console, leaderboard(trace_set, Options(baseline="second_solution")))
+    text = console.export_text()
+    assert "first_solution" in text
+    assert "win@1.1" in text
+    assert "baseline: second_solution" in text
+    assert ("language" in text) is (width == 120)
+
+
+def test_several_failures_are_counted(
+    console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+) -> None:
+    print_leaderboard(console, leaderboard(make_set(make_trace("a", "1", log="x"), make_trace("a", "2", log="y"))))
+    assert "a: RUNTIME_ERROR: x (of 2 RUNTIME_ERROR)" in console.export_text()
+
+
+class TestCommands:
+    """`fib-bench report summary` and `best`, and their short forms."""
+
+    @pytest.fixture
+    def root(self, write_set: Callable[..., Path], make_result: MakeTrace) -> str:
+        extra = {"timing": {"interval_ms": [0.4, 0.6]}, "speed_of_light": {"attainable_fraction": 0.5}}
+        return str(
+            write_set(
+                make_result("a", "1", 0.5, performance_extra=extra),
+                make_result("=cmd", "1", log="=HYPERLINK()"),
+                make_result("a", "2", 1.0, speedup=float("nan")),
+            )
+        )
+
+    def test_rows_are_csv_that_no_spreadsheet_executes(self, root: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", "summary", root, "--csv"]) == 0
+        rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
+        assert [(row["solution"], row["win_at.1"], row["latency_ms.low"]) for row in rows] == [
+            ("a", "1.0", "0.5"),
+            ("'=cmd", "0.0", ""),
+        ]
+        assert main(["report", "best", root, "--csv"]) == 0
+        rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
+        assert [(row["axes"], row["interval_ms.low"], row["speedup"]) for row in rows] == [
+            ("n=4", "0.4", "2.0"),
+            ("n=4", "", ""),
+        ]
+
+    @pytest.mark.parametrize("prefix", [["report"], []])
+    def test_short_forms_say_the_same(self, prefix: list[str], root: str, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main([*prefix, "summary", root, "--json", "--win", "2"]) == 0
+        standings = json.loads(capsys.readouterr().out)["standings"]
+        assert [row["win_at"] for row in standings] == [{"2": 1.0}, {"2": 0.0}]
+        assert main([*prefix, "best", root]) == 0
+        assert "50%" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("factor", ["0.9", "inf", "x"])
+    def test_a_factor_below_1_is_refused(self, factor: str, root: str) -> None:
+        with pytest.raises(SystemExit):
+            main(["summary", root, "--win", factor])

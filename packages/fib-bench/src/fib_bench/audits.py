@@ -17,6 +17,9 @@ _SECONDS = 0.002
 _TRIES = 4
 _FACTOR, _GRAIN_NS = 1.5, 3_000.0
 _ALONE_PASSES = 1
+_MORE_PASSES = 3
+_SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
+_SINGLE_PASSES = 4
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5)  # what disturbs a machine passes by; what a solution does comes again
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (1.5, 3_000.0)}
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
@@ -45,6 +48,29 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
     problem = (
         f"the worker says that a call takes {claim / 1e3:.2f} us, but its main thread runs "
         f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+
+
+def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
+    """On the CPU: the main thread cannot have run much longer in the timed passes than their calls took.
+
+    Those passes are verified, and a worker cannot tell them from others: what is left for the time
+    before or after a call counts here, and so does what is done in earnest only when it is timed.
+
+    Raises:
+        Rejected: It has.
+        WorkerLost: It took its worker down.
+    """
+    for pause in _PAUSES:
+        if side.excess_ns <= 0:
+            return
+        time.sleep(pause)
+        for _ in range(_MORE_PASSES):
+            side.sample(prepared)
+    problem = (
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but in the timed passes its main thread runs "
+        f"{side.excess_ns / 1e3:.2f} us more for each than calls of that length and what is done around them can take"
     )
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
@@ -85,5 +111,29 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     problem = (
         f"a call takes {side.claim_ns / 1e3:.2f} us in a chain of {side.chain}, but {alone / 1e3:.2f} us alone: "
         "some calls do the work of others"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+
+
+def audit_single_calls(side: Side, prepared: PreparedWorkload) -> None:
+    """On the CPU: the only call of a pass takes about as long as others, as nothing can be done for it before.
+
+    Within a pass all inputs are there from the first call on, for who looks for them.
+
+    Raises:
+        Rejected: It takes much longer.
+        WorkerLost: It took its worker down.
+    """
+    bound = _SINGLE_FACTOR * side.claim_ns + _SINGLE_GRAIN_NS
+    single = math.inf
+    for pause in _PAUSES:
+        time.sleep(pause)
+        for _ in range(_SINGLE_PASSES):
+            single = min(single, side.one_by_one(prepared, 1, most_calls=1))
+            if single <= bound:
+                return
+    problem = (
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but {single / 1e3:.2f} us as the only one "
+        "of a pass: some calls do the work of others"
     )
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -12,13 +12,13 @@ import attrs
 from fib_schema import Trace, TraceSet
 
 from .config import BenchmarkConfig
-from .events import Evaluated, Event, Observer, Planned, Skipped, Spent
-from .judge_process import JudgeProcess
+from .events import Evaluated, Observer, Planned, Skipped, Spent
+from .executors import make_executor
 from .ledger import Phase
-from .plan import Plan, Skip, check_names, make_plan
+from .plan import Skip, check_names, make_plan
 
 if TYPE_CHECKING:
-    from .execution import Executor  # imports torch, which only the judge's process needs
+    from .crew import Executor
 
 
 @attrs.frozen
@@ -29,6 +29,8 @@ class RunResult:
     skipped: tuple[Skip, ...]
     seconds: Mapping[Phase, float] = attrs.field(factory=dict)
     """Where the time of the judge went, by phase."""
+    is_stopped: bool = False
+    """Whether it was stopped before it had done everything."""
 
     @property
     def failures(self) -> tuple[Skip, ...]:
@@ -47,6 +49,8 @@ class Benchmark:
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
         self._trace_set = trace_set
         self._config = (config or BenchmarkConfig()).for_data_set(trace_set)
+        self._executor: Executor | None = None
+        self._is_stopped = False
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +66,12 @@ class Benchmark:
 
     def close(self) -> None:
         """Nothing outlives a run, so there is nothing left to release."""
+
+    def stop(self) -> None:
+        """Have a run that is under way finish the evaluations that it has begun, and no others."""
+        self._is_stopped = True
+        if self._executor is not None:
+            self._executor.stop()
 
     def run_all(self, dump_traces: bool = True, resume: bool = False) -> TraceSet:
         """Run everything that the configuration chooses.
@@ -102,29 +112,33 @@ class Benchmark:
         traces: list[Trace] = []
         seconds: Counter[Phase] = Counter()
         check_names(self._trace_set, self._config)
-        with closing(self._executor()) as executor:
+        with closing(self._make_executor()) as executor:
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
             skipped = list(plan.skipped)
             observe(Planned(plan))
-            for event in _execute(executor, plan):
+            self._executor = executor
+            left = plan.count
+            for event in () if self._is_stopped else executor.execute(plan.definitions):
                 if isinstance(event, Evaluated):
                     traces.append(event.trace)
+                    left -= 1
                     if dump_traces:
                         self._trace_set.add_traces([event.trace])
                 elif isinstance(event, Skipped):
                     skipped.append(event.skip)
+                    left -= event.count
                 elif isinstance(event, Spent):
                     seconds.update(event.seconds)
                 observe(event)
-        return RunResult(tuple(traces), tuple(skipped), dict(seconds))
+            self._executor = None
+        if left:
+            skipped.append(
+                Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
+            )
+        return RunResult(tuple(traces), tuple(skipped), dict(seconds), self._is_stopped)
 
-    def _executor(self) -> Executor:
+    def _make_executor(self) -> Executor:
         name = self._config.baseline
         found = {} if name is None else self._trace_set.solutions
         baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}
-        return JudgeProcess(self._config, self._trace_set.root, baselines)
-
-
-def _execute(executor: Executor, plan: Plan) -> Iterator[Event]:
-    for part in plan.definitions:
-        yield from executor.execute(part)
+        return make_executor(self._config, self._trace_set.root, baselines)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +26,17 @@ from . import __version__
 from .config import DATA_SET_FILE, BenchmarkConfig
 from .data_set_commands import add_migrate, add_validate
 from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
-from .report import best, summarise
-from .run_options import add_run_options, config_of, names_of
-from .tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
+from .report import summarise
+from .report_commands import add_reports
+from .run_options import add_run_options, config_of
+from .selftest_command import add_selftest
+from .tables import print_leaderboard, print_seconds, print_skipped, print_summary, progress_on
 
 if TYPE_CHECKING:
-    from .benchmark import RunResult  # imports torch: only `run` and `demo` do
+    from .benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
+
+
+_INTERRUPTED = "interrupted; what was evaluated so far is recorded (continue with --resume)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         errors.print(f"fib-bench: {error}", style="red", markup=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        errors.print("interrupted; what was evaluated so far is recorded (continue with --resume)")
+        errors.print(_INTERRUPTED)
         return 130
     return code
 
@@ -68,37 +75,45 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         standings = [row for row in summarise(trace_set).standings if row.definition in ran]
         print_leaderboard(Console(), standings)
         print_skipped(errors, result.skipped)
+        print_seconds(errors, result.seconds)
         if not result.traces and not result.failures:
             errors.print("nothing was left to run; see the reasons above", style="yellow")
+    return _exit_code(result, errors)
+
+
+def _exit_code(result: RunResult, errors: Console) -> int:
+    if result.is_stopped:
+        errors.print(_INTERRUPTED)
+        return 130
     return 1 if result.failures else 0
+
+
+@contextmanager
+def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
+    """Have the first interrupt end the run when what is under way is done, and the second one at once."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        errors.print("finishing what is under way; interrupt again to stop at once")
+        benchmark.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
     from .benchmark import Benchmark
 
-    with progress_on(errors) as observe, Benchmark(trace_set, config) as benchmark:
+    with (
+        progress_on(errors) as observe,
+        Benchmark(trace_set, config) as benchmark,
+        _interruptible(benchmark, errors),
+    ):
         return benchmark.run(resume=resume, observe=observe)
-
-
-def _summary(arguments: argparse.Namespace, errors: Console) -> int:
-    del errors
-    summary = summarise(TraceSet.from_path(arguments.dir))
-    if arguments.json:
-        _print_json(attrs.asdict(summary))
-    else:
-        print_summary(Console(), summary)
-    return 0
-
-
-def _best(arguments: argparse.Namespace, errors: Console) -> int:
-    rows = best(TraceSet.from_path(arguments.dir), names_of(arguments.definitions))
-    if arguments.json:
-        _print_json([attrs.asdict(row) for row in rows])
-    elif rows:
-        print_best(Console(), rows)
-    else:
-        errors.print("no passing trace yet; make some with 'fib-bench run'", style="yellow")
-    return 0
 
 
 def _demo(arguments: argparse.Namespace, errors: Console) -> int:
@@ -110,13 +125,14 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     Console().print(ON_THE_CPU, markup=False, highlight=False, soft_wrap=True)
     print_skipped(errors, result.skipped)
     Console().print(NEXT_STEPS.format(dir=root), markup=False, highlight=False, soft_wrap=True)
-    return 1 if result.failures else 0
+    return _exit_code(result, errors)
 
 
 def _plain_result(result: RunResult) -> dict[str, Any]:
     return {
         "traces": [to_plain(trace) for trace in result.traces],
         "skipped": [attrs.asdict(skip) for skip in result.skipped],
+        "seconds": dict(result.seconds),
     }
 
 
@@ -132,16 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="evaluate solutions and append their traces")
     add_run_options(run)
     run.set_defaults(command=_run)
-    report = commands.add_parser("report", help="show what the traces say")
-    reports = report.add_subparsers(required=True, metavar="REPORT")
-    summary = reports.add_parser("summary", help="totals and the leaderboard")
-    winners = reports.add_parser("best", help="the fastest passing solution of each workload")
-    winners.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
-    for sub, command in ((summary, _summary), (winners, _best)):
-        sub.add_argument("dir", metavar="DIR", help="the data set")
-        sub.add_argument("--json", action="store_true", help="print JSON")
-        sub.set_defaults(command=command)
+    add_reports(commands)
     add_validate(commands.add_parser("validate", help="say everything that is wrong with a data set"))
+    add_selftest(commands.add_parser("selftest", help="show what this harness withstands on this machine"))
     add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")

@@ -20,6 +20,7 @@ from .evaluators import evaluator_names
 
 DATA_SET_FILE = "fib-bench.yaml"
 """What a data set may have at its root: the layers that its owner thinks right for it."""
+EXECUTORS = ("local", "ray")
 DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
 """What random floating inputs can be drawn from."""
 FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
@@ -199,6 +200,12 @@ class BenchmarkConfig(EvalConfig):
     """
 
     device: str = _field("cpu", text)
+    devices: tuple[str, ...] | None = _field(None, optional(names))
+    """Devices that share the work, in place of `device`; ``all`` means every CUDA device that is visible."""
+    executor: str = _field("local", one_of("executor", lambda: EXECUTORS))
+    """Where the work is carried out: on this machine, or on the nodes of a Ray cluster."""
+    address: str | None = _field(None, optional(text))
+    """Of the Ray cluster; None means one of this machine's own."""
     definitions: tuple[str, ...] | None = _field(None, optional(names))
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = _field(None, optional(names))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,13 +52,19 @@ class Stopwatch:
 
     def __init__(self, pid: int) -> None:
         self._pids = pid, os.getpid()
+        self._ran = cpu_time_of(pid)
         self._waited = self._waited_ns()
         self._begin = time.monotonic_ns()
 
     def taken_ns(self) -> float:
-        """How long it took so far."""
+        """How long it took so far: at least what the asked one ran, as waits of both may be the same time."""
         taken = time.monotonic_ns() - self._begin
-        return max(taken - (self._waited_ns() - self._waited), 0.0)
+        return max(taken - (self._waited_ns() - self._waited), self.ran_ns())
+
+    def ran_ns(self) -> float:
+        """How long the main thread of the asked one ran so far; 0 where the system does not tell."""
+        ran = cpu_time_of(self._pids[0])
+        return 0.0 if ran is None or self._ran is None else float((ran - self._ran).main_thread_ns)
 
     def _waited_ns(self) -> int:
         times = [cpu_time_of(pid) for pid in self._pids]
@@ -98,15 +105,16 @@ class IdleMeter:
         return self._waited_ns >= least_seconds * 1e9 and self._ran_ns > share * self._waited_ns
 
 
-def busy_share(pid: int, delay_seconds: float, seconds: float) -> float:
-    """How many processors a process keeps busy, or would if it got them, after a delay.
+def busy_share(pids: Iterable[int], delay_seconds: float, seconds: float) -> float:
+    """How many processors some processes keep busy, or would if they got them, after a delay.
 
     Pools of threads spin for a while before they sleep.
     """
     time.sleep(delay_seconds)
-    before, wanted_before = time.monotonic_ns(), _wanted_ns(pid)
+    before, wanted_before = time.monotonic_ns(), {pid: _wanted_ns(pid) for pid in pids}
     time.sleep(seconds)
-    return (_wanted_ns(pid) - wanted_before) / (time.monotonic_ns() - before)
+    wanted = sum(max(_wanted_ns(pid) - already, 0) for pid, already in wanted_before.items())
+    return wanted / (time.monotonic_ns() - before)
 
 
 def _wanted_ns(pid: int) -> int:

@@ -56,5 +56,13 @@ class Spent:
     seconds: Mapping[Phase, float]
 
 
-Event: TypeAlias = Planned | Working | Evaluated | Skipped | Spent
+@attrs.frozen
+class DeviceOut:
+    """A device takes no further part in the run."""
+
+    device: str
+    reason: str
+
+
+Event: TypeAlias = Planned | Working | Evaluated | Skipped | Spent | DeviceOut
 Observer: TypeAlias = Callable[[Event], None]

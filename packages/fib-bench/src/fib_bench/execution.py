@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from fib_schema import Environment, Solution, Trace, Workload
 
@@ -21,23 +21,6 @@ from .plan import DefinitionPlan, Skip
 from .prepared import PreparedWorkload
 
 _SHARE_OF_MEMORY = 0.5
-
-
-class Executor(Protocol):
-    """Carries out plans."""
-
-    @property
-    def environment(self) -> Environment:
-        """What traces state about where they were made."""
-        ...
-
-    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        """Run the plan for one definition."""
-        ...
-
-    def close(self) -> None:
-        """End everything that was started."""
-        ...
 
 
 class Execution:
@@ -55,7 +38,6 @@ class Execution:
     def __init__(self, config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> None:
         self._config = config
         self._judge = Judge(config, root=root, baselines=baselines)
-        self._judge.launch()
 
     def __enter__(self) -> Self:
         return self
@@ -69,6 +51,10 @@ class Execution:
     def environment(self) -> Environment:
         """The hardware and the versions that traces state."""
         return self._judge.environment
+
+    def launch(self) -> None:
+        """Have what starts workers come up in the background."""
+        self._judge.launch()
 
     def close(self) -> None:
         """End the judge's workers."""

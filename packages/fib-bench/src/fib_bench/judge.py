@@ -31,10 +31,11 @@ from fib_schema import (
     format_json,
 )
 
-from .audits import audit_chains, audit_processor_time
+from .audits import audit_chains, audit_processor_time, audit_single_calls, audit_whole_passes
 from .clocks import watch_clock
 from .config import BenchmarkConfig, ResolvedEvalConfig
 from .correctness import Comparison
+from .device_lock import lock_of
 from .dialogue import NotCapturable, Rejected, ask
 from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from .evaluators import evaluator_for
@@ -158,6 +159,7 @@ class Judge:
                 light=speed_of_light_of(self.device),
                 watch=self._watch,
                 ledger=self.ledger,
+                lock=lock_of(self.device),
             )
         return self._conditions
 
@@ -409,8 +411,11 @@ class Judge:
             side.check_rest()
             outside_ns = side.audit(prepared)
             if self.device.type == "cpu":
+                audit_whole_passes(side, prepared)
                 audit_processor_time(side, prepared)
             audit_chains(side, prepared, self.device.type)
+            if self.device.type == "cpu":
+                audit_single_calls(side, prepared)
             return outside_ns
 
     def _baseline_has_setup(self, definition: Definition) -> bool:
@@ -438,11 +443,12 @@ class Judge:
                     others[role] = other
             side.referee = _referee(others[_REFERENCE], prepared) if _REFERENCE in others else None
             timed = {role: other for role, other in others.items() if other.is_warm}
-            with self.ledger.during(Phase.TIME):
-                _alternate(side, timed, prepared, self._rule(config))
-                if not side.asked:
-                    side.sample(prepared, must_ask=True)
-            outside_ns = self._audit(side, prepared)
+            with self.conditions.measuring():
+                with self.ledger.during(Phase.TIME):
+                    _alternate(side, timed, prepared, self._rule(config))
+                    if not side.asked:
+                        side.sample(prepared, must_ask=True)
+                outside_ns = self._audit(side, prepared)
             side.referee = None  # its slots go with this block
             return {role: other.measurement() for role, other in timed.items()}, outside_ns
 

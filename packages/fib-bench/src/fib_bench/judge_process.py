@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -88,7 +88,7 @@ class JudgeProcess:
             try:
                 for event in self._execute(part):
                     at = event if isinstance(event, Working) else at
-                    part = _without(part, event)
+                    part = rest_after(part, event)
                     yield event
                 return
             except EOFError:
@@ -96,7 +96,7 @@ class JudgeProcess:
                 end = self._end_in_words()
                 self._environment = self._start()
             lost = _lost(part, at, end)
-            part = _without(part, lost)
+            part = rest_after(part, lost)
             yield lost
 
     def _execute(self, part: DefinitionPlan) -> Iterator[Event]:
@@ -164,24 +164,14 @@ def _lost(part: DefinitionPlan, at: Working | None, end: str) -> Skipped:
     return Skipped(skip, 1 if at.solution else len(part.pending[at.workload.uuid]))
 
 
-def _without(part: DefinitionPlan, event: Event) -> DefinitionPlan:
-    """The plan less what has been done or given up."""
+def rest_after(part: DefinitionPlan, event: Event) -> DefinitionPlan:
+    """The plan less what an event says has been done or given up."""
     match event:
         case Evaluated(trace=trace):
-            return _drop(part, trace.workload.uuid, lambda name: name == trace.solution)
+            return part.without(trace.workload.uuid, trace.solution)
         case Skipped(skip=Skip(workload=str(workload), solution=solution)):
-            return _drop(part, workload, lambda name: solution in {None, name})
+            return part.without(workload, solution)
     return part
-
-
-def _drop(part: DefinitionPlan, uuid: str, is_done: Callable[[str], bool]) -> DefinitionPlan:
-    left = tuple(solution for solution in part.pending[uuid] if not is_done(solution.name))
-    pending = {**part.pending, uuid: left}
-    if left:
-        return attrs.evolve(part, pending=pending)
-    del pending[uuid]
-    workloads = tuple(workload for workload in part.workloads if workload.uuid != uuid)
-    return attrs.evolve(part, workloads=workloads, pending=pending)
 
 
 def main() -> None:
@@ -194,6 +184,7 @@ def main() -> None:
 
     try:
         with Execution(*connection.recv()) as execution:
+            execution.launch()
             protect_memory()  # after the device is in use: a driver may want this process's files in /proc
             connection.send(execution.environment)
             while True:

@@ -17,6 +17,8 @@ class Phase(StrEnum):
     INPUTS = "inputs"
     REFERENCE = "reference"
     """The reference computes what must come out, and is timed alone."""
+    WAIT = "wait"
+    """Another run measures on the device."""
     CHECK = "check"
     """Solutions are called, and what came out is compared."""
     WARM_UP = "warm up"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 from fib_schema import Definition, Evaluation, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
@@ -40,6 +40,21 @@ class DefinitionPlan:
     def count(self) -> int:
         """How many evaluations this is."""
         return sum(map(len, self.pending.values()))
+
+    def without(self, workload: str, solution: str | None) -> DefinitionPlan:
+        """What is left when a pair is done or given up; without a solution, all pairs of the workload."""
+        left = tuple(s for s in self.pending.get(workload, ()) if solution not in {None, s.name})
+        pending = {uuid: left if uuid == workload else some for uuid, some in self.pending.items()}
+        if not left:
+            pending.pop(workload, None)
+        return attrs.evolve(self, pending=pending, workloads=tuple(w for w in self.workloads if w.uuid in pending))
+
+    def split(self, pieces: int) -> Iterator[DefinitionPlan]:
+        """The same work in at most so many pieces, each with some of the workloads and all of their solutions."""
+        size = max(-(-len(self.workloads) // pieces), 1)
+        for begin in range(0, len(self.workloads), size):
+            some = self.workloads[begin : begin + size]
+            yield attrs.evolve(self, workloads=some, pending={w.uuid: self.pending[w.uuid] for w in some})
 
 
 @attrs.frozen

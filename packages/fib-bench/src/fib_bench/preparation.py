@@ -205,8 +205,9 @@ class Preparation:
             busy_seconds=math.inf,
         )
         side.warm_up(prepared, self.config, may_capture=may_capture)
-        while not side.is_done(rule):
-            side.sample(prepared)
+        with self.conditions.measuring():
+            while not side.is_done(rule):
+                side.sample(prepared)
         return side.measurement()
 
     def _add_other_distributions(self, side: Side, prepared: PreparedWorkload) -> PreparedWorkload:

@@ -85,7 +85,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     _add_definitions(parser)
     said = f"share by which latencies without an interval must differ (default: {DEFAULT_MARGIN:g})"
     parser.add_argument("--margin", type=_share, default=DEFAULT_MARGIN, metavar="SHARE", help=said)
-    said = f"share below which a difference does not count, intervals or not (default: {DEFAULT_MIN_CHANGE:g})"
+    said = f"share by which latencies whose intervals are apart must differ too (default: {DEFAULT_MIN_CHANGE:g})"
     parser.add_argument("--min-change", type=_share, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=said)
     said = "compare what ran on different devices too"
     parser.add_argument("--any-hardware", action="store_true", help=said)

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from fib_schema import TraceSet
 
-from .config import BenchmarkConfig, ResolvedEvalConfig
+from .config import EXECUTORS, BenchmarkConfig, ResolvedEvalConfig
 
 _DEFAULTS = {
     field.name: field.default
@@ -27,7 +27,9 @@ def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkCo
     """
     given = {field.name: getattr(arguments, field.name, None) for field in attrs.fields(BenchmarkConfig)}
     fields = {name: value for name, value in given.items() if value is not None}
-    fields |= {name: names_of(fields[name]) for name in ("definitions", "solutions", "op_types") if name in fields}
+    fields |= {
+        name: names_of(fields[name]) for name in ("definitions", "solutions", "op_types", "devices") if name in fields
+    }
     if arguments.config is None:
         config = BenchmarkConfig(**fields)
     else:
@@ -66,6 +68,13 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 
 def _add_conditions(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device", help=f"where to run (default: {_DEFAULTS['device']})")
+    group.add_argument(
+        "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
+    )
+    group.add_argument(
+        "--executor", choices=EXECUTORS, help=f"where the work is carried out (default: {_DEFAULTS['executor']})"
+    )
+    group.add_argument("--address", help="of the Ray cluster (default: one of this machine's own)")
     group.add_argument(
         "--timeout",
         dest="timeout_seconds",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -18,6 +20,7 @@ import attrs
 import msgspec
 import torch
 from fib_schema import EvaluationStatus
+from filelock import BaseFileLock
 
 from .clocks import ClockWatch
 from .config import ResolvedEvalConfig
@@ -73,6 +76,8 @@ _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs doe
 _REQUEST_NS = 4e6  # a request with its answer, on a busy machine
 _COLLECT_NS = 30_000.0  # checking what a call returned
 _COPY_BYTES_PER_NS = 1.0  # and copying it, and before that revealing the inputs
+_REVEAL_BYTES_PER_NS = 6.0
+_WORK_FACTOR, _REQUEST_WORK_NS = 2.0, 2e6  # in processor time
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
 _OBSERVED_BYTES = 512 << 20  # of inputs, whose draws are judged together when the timing is over
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
@@ -116,6 +121,21 @@ class Conditions:
     watch: ClockWatch | None
     ledger: Ledger = attrs.field(factory=Ledger)
     """Where the time goes."""
+    lock: BaseFileLock | None = None
+    """Held by whoever measures on the device."""
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Keep other runs from measuring on the device meanwhile; first waits until none of them does."""
+        if self.lock is None:
+            yield
+            return
+        with self.ledger.during(Phase.WAIT):
+            self.lock.acquire()
+        try:
+            yield
+        finally:
+            self.lock.release()
 
 
 class InputsChanged(Rejected):
@@ -180,6 +200,7 @@ class Side:
         self._samples: list[float] = []
         self._discarded = 0
         self._outside_ns: list[float] = []
+        self._excess_ns: list[float] = []
         self._seconds = 0.0
         self._device_ns = 0.0
         self._shown: list[InputSet] = []
@@ -417,12 +438,13 @@ class Side:
         """About what a call takes."""
         return self._warm.call_ns
 
-    def sample(self, prepared: PreparedWorkload, *, must_ask: bool = False) -> None:
+    def sample(self, prepared: PreparedWorkload, *, must_ask: bool = False, most_chains: int = sys.maxsize) -> None:
         """Time one pass over the slots, and verify some of the timed calls, which nobody could foresee.
 
         Args:
             prepared: The workload.
             must_ask: Ask the referee about a call in any case, rather than now and then.
+            most_chains: Chains to time at most.
 
         Raises:
             Rejected: The timed calls' outputs are wrong.
@@ -430,19 +452,21 @@ class Side:
         """
         chain = self._warm.chain
         chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(self.call_ns * chain, 1))))
+        chains = min(chains, most_chains)
         first = time.monotonic()
         with self._conditions.ledger.during(Phase.INPUTS):
             begun = self._begin(prepared, chains * chain, must_ask)
         key = SECRET.getrandbits(64) - (1 << 63)
         request = Sample(chains, key, self._slots.hide(prepared.varying, key))
         self._synchronise()
-        reply, begin, taken_ns = self._clocked(request)
+        reply, begin, taken_ns, ran_ns = self._clocked(request)
         self._end(prepared, begun)
         self._device_ns += sum(reply.samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
         self._outside_ns.append(taken_ns / (chains * chain))
         if len(reply.samples_ns) != chains or not all(0 < s < math.inf for s in reply.samples_ns):
             problem = f"the worker answered a request to time {chains} samples with {reply!r:.200}"
             raise WorkerLost(problem, is_forgery=True)
+        self._excess_ns.append(ran_ns / (chains * chain) - self._most_work_ns(reply.samples_ns))
         self._keep(reply.samples_ns, begin)
         self._seconds += time.monotonic() - first
 
@@ -495,15 +519,15 @@ class Side:
         self.asked += len(known)
         return known
 
-    def _clocked(self, request: Sample) -> tuple[Sampled, float, float]:
-        """Have a pass made; returns the answer, when it began and how many nanoseconds it took."""
+    def _clocked(self, request: Sample) -> tuple[Sampled, float, float, float]:
+        """Have a pass made; returns the answer, when it began, and how many nanoseconds it took and ran."""
         self._idle = self._idle or IdleMeter(self.worker.pid)
         self._idle.wake()
         begin, stopwatch = time.monotonic(), Stopwatch(self.worker.pid)
         reply = ask(self.worker, request, Sampled, self._timeout)
-        taken_ns = stopwatch.taken_ns()
+        taken_ns, ran_ns = stopwatch.taken_ns(), stopwatch.ran_ns()
         self._idle.rest()
-        return reply, begin, taken_ns
+        return reply, begin, taken_ns, ran_ns
 
     def _refresh(self, prepared: PreparedWorkload) -> None:
         """New values in all slots, and poison where outputs will be."""
@@ -630,6 +654,17 @@ class Side:
         copied = self.layout.input_bytes + self.layout.output_bytes
         return 4.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
+    def _most_work_ns(self, samples_ns: Sequence[float]) -> float:
+        """How long the main thread may run for a call of a pass with these samples, and for what is done around it."""
+        calls = len(samples_ns) * self._warm.chain
+        around = _COLLECT_NS + self.layout.input_bytes / _REVEAL_BYTES_PER_NS + self.layout.output_bytes
+        return _WORK_FACTOR * statistics.median(samples_ns) / self._warm.chain + _REQUEST_WORK_NS / calls + around
+
+    @property
+    def excess_ns(self) -> float:
+        """By how much the main thread ran longer than it may for a call, in the middle one of all timed passes."""
+        return statistics.median(self._excess_ns)
+
     def _by_slope(self, prepared: PreparedWorkload, claim: float) -> float:
         """The slope of n and 3n calls, less what is done around them.
 
@@ -687,8 +722,13 @@ class Side:
             self.sample(prepared, must_ask=True)
         return statistics.median(self._samples[before:])
 
-    def one_by_one(self, prepared: PreparedWorkload, passes: int) -> float:
+    def one_by_one(self, prepared: PreparedWorkload, passes: int, most_calls: int = sys.maxsize) -> float:
         """What a call takes, as the worker says, when each call is timed alone; the samples are not kept.
+
+        Args:
+            prepared: The workload.
+            passes: How many passes to make.
+            most_calls: Calls in a pass, at most.
 
         Raises:
             NotCapturable: A fresh worker is needed, without graphs.
@@ -702,7 +742,7 @@ class Side:
         self._samples = []
         try:
             for _ in range(passes):
-                self.sample(prepared, must_ask=True)
+                self.sample(prepared, must_ask=True, most_chains=most_calls)
             return statistics.median(self._samples) if self._samples else 0.0
         finally:
             self._samples, self._warm = kept, warm
@@ -714,11 +754,13 @@ class Side:
             Rejected: Something does.
         """
         is_host = self._conditions.device.type == "cpu"
-        if self._idle is None or not self._idle.seems_busy(_REST_SECONDS, _SUSPICIOUS[self._conditions.device.type]):
+        suspicious = _SUSPICIOUS[self._conditions.device.type]
+        is_quiet = self._idle is None or not self._idle.seems_busy(_REST_SECONDS, suspicious)
+        if is_quiet and not self.worker.started():
             return
         share, delay = 0.0, 0.0
         for delay, seconds in _LOOKS:
-            share = busy_share(self.worker.pid, delay, seconds)
+            share = busy_share([self.worker.pid, *self.worker.started()], delay, seconds)
             if share <= _BUSY_SHARE:
                 return
         device = "" if is_host else " of the host"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from fib_schema import EvaluationStatus, Trace
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -23,11 +24,15 @@ from rich.table import Table
 from rich.text import Text
 
 from .events import Evaluated, Event, Observer, Planned, Skipped, Working
+from .ledger import Phase
 from .plan import Skip
-from .report import Best, Standing, Summary, complaint
+from .report import Author, Best, Standing, Summary, complaint
 
 _SHOWN_SKIPS = 10
+_SHOWN_SECONDS = 0.05
 _FULL_FAILURES = 3
+_WIDE = 100
+_ROOMY = 6
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -39,43 +44,92 @@ def print_summary(console: Console, summary: Summary) -> None:
         soft_wrap=True,
     )
     print_leaderboard(console, summary.standings)
+    print_authors(console, summary.authors)
 
 
 def print_leaderboard(console: Console, standings: Iterable[Standing]) -> None:
     """Print the solutions of each definition, the best first; below, why others failed."""
     complaints = []
-    for definition, rows in _grouped(standings):
-        table = Table(title=definition, title_justify="left", title_style="bold")
-        table.add_column("solution", overflow="fold")
-        for column in ("language", "passed", "speedup", "latency"):
-            table.add_column(column, justify="right", no_wrap=True)
+    for title, rows in _grouped(standings):
+        is_wide = console.width >= _WIDE
+        lines, padding = (box.HEAVY_HEAD, (0, 1)) if is_wide else (box.SIMPLE_HEAD, (0, 1, 0, 0))
+        table = Table(title=escape(title), title_justify="left", title_style="bold", box=lines, padding=padding)
+        table.add_column("solution", overflow="fold", min_width=16)
+        columns = _columns_of(rows)
+        if not is_wide:
+            del columns["language"]
+        for column in columns:
+            is_range, has_words = column == "latency", " " in column
+            is_squeezed = not is_wide and (has_words or (is_range and len(columns) > _ROOMY))
+            most = 8 if is_squeezed else None
+            table.add_column(column, justify="right", no_wrap=not (is_range or has_words), max_width=most)
         for row in rows:
-            table.add_row(
-                escape(row.solution),
-                row.language,
-                f"{row.passed}/{row.total}",
-                format_ratio(row.speedup) if row.speedup is not None else "-",
-                _latency_range(row.latency_ms),
-                style="red" if row.complaint else "",
-            )
+            cells = (show(row) for show in columns.values())
+            table.add_row(escape(row.solution), *cells, style="red" if row.complaint else "")
             if row.complaint:
-                complaints.append(f"{row.solution}: {row.complaint}")
+                complaints.append(f"{row.solution}: {row.complaint}{_more_failures(row)}")
         console.print(table)
+        if baselines := sorted({row.baseline for row in rows if row.baseline is not None}):
+            console.print(Text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
     for text in complaints:
         console.print(Text(text, style="red"), soft_wrap=True)
 
 
-def print_best(console: Console, rows: Iterable[Best]) -> None:
+def _columns_of(rows: Sequence[Standing]) -> dict[str, Callable[[Standing], str]]:
+    """The columns that say something about these solutions."""
+    columns: dict[str, Callable[[Standing], str]] = {
+        "language": lambda row: row.language,
+        "passed": lambda row: f"{row.passed}/{row.total}",
+        "speedup": lambda row: _ratio_or_dash(row.speedup),
+    }
+    if any(row.baseline_speedup is not None for row in rows):
+        columns["vs baseline"] = lambda row: _ratio_or_dash(row.baseline_speedup)
+    if len(rows) > 1:
+        for factor in rows[0].win_at:
+            columns[f"win@{factor}"] = lambda row, factor=factor: f"{row.win_at[factor]:.0%}"  # type: ignore[misc]
+    if any(row.attainable_fraction is not None for row in rows):
+        columns["light"] = lambda row: _share_or_dash(row.attainable_fraction)
+    columns["latency"] = lambda row: _latency_range(row.latency_ms)
+    return columns
+
+
+def _more_failures(row: Standing) -> str:
+    """What else went wrong, beside the first failure."""
+    failures = {status: count for status, count in row.statuses.items() if status != EvaluationStatus.PASSED}
+    if sum(failures.values()) < 2:
+        return ""
+    return f" (of {', '.join(f'{count} {status}' for status, count in failures.items())})"
+
+
+def print_authors(console: Console, authors: Sequence[Author]) -> None:
+    """Print the authors by score, if any has one."""
+    if not authors:
+        return
+    table = Table(title="authors", title_justify="left", title_style="bold")
+    table.add_column("author", overflow="fold")
+    for column in ("speedup", "workloads"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for author in authors:
+        table.add_row(escape(author.author), format_ratio(author.speedup), str(author.workloads))
+    console.print(table)
+
+
+def print_best(console: Console, rows: Sequence[Best]) -> None:
     """Print the fastest solution of each workload."""
+    has_devices = len({row.hardware for row in rows}) > 1
+    has_light = any(row.attainable_fraction is not None for row in rows)
     table = Table()
-    for column in ("definition", "axes", "solution"):
+    for column in ("definition", *(["device"] if has_devices else []), "axes", "solution"):
         table.add_column(column, overflow="fold")
-    for column in ("speedup", "latency", "reference"):
+    for column in ("speedup", "latency", "reference", *(["light"] if has_light else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         axes = ", ".join(f"{axis}={size}" for axis, size in row.axes.items())
-        times = (format_latency(row.latency_ms), format_latency(row.reference_latency_ms))
-        table.add_row(escape(row.definition), axes, escape(row.solution), format_ratio(row.speedup), *times)
+        device = [row.hardware] if has_devices else []
+        words = [escape(word) for word in (row.definition, *device, axes, row.solution)]
+        reference = "-" if row.reference_latency_ms is None else format_latency(row.reference_latency_ms)
+        light = [_share_or_dash(row.attainable_fraction)] if has_light else []
+        table.add_row(*words, _ratio_or_dash(row.speedup), format_latency(row.latency_ms), reference, *light)
     console.print(table)
 
 
@@ -93,6 +147,13 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
         console.print(Text(f"skipped: {skip}", style="yellow"), soft_wrap=True)
     if (more := len(harmless) - _SHOWN_SKIPS) > 0:
         console.print(Text(f"skipped: {more} more (--json lists all)", style="yellow"))
+
+
+def print_seconds(console: Console, seconds: Mapping[Phase, float]) -> None:
+    """Print where the time of a run went."""
+    if seconds:
+        shown = ", ".join(f"{phase} {spent:.1f}" for phase, spent in seconds.items())
+        console.print(f"seconds: {shown}", markup=False, highlight=False, soft_wrap=True)
 
 
 def format_ratio(ratio: float) -> str:
@@ -201,8 +262,19 @@ def _latency_range(latencies: tuple[float, float] | None) -> str:
     return low if low == high else f"{low} .. {high}"
 
 
+def _ratio_or_dash(ratio: float | None) -> str:
+    return "-" if ratio is None else format_ratio(ratio)
+
+
+def _share_or_dash(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
 def _grouped(standings: Iterable[Standing]) -> Iterator[tuple[str, list[Standing]]]:
-    groups: dict[str, list[Standing]] = {}
+    """The solutions that are ranked together; the device is named where there are several."""
+    groups: dict[tuple[str, str], list[Standing]] = {}
     for standing in standings:
-        groups.setdefault(standing.definition, []).append(standing)
-    yield from groups.items()
+        groups.setdefault((standing.definition, standing.hardware), []).append(standing)
+    has_devices = len({hardware for _, hardware in groups}) > 1
+    for (definition, hardware), rows in groups.items():
+        yield f"{definition} on {hardware}" if has_devices else definition, rows

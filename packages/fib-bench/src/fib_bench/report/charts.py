@@ -30,10 +30,13 @@ VEGA_LITE = "6.4"
 Spec = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
+_MANTISSA = "round(datum.value / pow(10, floor(log(datum.value) / LN10 + 1e-9)))"
+_FEW = f"indexof([1, 2, 5], {_MANTISSA}) < 0 ? '' : "  # a logarithmic axis has a tick for every digit
 _LATENCY_LABELS = (
-    "datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' s' : "
+    f"{_FEW}datum.value >= 1e6 ? format(datum.value / 1e6, '~g') + ' s' : "
     "datum.value >= 1e3 ? format(datum.value / 1e3, '~g') + ' ms' : format(datum.value, '~g') + ' µs'"
 )
+_NUMBERS = f"{_FEW}format(datum.value, datum.value >= 1 ? '~s' : '~g')"
 
 
 @attrs.frozen
@@ -62,9 +65,9 @@ _PEERS = {"condition": {"test": f"datum.k === '{OTHERS}'", "value": 0.35}, "valu
 SPECS: Mapping[str, Spec] = {
     "latency": {
         "data": {"name": "points"},
-        "height": 320,
+        "height": 300,
         "encoding": {
-            "x": _log("x", None, base=2, format="~s", grid=False),
+            "x": _log("x", None, base=2, format=",~r", grid=False),
             "color": _colour(),
             "opacity": _PEERS,
         },
@@ -77,6 +80,7 @@ SPECS: Mapping[str, Spec] = {
                 },
             },
             {
+                "name": "intervals",
                 "transform": [{"filter": "isValid(datum.low)"}],
                 "mark": {"type": "rule", "strokeWidth": 1.5},
                 "encoding": {
@@ -95,12 +99,17 @@ SPECS: Mapping[str, Spec] = {
     },
     "fast": {
         "data": {"name": "points"},
-        "height": 260,
+        "height": 300,
         "layer": [
             {
                 "mark": {"type": "line", "interpolate": "step-before", "strokeWidth": 1.75},
                 "encoding": {
-                    "x": _log("p", "speedup over the reference greater than p", format="~g", grid=False),
+                    "x": _log(
+                        "p",
+                        "speedup over the reference greater than p",
+                        labelExpr=f"{_FEW}format(datum.value, '~g')",
+                        grid=False,
+                    ),
                     "y": {
                         "field": "share",
                         "type": "quantitative",
@@ -125,8 +134,8 @@ SPECS: Mapping[str, Spec] = {
         "data": {"name": "points"},
         "height": 300,
         "encoding": {
-            "x": _log("x", "", format="~s", grid=False),
-            "y": _log("y", "", format="~s"),
+            "x": _log("x", "", labelExpr=_NUMBERS, grid=False),
+            "y": _log("y", "", labelExpr=_NUMBERS),
         },
         "layer": [
             {
@@ -168,8 +177,10 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
         for channel in ("x", "y"):
             if channel in encoding and (said := more.get(f"{channel}_title")) is not None:
                 encoding[channel]["title"] = said
-        if "x" in encoding and "x_scale" in more:
-            encoding["x"]["scale"]["type"] = more["x_scale"]
+        if "x" in encoding and more.get("x_scale") == "symlog":
+            encoding["x"]["scale"] = {"type": "symlog"}
+    if not any(row.get("low") for row in rows):
+        spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != "intervals"]
     return spec
 
 
@@ -200,7 +211,8 @@ def file_name(*words: str) -> str:
 
 def _config() -> Spec:
     font = "Helvetica, Arial, sans-serif"
-    return {"font": font, "view": {"stroke": None}, "axis": {"labelFontSize": 11, "titleFontSize": 11}}
+    axis = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "gridColor": "#e6e6e6"}
+    return {"font": font, "view": {"stroke": None}, "axis": axis}
 
 
 def _vl_convert() -> Any:

@@ -29,7 +29,7 @@ from .standings import (
 
 STATUSES = tuple(map(str, EvaluationStatus))
 _HEAD, _TAIL = 1_000, 3_000
-_MOST_LOG_CHARACTERS = 4_000_000
+_MOST_LOG_CHARACTERS = 3_000_000
 _LEAST_FRACTION = 0.05  # below, the rounding of the share in a trace moves the roof that follows from it
 
 

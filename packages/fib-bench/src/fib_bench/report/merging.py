@@ -25,6 +25,7 @@ from fib_schema import DataSetNotFound, FibError, TargetNotEmpty
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
 _BLOBS = "blob"
+_KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
 _SHOWN_FIELDS = 6
 _SHOWN_CONFLICTS = 20
 
@@ -100,11 +101,15 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     return MergeReport(
         sources=tuple(map(str, roots)),
         target=str(goal),
-        counts=dict(merged.counts),
-        repeated=dict(merged.repeated),
+        counts=_in_order(merged.counts),
+        repeated=_in_order(merged.repeated),
         copied=sum(file.is_copy for file in merged.files.values()),
         notices=tuple(merged.notices),
     )
+
+
+def _in_order(counts: Counter[str]) -> dict[str, int]:
+    return {kind: counts[kind] for kind in _KINDS if counts[kind]}
 
 
 @attrs.define
@@ -157,13 +162,16 @@ class _Merged:
         name = content.get("name") if isinstance(content, dict) else None
         name = name if isinstance(name, str) else Path(path).stem
         place, digest = str(root / path), _digest(data, content)
-        known = self._known.setdefault((kind, name), _Known(place, digest))
-        if known.digest != digest:
+        known = self._known.get((kind, name))
+        if known is not None:
+            if known.digest == digest:
+                self.repeated[f"{kind}s"] += 1
+                return
             other = _parsed(Path(known.place).read_bytes())
             self.conflicts.append(Conflict(kind, name, known.place, place, _difference(other, content)))
-        elif known.place != place:
-            self.repeated[f"{kind}s"] += 1
-        elif (existing := self.files.get(path)) is not None:
+            return
+        self._known[kind, name] = _Known(place, digest)
+        if (existing := self.files.get(path)) is not None:
             held = f"{kind} {name!r} would lie where another one does"
             self.conflicts.append(Conflict("file", path, str(existing.source), place, f"what it holds: {held}"))
         else:
@@ -289,6 +297,8 @@ def _write(file: _File, target: Path) -> None:
         for source, parts in file.lines:
             data = source.read_bytes()
             for begin, end in parts:
+                if begin == end:
+                    continue
                 stream.write(b"\n" + data[begin:end] if is_torn else data[begin:end])
                 is_torn = not data[begin:end].endswith(b"\n")
 

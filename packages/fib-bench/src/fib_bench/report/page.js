@@ -4,7 +4,7 @@
   const parse = (id) => JSON.parse(document.getElementById(id).textContent);
   const at = (id) => document.getElementById(id);
   const digest = parse("digest");
-  const FIRST_ROWS = 150, MOST_POINTS = 20000, SVG_POINTS = 3000;
+  const FIRST_ROWS = matchMedia("(max-width: 44rem)").matches ? 15 : 100, MOST_POINTS = 20000, SVG_POINTS = 3000;
 
   function make(tag, attributes = {}, ...children) {
     const element = document.createElement(tag);
@@ -56,17 +56,18 @@
       heads[index].setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
       fill();
     }
-    function cell(column, row) {
+    function cell(column, row, above) {
       const content = column.show(row);
       const share = column.share ? column.share(row) : null;
-      const kind = [column.kind === "name" ? "text name" : column.kind, share !== null ? "meter" : ""].join(" ").trim();
+      const isRepeated = above !== undefined && column.repeats && column.repeats(row, above);
+      const kind = [column.kind === "name" ? "text name" : column.kind, share !== null ? "meter" : "", isRepeated ? "again" : ""].join(" ").trim();
       const td = make("td", { class: kind || null, "data-label": column.label }, content);
       if (share !== null) td.style.setProperty("--share", Math.max(0, Math.min(1, share)));
       return td;
     }
     function fill() {
-      body.replaceChildren(...order.slice(0, shown).map((row) =>
-        make("tr", { class: row.complaint ? "bad" : null }, ...columns.map((column) => cell(column, row)))));
+      body.replaceChildren(...order.slice(0, shown).map((row, index) =>
+        make("tr", {}, ...columns.map((column) => cell(column, row, order[index - 1])))));
       more.hidden = order.length <= shown;
       more.textContent = `Show all ${count(order.length)} rows`;
     }
@@ -91,16 +92,15 @@
 
   function standingColumns(rows, isOverview) {
     const name = (row) => make("span", {}, make("span", { text: row.solution }),
+      make("span", { class: "by", text: [row.author, row.language].filter((word) => word !== "?").join(" · ") }),
       row.complaint ? make("span", { class: row.passed === row.total ? "why flagged" : "why", text: row.complaint }) : null);
     const columns = [];
     if (isOverview) {
       const link = (row) => make("a", { href: `#definition-${row.section.index}`, text: row.section.definition, onclick: () => open(row.section.index) });
-      columns.push({ label: "definition", kind: "text", value: (row) => row.section.definition, show: link });
+      columns.push({ label: "definition", kind: "text title", repeats: (row, above) => row.section === above.section, value: (row) => row.section.definition, show: link });
       if (hardwares.length > 1) columns.push({ label: "device", kind: "text", value: (row) => row.section.hardware, show: (row) => row.section.hardware });
     }
     columns.push({ label: "solution", kind: "name", value: (row) => row.solution, show: name });
-    columns.push({ label: "author", kind: "text", value: (row) => row.author, show: (row) => row.author });
-    columns.push({ label: "language", kind: "text", value: (row) => row.language, show: (row) => row.language });
     columns.push({ label: "passed", value: (row) => row.passed / row.total, descends: true,
       show: (row) => make("span", { class: row.passed < row.total ? "bad-text" : null, text: `${count(row.passed)}/${count(row.total)}` }) });
     columns.push({ label: "speedup", value: (row) => row.speedup, descends: true, show: (row) => ratio(row.speedup), share: (row) => meter(row.speedup) });
@@ -332,14 +332,15 @@
       const style = colours();
       const soft = style.getPropertyValue("--soft").trim(), line = style.getPropertyValue("--line").trim();
       Object.assign(spec, { datasets: { roof: [], ...datasets }, width: "container", background: "transparent", autosize: { type: "fit-x", contains: "padding" },
-        config: { font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400 } } });
+        config: { font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400, labelOverlap: "greedy", labelSeparation: 8 } } });
       const scale = { domain: [...lit.map((s) => data.solutions[s]), digest.others], range: [...lit.map((_, i) => digest.palette[i]), digest.grey] };
       for (const encoding of [spec.encoding, ...spec.layer.map((layer) => layer.encoding)].filter(Boolean)) {
         if (encoding.color) encoding.color.scale = scale;
         if (encoding.x && said.x !== undefined) encoding.x.title = said.x;
         if (encoding.y && said.y !== undefined) encoding.y.title = said.y;
-        if (encoding.x && said.scale) encoding.x.scale.type = said.scale;
+        if (encoding.x && said.scale === "symlog") encoding.x.scale = { type: "symlog" };
       }
+      if (!datasets.points.some((point) => point.low)) spec.layer = spec.layer.filter((layer) => layer.name !== "intervals");
       return spec;
     }
     async function draw() {

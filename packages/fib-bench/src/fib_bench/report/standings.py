@@ -361,7 +361,7 @@ def _over_baseline(contest: Contest, name: str, options: Options) -> tuple[str |
     """The baseline that most of a solution's traces are held against, and the speedup over it."""
     found = contest.baseline_speedups(name, options.baseline)
     if not found:
-        return options.baseline, None
+        return None, None
     baseline = max(found, key=lambda each: len(found[each]))
     return baseline, _mean(found[baseline])
 

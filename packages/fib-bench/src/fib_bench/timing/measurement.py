@@ -115,9 +115,7 @@ class StopRule:
     busy_seconds: float
     """The cap on the time that the device was busy; `ENOUGH_SAMPLES` are taken in any case, or `iterations`."""
 
-    def is_done(
-        self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float, chain: int = 1
-    ) -> bool:
+    def is_done(self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float, chain: int = 1) -> bool:
         """Whether to stop.
 
         Args:

@@ -184,7 +184,10 @@ def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
         raise WrongOutputError("dtype", f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}")
     if value.device != buffer.device:
         raise WrongOutputError("kind", f"output {name!r} is on {value.device}, expected {buffer.device}")
-    hiding = [attribute for attribute in value.__dict__ if hasattr(_Tensor, attribute)]
+    own = value.__dict__
+    if type(own) is not dict or any(type(attribute) is not str for attribute in own):
+        raise WrongOutputError("lazy", f"output {name!r} has attributes whose names run code when they are looked up")
+    hiding = [attribute for attribute in own if hasattr(_Tensor, attribute)]
     if hiding:
         raise WrongOutputError("lazy", f"output {name!r} has its own {', '.join(hiding)} in place of a tensor's")
 

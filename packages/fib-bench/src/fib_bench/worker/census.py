@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 
 
@@ -19,6 +19,15 @@ def children() -> list[int]:
 def count_tasks(roots: Iterable[int]) -> int:
     """How many threads processes and all their descendants have."""
     return sum(tasks for _, tasks in _walk(roots))
+
+
+def descendants(root: int, without: Container[int] = ()) -> list[int]:
+    """The processes below a process, but not the given children of its with those below them."""
+    children: list[int] = []
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+        for entry in os.scandir(f"/proc/{root}/task"):
+            children += _children_of(root, int(entry.name))
+    return [pid for pid, _ in _walk(child for child in children if child not in without)]
 
 
 def kill(roots: Callable[[], list[int]]) -> None:

@@ -45,6 +45,7 @@ from ..wire import (
     is_readable,
     send,
 )
+from .census import descendants
 
 _START_SECONDS = 120.0
 _SPAWN_SECONDS = 30.0
@@ -114,6 +115,7 @@ class WorkerServer:
         self._receiver: Receiver
         self._spawned: list[int] = []
         self._exits: dict[int, Exited] = {}
+        self._workers: set[int] = set()
         self._is_awake = False
         self._is_ready = False
         self._generation = 0
@@ -183,6 +185,7 @@ class WorkerServer:
         finally:
             theirs.close()
             os.close(write_end)
+        self._workers.add(pid)
         return Worker(self, pid, ours, read_end, folder)
 
     def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
@@ -269,6 +272,11 @@ class WorkerServer:
     def forget(self, pid: int) -> None:
         """Drop the record of a worker's end."""
         self._exits.pop(pid, None)
+        self._workers.discard(pid)
+
+    def strays(self) -> list[int]:
+        """Processes that have left their worker, and those below them; whose they are is not known."""
+        return [] if self._process is None else descendants(self._process.pid, self._workers)
 
     def _take(self, message: object) -> None:
         match message:
@@ -327,6 +335,10 @@ class Worker:
         self._selector.register(output, selectors.EVENT_READ)
         self._selector.register(server.channel, selectors.EVENT_READ)
         self._is_closed = False
+
+    def started(self) -> list[int]:
+        """The processes that it has started, and any that have left their worker, which no honest function needs."""
+        return [*descendants(self.pid), *self._server.strays()]
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,194 @@
+"""Stations that fail, differ and are stopped: every evaluation is made once, or said not to be."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import pytest
+from fib_bench.crew import Crew, Station
+from fib_bench.errors import JudgeFailed
+from fib_bench.events import DeviceOut, Evaluated, Event, Skipped
+from fib_bench.plan import DefinitionPlan
+from fib_schema import (
+    AxisVar,
+    BuildSpec,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    Workload,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+EVALUATION = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00", "")
+Open = Callable[[], Station]
+
+
+def part(name: str, workloads: int, solutions: int = 2) -> DefinitionPlan:
+    axes, tensor = {"n": AxisVar()}, {"x": TensorSpec(("n",), "float32")}
+    definition = Definition(name, "test", axes, tensor, {"y": TensorSpec(("n",), "float32")}, "def run(x): return x")
+    spec = BuildSpec("python", ("cpu",), "m.py::run")
+    source = (SourceFile("m.py", "def run(x): pass"),)
+    made = tuple(Solution(f"{name}_s{index}", name, "test", spec, source) for index in range(solutions))
+    some = tuple(Workload({"n": n + 1}, {"x": RandomInput()}, f"{name}-{n}") for n in range(workloads))
+    return DefinitionPlan(definition, some, {workload.uuid: made for workload in some})
+
+
+@attrs.define
+class Fake:
+    """A station that gives a trace for each pair, until it breaks."""
+
+    hardware: str = "cpu"
+    lasts: int | None = None
+    """How many pairs it manages."""
+    pause: float = 0.0
+    poison: str = ""
+    """A workload at which it breaks each time."""
+    is_closed: bool = False
+
+    @property
+    def environment(self) -> Environment:
+        return Environment(self.hardware, {})
+
+    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+        for workload in part.workloads:
+            for solution in part.pending[workload.uuid]:
+                if self.lasts == 0 or workload.uuid == self.poison:
+                    raise JudgeFailed("it broke")
+                if self.lasts is not None:
+                    self.lasts -= 1
+                time.sleep(self.pause)
+                yield Evaluated(Trace(part.definition.name, workload, solution.name, EVALUATION))
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def run(openers: Sequence[Open], parts: Sequence[DefinitionPlan]) -> list[Event]:
+    with Crew((f"device {index}", opener) for index, opener in enumerate(openers)) as crew:
+        return list(crew.execute(parts))
+
+
+def pairs(events: Sequence[Event]) -> Counter[tuple[str, str]]:
+    return Counter((e.trace.workload.uuid, str(e.trace.solution)) for e in events if isinstance(e, Evaluated))
+
+
+def wanted(parts: Sequence[DefinitionPlan]) -> Counter[tuple[str, str]]:
+    return Counter((uuid, s.name) for part in parts for uuid, some in part.pending.items() for s in some)
+
+
+PARTS = (part("a", 5), part("b", 1), part("c", 7, 3))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_every_pair_is_evaluated_once(count: int) -> None:
+    assert pairs(run([Fake] * count, PARTS)) == wanted(PARTS)
+
+
+def test_stations_share_the_work() -> None:
+    seen: set[int] = set()
+
+    @attrs.define
+    class Told(Fake):
+        def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            seen.add(threading.get_ident())
+            yield from Fake.execute(self, part)
+
+    run([lambda: Told(pause=0.005)] * 3, PARTS)
+    assert len(seen) == 3
+
+
+def test_what_a_station_fails_at_others_do() -> None:
+    """It is opened again a few times, and fails each time."""
+    events = run([lambda: Fake(lasts=2, pause=0.001), lambda: Fake(pause=0.005)], PARTS)
+    assert pairs(events) == wanted(PARTS)
+
+
+def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
+    def fails() -> Station:
+        raise JudgeFailed("no such device")
+
+    events = run([Fake, fails], PARTS)
+    assert pairs(events) == wanted(PARTS)
+    assert [e for e in events if isinstance(e, DeviceOut)] in ([DeviceOut("device 1", "the judge's process failed: no such device")], [])
+
+
+def test_a_station_of_other_hardware_is_left_out() -> None:
+    events = run([lambda: Fake(pause=0.01), lambda: Fake("gpu")], PARTS)
+    assert pairs(events) == wanted(PARTS)
+    (out,) = [e for e in events if isinstance(e, DeviceOut)]
+    assert "it is 'gpu', and the run is for 'cpu'" in out.reason
+
+
+def test_work_that_brings_stations_down_is_given_up_and_the_rest_is_done() -> None:
+    events = run([lambda: Fake(poison="a-1")] * 2, PARTS)
+    skipped = [e.skip for e in events if isinstance(e, Skipped)]
+    done = pairs(events)
+    given_up = sum(e.count for e in events if isinstance(e, Skipped))
+    assert all(count == 1 for count in done.values())
+    assert sum(done.values()) + given_up == sum(wanted(PARTS).values())
+    assert all(skip.is_failure for skip in skipped)
+    assert {skip.workload for skip in skipped} >= {"a-1"}
+    assert any("it broke" in skip.reason for skip in skipped)
+
+
+def test_without_stations_everything_is_given_up() -> None:
+    events = run([lambda: Fake(lasts=0)], PARTS)
+    assert not pairs(events)
+    assert sum(e.count for e in events if isinstance(e, Skipped)) == sum(wanted(PARTS).values())
+
+
+def test_the_first_station_must_open() -> None:
+    def fails() -> Station:
+        raise JudgeFailed("no such device")
+
+    with pytest.raises(JudgeFailed, match="no such device"):
+        run([fails, Fake], PARTS)
+
+
+def test_an_error_of_ours_ends_the_run() -> None:
+    class Wrong(Fake):
+        def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run([Wrong, Fake], PARTS)
+
+
+def test_stopped_it_finishes_what_is_under_way() -> None:
+    stations: list[Fake] = []
+
+    def opens() -> Station:
+        stations.append(Fake(pause=0.02))
+        return stations[-1]
+
+    with Crew((str(index), opens) for index in range(2)) as crew:
+        events = []
+        for event in crew.execute(PARTS):
+            events.append(event)
+            crew.stop()
+    assert 1 <= len(events) <= 4  # what each had made when it was told, and what it was at
+    assert all(station.is_closed for station in stations)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.lists(st.integers(1, 6), min_size=1, max_size=4))
+def test_nothing_is_lost_or_doubled(lasts: list[int], sizes: list[int]) -> None:
+    """Whenever stations break, each pair is evaluated once or given up."""
+    parts = [part(f"d{index}", size) for index, size in enumerate(sizes)]
+    events = run([lambda last=last: Fake(lasts=last) for last in lasts], parts)
+    done = pairs(events)
+    assert all(count == 1 for count in done.values())
+    assert done <= wanted(parts)
+    given_up = sum(e.count for e in events if isinstance(e, Skipped))
+    assert sum(done.values()) + given_up == sum(wanted(parts).values())

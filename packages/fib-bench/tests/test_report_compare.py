@@ -1,0 +1,179 @@
+"""Two runs, or two solutions, side by side; and a gate for CI."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench.cli import main
+from fib_bench.report.comparing import Comparison, NothingToCompare, Rule, Run, compare
+from fib_schema import Trace, TraceSet, UnknownName
+from hypothesis import given
+from hypothesis import strategies as st
+
+MakeResult = Callable[..., Trace]
+WriteSet = Callable[..., Path]
+
+
+def run_of(*traces: Trace, name: str = "run", solution: str | None = None) -> Run:
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.definition, []).append(trace)
+    return Run(TraceSet(traces=groups), name, solution)
+
+
+def verdicts(found: Comparison) -> list[str]:
+    return [str(pair.verdict) for pair in found.pairs]
+
+
+@pytest.fixture
+def timed(make_result: MakeResult) -> Callable[..., Trace]:
+    """A trace with a confidence interval."""
+
+    def make(latency: float, low: float, high: float) -> Trace:
+        return make_result("a", "1", latency, performance_extra={"timing": {"interval_ms": [low, high]}})
+
+    return make
+
+
+class TestVerdicts:
+    @pytest.mark.parametrize(
+        ("before", "after", "verdict"),
+        [
+            ((1.0, 0.9, 1.1), (1.2, 1.15, 1.25), "slower"),
+            ((1.2, 1.15, 1.25), (1.0, 0.9, 1.1), "faster"),
+            ((1.0, 0.9, 1.1), (1.2, 1.05, 1.35), "same"),
+            ((1.0, 0.9999, 1.0001), (1.005, 1.0049, 1.0051), "same"),
+            ((1.0, 0.9999, 1.0001), (1.015, 1.0149, 1.0151), "slower"),
+        ],
+    )
+    def test_intervals_that_are_apart_decide(
+        self, timed: Callable[..., Trace], before: tuple[float, ...], after: tuple[float, ...], verdict: str
+    ) -> None:
+        found = compare(run_of(timed(*before)), run_of(timed(*after)))
+        assert verdicts(found) == [verdict]
+        assert found.pairs[0].decided_by == "intervals"
+        assert found.is_worse == (verdict == "slower")
+
+    @pytest.mark.parametrize(
+        ("after", "verdict"), [(1.019, "same"), (1.021, "slower"), (0.981, "same"), (0.97, "faster")]
+    )
+    def test_without_intervals_a_margin_decides(self, make_result: MakeResult, after: float, verdict: str) -> None:
+        found = compare(run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", after)))
+        assert verdicts(found) == [verdict]
+        assert found.pairs[0].decided_by == "margin"
+
+    def test_an_interval_on_one_side_only_is_none(self, timed: Callable[..., Trace], make_result: MakeResult) -> None:
+        found = compare(run_of(timed(1.0, 0.5, 2.0)), run_of(make_result("a", "1", 1.5)), Rule(margin=0.6))
+        assert (verdicts(found), found.pairs[0].decided_by) == (["same"], "margin")
+
+    def test_what_stops_passing_is_worse_and_comes_first(self, make_result: MakeResult) -> None:
+        before = [make_result("a", name, 1.0) for name in "1234"] + [make_result("a", "5")] * 2
+        after = [
+            make_result("a", "1", 0.5),
+            make_result("a", "2", log="Traceback\nValueError: no"),
+            make_result("a", "3", 2.0),
+            make_result("a", "5", 1.0),
+            make_result("a", "6", 1.0),
+        ]
+        found = compare(run_of(*before), run_of(*after))
+        assert verdicts(found) == ["broken", "slower", "faster", "fixed", "missing", "new"]
+        assert found.pairs[0].reason == "RUNTIME_ERROR: ValueError: no"
+        assert (found.is_worse, found.missing, found.ratio) == (True, 1, pytest.approx(1.0))
+
+    def test_what_is_not_ranked_any_more_is_broken_unless_allowed(self, make_result: MakeResult) -> None:
+        runs = run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", 1.0, flags=["low_precision"]))
+        found = compare(*runs)
+        assert (verdicts(found), found.pairs[0].reason) == (["broken"], "not ranked, for it is flagged: low_precision")
+        assert verdicts(compare(*runs, Rule(allow_flags=["low_precision"]))) == ["same"]
+
+    @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
+    def test_a_latency_that_is_no_number_decides_nothing(self, make_result: MakeResult, latency: float) -> None:
+        found = compare(run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", latency, speedup=1.0)))
+        assert (verdicts(found), found.ratio, found.is_worse) == (["unmeasured"], None, False)
+
+    def test_both_failing_is_no_news(self, make_result: MakeResult) -> None:
+        found = compare(run_of(make_result("a", "1")), run_of(make_result("a", "1")))
+        assert (verdicts(found), found.is_worse) == (["failing"], False)
+
+    @given(st.floats(0.001, 1e4), st.floats(0.001, 1e4), st.floats(0, 1))
+    def test_two_runs_the_other_way_round_say_the_opposite(
+        self, make_result: MakeResult, one: float, other: float, margin: float
+    ) -> None:
+        runs = run_of(make_result("a", "1", one)), run_of(make_result("a", "1", other))
+        opposite = {"slower": "faster", "faster": "slower", "same": "same"}
+        (there,), (back,) = (
+            verdicts(compare(*runs, Rule(margin=margin))),
+            verdicts(compare(*runs[::-1], Rule(margin=margin))),
+        )
+        assert back == opposite[there]
+
+
+class TestSides:
+    def test_two_solutions_are_compared_whatever_their_names(self, make_result: MakeResult) -> None:
+        traces = make_result("old", "1", 2.0), make_result("new", "1", 1.0), make_result("third", "1", 9.0)
+        found = compare(run_of(*traces, solution="old"), run_of(*traces, solution="new"))
+        assert [(pair.solution, pair.verdict, pair.ratio) for pair in found.pairs] == [("old", "faster", 0.5)]
+
+    def test_devices_are_compared_only_when_that_is_asked_for(self, make_result: MakeResult) -> None:
+        runs = run_of(make_result("a", "1", 1.0, hardware="A100")), run_of(make_result("a", "1", 0.5, hardware="H200"))
+        with pytest.raises(NothingToCompare, match=r"the first ran on A100, the second on H200 \(--any-hardware"):
+            compare(*runs)
+        assert verdicts(compare(*runs, Rule(any_hardware=True))) == ["faster"]
+
+    def test_unknown_names_are_errors(self, make_result: MakeResult) -> None:
+        run = run_of(make_result("a", "1", 1.0))
+        with pytest.raises(UnknownName):
+            compare(run, run, definitions=["nothing"])
+        with pytest.raises(UnknownName):
+            compare(run, Run(run.trace_set, "other", "b"))
+
+    def test_runs_of_nothing_are_an_error(self, make_result: MakeResult) -> None:
+        with pytest.raises(NothingToCompare, match="two solutions with --solutions"):
+            compare(run_of(), run_of(make_result("a", "1", 1.0, hardware="cpu")), Rule(any_hardware=True))
+
+
+class TestCommand:
+    @pytest.fixture
+    def sets(self, write_set: WriteSet, make_result: MakeResult) -> list[str]:
+        before = write_set(
+            make_result("a", "1", 1.0), make_result("b", "1", 3.0), make_result("a", "2", 1.0), name="before"
+        )
+        after = write_set(make_result("a", "1", 2.0), make_result("b", "1", 3.0), name="after")
+        return [str(before), str(after)]
+
+    def test_exits_with_1_if_something_became_slower(self, sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", "compare", *sets]) == 1
+        shown = capsys.readouterr()
+        assert "slower" in shown.out
+        assert "1 slower, 1 same, 1 missing" in shown.out
+        assert "decided by --margin" in shown.out
+        assert "1 workloads were tried before only" in shown.err
+
+    def test_exits_with_0_if_nothing_did(self, sets: list[str]) -> None:
+        assert main(["report", "compare", *sets[::-1]]) == 0
+        assert main(["report", "compare", *sets, "--margin", "1.5"]) == 0
+        assert main(["report", "compare", *sets, "--margin", "1.5", "--complete"]) == 1
+
+    def test_solutions_of_one_set(self, sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", "compare", sets[0], "--solutions", "a", "b", "--json"]) == 1
+        found = json.loads(capsys.readouterr().out)
+        assert (found["is_worse"], found["counts"]) == (True, {"slower": 1, "missing": 1})
+        assert main(["report", "compare", sets[0], "--solutions", "b", "a"]) == 0
+
+    def test_csv_has_a_row_for_each_pair(self, sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        main(["report", "compare", *sets, "--csv"])
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert [(row["verdict"], row["workload"], row["axes"]) for row in rows] == [
+            ("slower", "1", "n=4"),
+            ("same", "1", "n=4"),
+            ("missing", "2", "n=4"),
+        ]
+
+    def test_one_set_alone_is_no_request(self, sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", "compare", sets[0]]) == 2
+        assert "two data sets, or --solutions X Y and one" in capsys.readouterr().err

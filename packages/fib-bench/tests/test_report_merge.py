@@ -1,0 +1,181 @@
+"""Several sets into one: nothing lost, nothing chosen in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench.cli import main
+from fib_bench.report.merging import MergeConflicts, merge
+from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
+from hypothesis import given
+from hypothesis import strategies as st
+
+MakeResult = Callable[..., Trace]
+WriteSet = Callable[..., Path]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def one(write_set: WriteSet, make_result: MakeResult) -> Path:
+    root = write_set(make_result("a", "1", 1.0), make_result("b", "1", log="boom"), name="one")
+    (root / "README.md").write_text("ours\n")
+    blob = root / "blob" / "workloads" / "x.safetensors"
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(b"\0\1")
+    return root
+
+
+class TestMerge:
+    def test_of_one_set_is_byte_for_byte_that_set(self, one: Path, tmp_path: Path) -> None:
+        report = merge([one], tmp_path / "all")
+        assert contents(tmp_path / "all") == contents(one)
+        assert report.copied == len(contents(one))
+        assert report.counts == {"definitions": 1, "solutions": 2, "traces": 2, "blobs": 1, "files": 1}
+
+    def test_of_a_set_with_itself_is_byte_for_byte_that_set(self, one: Path, tmp_path: Path) -> None:
+        report = merge([one, one], tmp_path / "all")
+        assert contents(tmp_path / "all") == contents(one)
+        assert report.repeated == {"definitions": 1, "solutions": 2, "traces": 2, "blobs": 1, "files": 1}
+
+    def test_traces_are_taken_once_by_content_and_the_first_sets_stand_first(
+        self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path
+    ) -> None:
+        two = write_set(make_result("a", "2", 2.0), make_result("a", "1", 1.0), name="two")
+        (path,) = (two / "traces").rglob("*.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(dict(reversed(line.items())), indent=None) + "\n" for line in lines))
+        report = merge([one, two], tmp_path / "all")
+        assert report.repeated["traces"] == 1
+        first = (one / path.relative_to(two)).read_bytes()
+        merged = (tmp_path / "all" / path.relative_to(two)).read_bytes()
+        assert merged == first + path.read_bytes().splitlines(keepends=True)[0]
+        assert [t.workload.uuid for t in TraceSet.from_path(tmp_path / "all").traces["double"]] == ["1", "1", "2"]
+
+    def test_a_torn_last_line_does_not_swallow_the_next_sets_first(
+        self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path
+    ) -> None:
+        two = write_set(make_result("a", "2", 2.0), name="two")
+        (path,) = (one / "traces").rglob("*.jsonl")
+        path.write_bytes(path.read_bytes().rstrip(b"\n"))
+        merge([one, two], tmp_path / "all")
+        assert len(TraceSet.from_path(tmp_path / "all").traces["double"]) == 3
+
+    def test_a_line_that_is_no_json_is_kept_and_reported(self, one: Path, tmp_path: Path) -> None:
+        (path,) = (one / "traces").rglob("*.jsonl")
+        path.write_bytes(path.read_bytes() + b'{"torn": \n')
+        report = merge([one, one], tmp_path / "all")
+        assert contents(tmp_path / "all") == contents(one)
+        assert report.notices == (f"{path}:3 is no JSON; it was taken as it is",)
+
+    def test_the_result_is_valid(self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path) -> None:
+        two = write_set(make_result("c", "1", 1.0, definition="triple"), name="two")
+        report = merge([one, two], tmp_path / "all")
+        shutil.rmtree(tmp_path / "all" / "blob")
+        assert report.counts["definitions"] == 2
+        assert [problem.message for problem in validate(tmp_path / "all").problems] == [
+            problem.message for root in (one, two) for problem in validate(root).problems
+        ]
+
+    def test_other_files_that_differ_are_said(self, one: Path, write_set: WriteSet, tmp_path: Path) -> None:
+        two = write_set(name="two")
+        (two / "README.md").write_text("theirs\n")
+        report = merge([one, two], tmp_path / "all")
+        assert report.notices == (f"README.md differs: {one / 'README.md'} was taken, {two / 'README.md'} was not",)
+
+    @pytest.mark.parametrize("links", ["file", "folder"])
+    def test_links_out_of_a_set_are_left_out_and_said(self, one: Path, tmp_path: Path, links: str) -> None:
+        (tmp_path / "secret").mkdir()
+        (tmp_path / "secret" / "key").write_text("secret")
+        target = tmp_path / "secret" / "key" if links == "file" else tmp_path / "secret"
+        (one / "traces" / "link").symlink_to(target)
+        report = merge([one], tmp_path / "all")
+        assert not any(b"secret" in content for content in contents(tmp_path / "all").values())
+        assert "it was left out" in report.notices[0]
+
+    @given(st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=3))
+    def test_every_line_is_there_once(self, tmp_path_factory: pytest.TempPathFactory, sets: list[list[int]]) -> None:
+        base = tmp_path_factory.mktemp("sets")
+        for index, numbers in enumerate(sets):
+            path = base / str(index) / "traces" / "x.jsonl"
+            path.parent.mkdir(parents=True)
+            path.write_text("".join(f'{{"evaluation": {number}}}\n' for number in numbers))
+        merge([base / str(index) for index in range(len(sets))], base / "all")
+        found = base / "all" / "traces" / "x.jsonl"
+        lines = [json.loads(line)["evaluation"] for line in found.read_text().splitlines()] if found.exists() else []
+        assert lines == list(dict.fromkeys(number for numbers in sets for number in numbers))
+
+
+class TestConflicts:
+    def test_all_are_explained_and_nothing_is_written(self, one: Path, tmp_path: Path) -> None:
+        two = tmp_path / "two"
+        shutil.copytree(one, two)
+        definition = next((two / "definitions").rglob("*.json"))
+        definition.write_text(definition.read_text().replace("x * 2", "x + x").replace('"n"', '"m"'))
+        solution = next((two / "solutions").rglob("a.json"))
+        solution.write_text(solution.read_text().replace('"tester"', '"other"'))
+        (two / "blob" / "workloads" / "x.safetensors").write_bytes(b"\2")
+        with pytest.raises(MergeConflicts, match="nothing was written") as raised:
+            merge([one, two], tmp_path / "all")
+        said = {conflict.kind: conflict for conflict in raised.value.conflicts}
+        assert set(said) == {"definition", "solution", "blob"}
+        assert said["solution"].difference == "author"
+        assert "reference" in said["definition"].difference
+        assert said["solution"].second == str(solution)
+        assert not (tmp_path / "all").exists()
+        assert main(["report", "merge", str(one), str(two), "--into", str(tmp_path / "all")]) == 1
+
+    def test_of_the_same_content_in_another_form_there_are_none(self, one: Path, tmp_path: Path) -> None:
+        two = tmp_path / "two"
+        shutil.copytree(one, two)
+        for path in (two / "solutions").rglob("*.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
+        report = merge([one, two], tmp_path / "all")
+        assert report.repeated["solutions"] == 2
+        assert contents(tmp_path / "all") == contents(one)
+
+    def test_a_workload_of_one_uuid_must_be_the_same(self, tmp_path: Path) -> None:
+        for index, size in enumerate((4, 5)):
+            path = tmp_path / str(index) / "workloads" / "x.jsonl"
+            path.parent.mkdir(parents=True)
+            line = {"definition": "d", "workload": {"uuid": "u", "axes": {"n": size}}, "evaluation": None}
+            path.write_text(json.dumps(line) + "\n")
+        with pytest.raises(MergeConflicts, match=r"workload 'd/u' differs in workload\.axes\.n"):
+            merge([tmp_path / "0", tmp_path / "1"], tmp_path / "all")
+
+
+class TestPlaces:
+    def test_a_target_that_holds_something_is_refused(self, one: Path, tmp_path: Path) -> None:
+        with pytest.raises(TargetNotEmpty):
+            merge([one], one)
+        with pytest.raises(TargetNotEmpty):
+            merge([one], tmp_path)
+        with pytest.raises(TargetNotEmpty, match="lies inside"):
+            merge([one], one / "new")
+
+    def test_a_source_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(DataSetNotFound):
+            merge([tmp_path / "nothing"], tmp_path / "all")
+
+    def test_a_merge_that_fails_leaves_nothing_behind(
+        self, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(shutil, "copy2", fail)
+        with pytest.raises(OSError, match="full"):
+            merge([one], tmp_path / "all")
+        assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+    def test_the_command_says_what_it_did(self, one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["report", "merge", str(one), str(one), "--into", str(tmp_path / "all"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["counts"]["traces"] == 2
+        assert main(["report", "merge", str(one), str(one), "--into", str(tmp_path / "more")]) == 0
+        assert "taken once: 1 definitions, 2 solutions" in " ".join(capsys.readouterr().out.split())

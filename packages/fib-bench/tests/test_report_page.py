@@ -1,0 +1,311 @@
+"""The page: safe whatever solutions wrote, whole without a network, and alive in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_bench.cli import main
+from fib_bench.report import charts
+from fib_bench.report.charts import OTHERS, PALETTE, ChartsUnavailable, drawn, file_name
+from fib_bench.report.digest import charts as charts_of
+from fib_bench.report.digest import digest
+from fib_bench.report.page import _block, page_of
+from fib_bench.report.standings import Options
+from fib_schema import Trace, TraceSet, UnknownName
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("vl_convert", reason="needs the extra 'report'")
+
+MakeResult = Callable[..., Trace]
+WriteSet = Callable[..., Path]
+
+HOSTILE = "</script><img src=x onerror=hacked()>"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def in_memory(*traces: Trace) -> TraceSet:
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.definition, []).append(trace)
+    return TraceSet(traces=groups)
+
+
+def page_with(*traces: Trace, **options: Any) -> str:
+    return page_of(digest(in_memory(*traces), Options(**options)))
+
+
+def block(page: str, name: str) -> Any:
+    match = re.search(f'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL)
+    assert match is not None
+    return json.loads(match[1])
+
+
+def full(make_result: MakeResult, solution: str, workload: str, latency: float, **more: Any) -> Trace:
+    """A trace with all that this harness writes."""
+    extra = {
+        "timing": {"interval_ms": [latency * 0.99, latency * 1.01], "host_latency_ms": latency * 2, "method": "graph"},
+        "speed_of_light": {"bytes": 4e6, "operations": 8e6, "attainable_fraction": round(0.1 / latency, 4)},
+        "baseline": {"solution": "lib", "latency_ms": 1.0, "speedup_factor": 1 / latency},
+    }
+    return make_result(solution, workload, latency, performance_extra=extra, **more)
+
+
+class TestDigest:
+    def test_columns_say_what_traces_say(self, make_result: MakeResult) -> None:
+        traces = [full(make_result, "a", "1", 0.5), make_result("a", "2", log="boom"), make_result("b", "1", 2.0)]
+        (section,) = digest(in_memory(*traces), Options()).sections
+        columns = section.columns
+        assert (columns["workloads"], columns["solutions"], columns["axes"]) == (["1", "2"], ["b", "a"], {"n": [4, 4]})
+        assert (columns["solution"], columns["workload"], columns["status"]) == ([0, 1, 1], [0, 0, 1], [0, 0, 4])
+        assert (columns["us"], columns["low"], columns["host"]) == (
+            [2000, 500, None],
+            [None, 495, None],
+            [None, 1000, None],
+        )
+        assert (columns["log"], columns["logs"]) == ([None, None, 0], ["boom"])
+        assert (columns["bytes"], columns["bandwidth"]) == ([4000000, None], 4e10)
+
+    def test_columns_that_say_nothing_are_left_out(self, make_result: MakeResult) -> None:
+        (section,) = digest(in_memory(make_result("a", "1")), Options()).sections
+        assert not {"us", "low", "host", "fraction", "bytes", "speedup"} & set(section.columns)
+
+    def test_long_logs_keep_their_ends_and_many_logs_their_first_lines(self, make_result: MakeResult) -> None:
+        logs = [f"{index}: first\n" + "x" * 9000 + f"last {index}" for index in range(1000)]
+        traces = [make_result("a", str(index), log=log) for index, log in enumerate(logs)]
+        (section,) = digest(in_memory(*traces), Options()).sections
+        kept = section.columns["logs"]
+        assert kept[0].startswith("0: first\n")
+        assert kept[0].endswith("last 0")
+        assert kept[999].startswith("999: first\n[the rest is in the trace")
+        assert sum(map(len, kept)) < 4_000_000
+
+    def test_unknown_names_are_errors(self, write_set: WriteSet) -> None:
+        trace_set = TraceSet.from_path(write_set())
+        with pytest.raises(UnknownName):
+            digest(trace_set, Options(), ["nothing"])
+        with pytest.raises(UnknownName):
+            digest(trace_set, Options(baseline="nothing"))
+
+
+class TestSafety:
+    def test_no_text_of_a_solution_becomes_markup(self, make_result: MakeResult) -> None:
+        traces = [make_result("a", "1", log=HOSTILE), make_result("b<b>", HOSTILE.replace("/", ""), 1.0)]
+        page = page_with(*traces)
+        assert "<img" not in page.replace(charts.bundle(), "")
+        assert page.count("</script>") == 2 + 2  # the blocks and the scripts
+        assert block(page, "section-0")["logs"] == [HOSTILE]
+
+    @given(st.text())
+    def test_every_text_comes_out_of_its_block_as_it_was(self, text: str) -> None:
+        made = _block("x", {"log": text, text: 1})
+        assert set("<>&") & set(made.partition(">")[2].removesuffix("</script>")) == set()
+        assert block(made, "x") == {"log": text} | {text: 1}
+
+    def test_words_of_the_template_in_a_log_are_words(self, make_result: MakeResult) -> None:
+        page = page_with(make_result("a", "1", log="%%vega%% {{style}}"))
+        assert block(page, "section-0")["logs"] == ["%%vega%% {{style}}"]
+
+    def test_nothing_is_loaded_and_only_its_own_scripts_run(self, make_result: MakeResult) -> None:
+        page = page_with(make_result("a", "1", 1.0))
+        (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', page)
+        assert policy.startswith("default-src 'none'; script-src 'sha256-")
+        assert "unsafe-eval" not in policy
+        assert not re.search(r"<(?:script|link|img)[^>]+(?:src|href)=[\"'](?!data:)", page.split("<body>")[0])
+
+    @pytest.mark.parametrize("speedup", [float("nan"), float("inf")])
+    def test_numbers_that_json_does_not_know_are_left_out(self, make_result: MakeResult, speedup: float) -> None:
+        page = page_with(make_result("a", "1", 1.0, speedup=speedup), make_result("a", "2", 0.0, speedup=1.0))
+        assert "speedup" in block(page, "digest")["leaderFields"]
+        assert "NaN" not in json.dumps(block(page, "section-0"))
+
+
+class TestCharts:
+    def test_each_section_has_latency_fast_p_and_roofline(self, make_result: MakeResult) -> None:
+        traces = [
+            full(make_result, "a", name, latency, axes={"n": 4, "m": 2}) for name, latency in (("1", 0.5), ("2", 1.0))
+        ]
+        (section,) = digest(in_memory(*traces), Options()).sections
+        assert [name for name, _ in charts_of(section)] == [
+            "double-cpu-latency-n.png",
+            "double-cpu-latency-m.png",
+            "double-cpu-fast_p.png",
+            "double-cpu-roofline.png",
+        ]
+
+    def test_only_failures_have_none(self, make_result: MakeResult) -> None:
+        (section,) = digest(in_memory(make_result("a", "1")), Options()).sections
+        assert list(charts_of(section)) == []
+
+    def test_no_name_leads_out_of_the_folder(self) -> None:
+        assert file_name("..", "a/../../b", "n m") == "_-a_.._.._b-n_m.png"
+
+    def test_more_solutions_than_colours_are_drawn_in_grey(self, make_result: MakeResult) -> None:
+        traces = [full(make_result, f"s{i:02}", "1", 0.5 + i) for i in range(12)]
+        (section,) = digest(in_memory(*traces), Options()).sections
+        specs = dict(charts_of(section))
+        points = specs["double-cpu-latency-n.png"]["datasets"]["points"]
+        assert [row["k"] for row in points] == [f"s{i:02}" for i in range(len(PALETTE))] + [OTHERS] * 4
+
+    def test_png_files_are_written(self, write_set: WriteSet, make_result: MakeResult, tmp_path: Path) -> None:
+        root = write_set(make_result("a", "1", 0.5), make_result("a", "2", 1.5, axes={"n": 0}))
+        words = ["report", "html", str(root), "--output", str(tmp_path / "page.html"), "--png", str(tmp_path / "png")]
+        assert main(words) == 0
+        found = {path.name: path.read_bytes()[:4] for path in (tmp_path / "png").iterdir()}
+        assert found == dict.fromkeys(("double-cpu-latency-n.png", "double-cpu-fast_p.png"), b"\x89PNG")
+
+    def test_without_the_extra_it_is_said_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)
+        charts.bundle.cache_clear()
+        with pytest.raises(ChartsUnavailable, match=r"pip install 'fib-bench\[report\]'"):
+            charts.bundle()
+
+    def test_a_specification_is_not_changed_by_drawing(self) -> None:
+        before = json.dumps(charts.SPECS)
+        drawn("latency", "t", [{"k": "a", "x": 1, "us": 1}], ["a"], x_title="n", x_scale="symlog")
+        assert json.dumps(charts.SPECS) == before
+
+
+# -- in a browser ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Open a page; what it complains of, and what it wants to load, fails the test."""
+    complaints: list[str] = []
+    contexts = []
+
+    def show(page: str, width: int = 1280, scheme: str = "light") -> Any:
+        path = tmp_path / "page.html"
+        path.write_text(page, "utf-8")
+        contexts.append(browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme))
+        tab = contexts[-1].new_page()
+        tab.set_default_timeout(20_000)
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: complaints.append(request.url) if request.url != path.as_uri() else None)
+        tab.add_init_script("window.hacked = () => { document.title = 'hacked'; }")
+        tab.goto(path.as_uri())
+        return tab
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def rows_of(tab: Any) -> list[str]:
+    return [text.splitlines()[0] for text in tab.locator("#leaderboard td.name").all_inner_texts()]
+
+
+class TestInABrowser:
+    @pytest.fixture
+    def page(self, make_result: MakeResult) -> str:
+        sizes = {"1": 1, "2": 16, "3": 256}
+        traces = [
+            full(make_result, name, workload, speed * size, axes={"n": size}, reference_ms=2.0 * size)
+            for name, speed in (("slow", 1.9), ("fast", 0.5))
+            for workload, size in sizes.items()
+        ]
+        traces += [make_result("broken", workload, log=f"{HOSTILE}\nValueError") for workload in sizes]
+        traces.append(make_result("other", "1", 1.0, definition="triple", hardware="NVIDIA H200"))
+        return page_with(*traces)
+
+    def test_the_leaderboard_is_filtered_and_sorted(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        assert rows_of(tab) == ["fast", "slow", "broken", "other"]
+        assert "HTML" not in tab.title()
+        tab.get_by_role("button", name="speedup").click()
+        assert rows_of(tab) == ["fast", "slow", "other", "broken"]
+        tab.get_by_role("button", name="speedup").click()
+        assert rows_of(tab) == ["other", "slow", "fast", "broken"]
+        tab.locator("#filter-text").fill("TRIP")
+        assert rows_of(tab) == ["other"]
+        assert tab.locator("details.definition:visible").count() == 1
+        tab.locator("#filter-text").fill("")
+        tab.locator("#filter-state").select_option("failing")
+        assert rows_of(tab) == ["broken"]
+        tab.locator("#filter-state").select_option("")
+        tab.locator("#filter-hardware").select_option("NVIDIA H200")
+        assert rows_of(tab) == ["other"]
+
+    def test_a_section_draws_its_charts_when_it_is_opened(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        assert tab.locator(".chart").count() == 0
+        tab.locator("#leaderboard a", has_text="double").first.click()
+        tab.wait_for_selector(".charts[data-drawn]")
+        assert tab.locator(".chart svg").count() == 3
+        assert tab.locator("figcaption").all_inner_texts()[0].startswith("Latency against n")
+        chip = tab.get_by_role("button", name="slow", exact=True)
+        assert chip.get_attribute("aria-pressed") == "true"
+        chip.click()
+        assert tab.get_by_role("button", name="slow", exact=True).get_attribute("aria-pressed") == "false"
+        tab.wait_for_function("document.querySelectorAll('.chart svg').length === 3")
+        tab.get_by_text("All 9 traces").click()
+        tab.locator("details.definition details table tbody tr").nth(8).wait_for()
+
+    def test_what_solutions_wrote_is_shown_as_text_and_does_nothing(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        tab.locator("details.definition summary").first.click()
+        tab.locator(".failure summary").first.click()
+        assert tab.locator(".failure pre").first.inner_text().startswith(HOSTILE)
+        tab.wait_for_selector(".charts[data-drawn]")
+        tab.locator(".chart svg .mark-symbol path").first.hover()
+        assert (tab.title(), tab.locator("img").count()) == ("data set: benchmark report", 0)
+
+    def test_names_in_charts_and_their_tooltips_are_text(
+        self, show: Callable[..., Any], make_result: MakeResult
+    ) -> None:
+        name = "<img src=x onerror=hacked()>"
+        tab = show(page_with(full(make_result, name, "1", 0.5, axes={name: 4, "n": 2}, hardware=name)))
+        tab.locator("details.definition summary").first.click()
+        tab.wait_for_selector(".charts[data-drawn]")
+        tab.locator(".chart svg .mark-symbol path").first.hover(force=True)
+        tab.wait_for_selector("#vg-tooltip-element.visible")
+        assert name in tab.locator("#vg-tooltip-element").inner_text()
+        assert (tab.title(), tab.locator("img").count()) == ("data set: benchmark report", 0)
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_it_fits_a_phone(self, show: Callable[..., Any], page: str, scheme: str) -> None:
+        tab = show(page, width=390, scheme=scheme)
+        tab.locator("details.definition summary").first.click()
+        tab.wait_for_selector(".charts[data-drawn]")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        before = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        tab.locator("#theme").click()
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+    @pytest.mark.parametrize("kind", ["nothing", "failures", "one", "zero axis"])
+    def test_sets_that_say_little_are_pages_too(
+        self, show: Callable[..., Any], make_result: MakeResult, kind: str
+    ) -> None:
+        traces = {
+            "nothing": [],
+            "failures": [make_result("a", "1", log="")],
+            "one": [make_result("a", "1", 1.0, speedup=float("nan"))],
+            "zero axis": [make_result("a", "1", 1.0, axes={"n": 0}), make_result("a", "2", 1.0, axes={"n": 8})],
+        }[kind]
+        tab = show(page_with(*traces))
+        for summary in tab.locator("details.definition > summary").all():
+            summary.click()
+            tab.wait_for_selector(".charts[data-drawn]")
+        assert tab.locator("h1").inner_text() == "data set"

@@ -1,0 +1,171 @@
+"""Shares of workloads, baselines, devices, and traces that say little."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench.report.readings import baseline_of, interval_of, isolation_of, light_of
+from fib_bench.report.standings import FAST_GRID, Options, best, contests, leaderboard, summarise
+from fib_schema import Performance, Trace, TraceSet, UnknownName
+from hypothesis import given
+from hypothesis import strategies as st
+
+MakeResult = Callable[..., Trace]
+WriteSet = Callable[..., Path]
+
+
+def in_memory(*traces: Trace) -> TraceSet:
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.definition, []).append(trace)
+    return TraceSet(traces=groups)
+
+
+class TestWinAt:
+    def test_is_the_share_of_tried_workloads_on_which_a_solution_is_within_p_of_the_fastest(
+        self, make_result: MakeResult
+    ) -> None:
+        trace_set = in_memory(
+            make_result("a", "1", 1.0),
+            make_result("b", "1", 1.1),
+            make_result("a", "2", 2.0),
+            make_result("b", "2", 1.0),
+            make_result("b", "3"),
+            make_result("a", "4", 1.0),
+        )
+        rows = {row.solution: row for row in leaderboard(trace_set)}
+        assert rows["a"].win_at == {"1": 0.5, "1.1": 0.5}
+        assert rows["b"].win_at == {"1": 0.25, "1.1": 0.5}
+
+    def test_equally_fast_ones_all_win(self, make_result: MakeResult) -> None:
+        rows = leaderboard(in_memory(make_result("a", "1", 1.0), make_result("b", "1", 1.0)))
+        assert [row.win_at["1"] for row in rows] == [1.0, 1.0]
+
+    def test_what_is_not_ranked_neither_wins_nor_keeps_others_from_it(self, make_result: MakeResult) -> None:
+        traces = make_result("rough", "1", 0.1, flags=["low_precision"]), make_result("exact", "1", 1.0)
+        exact, rough = leaderboard(in_memory(*traces))
+        assert (exact.win_at["1"], rough.win_at["1"]) == (1.0, 0.0)
+        rough, exact = leaderboard(in_memory(*traces), allow_flags=["low_precision"])
+        assert (exact.win_at["1"], rough.win_at["1"]) == (0.0, 1.0)
+
+    @given(st.lists(st.lists(st.none() | st.floats(0.01, 100), min_size=1, max_size=3), min_size=1, max_size=6))
+    def test_shares_are_shares_and_grow_with_p(self, make_result: MakeResult, table: list[list[float | None]]) -> None:
+        traces = [
+            make_result(f"s{solution}", str(workload), latency)
+            for workload, row in enumerate(table)
+            for solution, latency in enumerate(row)
+        ]
+        options = Options(win_factors=(1.0, 1.5, 1e9))
+        rows = leaderboard(in_memory(*traces), options)
+        for row in rows:
+            one, more, all_passed = row.win_at.values()
+            assert 0 <= one <= more <= all_passed == pytest.approx(row.passed / len(table))
+        winnable = sum(any(latency is not None for latency in row) for row in table)
+        assert sum(row.win_at["1"] for row in rows) >= winnable / len(table) - 1e-9
+
+
+class TestFastP:
+    def test_counts_passing_workloads_above_p_and_its_area_is_the_mean(self, make_result: MakeResult) -> None:
+        trace_set = in_memory(make_result("a", "1", 0.5), make_result("a", "2", 4.0), make_result("a", "3"))
+        (contest,) = contests(trace_set, Options())
+        curve = dict(zip(FAST_GRID, contest.fast_curve("a"), strict=True))
+        assert [curve[p] for p in (0.1, 1.0, 10.0)] == pytest.approx([2 / 3, 1 / 3, 0.0])
+        (row,) = leaderboard(trace_set)
+        assert row.fast_area == pytest.approx(sum(curve.values()) / 61)
+
+    def test_always_as_fast_as_the_reference_is_a_third(self, make_result: MakeResult) -> None:
+        (row,) = leaderboard(in_memory(make_result("a", "1", 1.0)))
+        assert row.fast_area == pytest.approx(20 / 61)
+
+    @pytest.mark.parametrize("speedup", [math.nan, math.inf, 0.0])
+    def test_speedups_that_are_no_numbers_count_as_none(self, make_result: MakeResult, speedup: float) -> None:
+        (row,) = leaderboard(in_memory(make_result("a", "1", 1.0, speedup=speedup)))
+        assert (row.speedup, row.fast_area, row.passed, row.win_at["1"]) == (None, 0.0, 1, 1.0)
+
+
+class TestBaseline:
+    def test_timed_in_turns_it_is_taken_from_the_trace(self, make_result: MakeResult) -> None:
+        extra = {"baseline": {"solution": "lib", "latency_ms": 2.0, "speedup_factor": 4.0}}
+        (row,) = leaderboard(in_memory(make_result("a", "1", 0.5, performance_extra=extra)))
+        assert (row.baseline, row.baseline_speedup) == ("lib", pytest.approx(4.0))
+
+    def test_named_it_is_taken_from_its_own_traces(self, make_result: MakeResult) -> None:
+        trace_set = in_memory(make_result("a", "1", 0.5), make_result("lib", "1", 1.5), make_result("a", "2", 0.5))
+        rows = {row.solution: row for row in leaderboard(trace_set, Options(baseline="lib"))}
+        assert (rows["a"].baseline_speedup, rows["lib"].baseline_speedup) == (pytest.approx(3.0), 1.0)
+
+    def test_that_nobody_knows_is_an_error(self, write_set: WriteSet, make_result: MakeResult) -> None:
+        trace_set = TraceSet.from_path(write_set(make_result("fast", "1", 1.0)))
+        with pytest.raises(UnknownName, match="did you mean 'fast'"):
+            leaderboard(trace_set, Options(baseline="fats"))
+
+
+def test_devices_are_ranked_apart(make_result: MakeResult) -> None:
+    """A solution is not slow because another one ran on a faster device."""
+    trace_set = in_memory(make_result("a", "1", 1.0, hardware="old"), make_result("b", "1", 0.1, hardware="new"))
+    assert [(row.hardware, row.solution, row.win_at["1"]) for row in leaderboard(trace_set)] == [
+        ("old", "a", 1.0),
+        ("new", "b", 1.0),
+    ]
+    assert [(row.hardware, row.solution) for row in best(trace_set)] == [("old", "a"), ("new", "b")]
+
+
+def test_authors_are_ranked_or_it_is_said_why_not(write_set: WriteSet, make_result: MakeResult) -> None:
+    trace_set = TraceSet.from_path(write_set(make_result("a", "1", 1.0)))
+    assert "no definition has exactly one solution by 'baseline'" in summarise(trace_set).authors_note
+    summary = summarise(trace_set, Options(baseline_author="tester"))
+    assert (summary.authors, summary.authors_note) == ((), "")
+
+
+def test_a_latency_that_no_score_can_be_made_of_is_said(write_set: WriteSet, make_result: MakeResult) -> None:
+    root = write_set(make_result("a", "1", 0.0), make_result("b", "1", 1.0))
+    (path,) = root.rglob("b.json")
+    path.write_text(path.read_text().replace('"tester"', '"other"'))
+    trace_set = TraceSet.from_path(root)
+    assert "which is no positive number" in summarise(trace_set, Options(baseline_author="tester")).authors_note
+    assert [row.solution for row in best(trace_set)] == ["b"]
+
+
+def test_an_empty_set_has_an_empty_summary(write_set: WriteSet) -> None:
+    summary = summarise(TraceSet.from_path(write_set()))
+    assert (summary.traces, summary.standings, summary.statuses) == (0, (), {})
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        None,
+        {},
+        {"timing": None, "speed_of_light": 3, "baseline": []},
+        {"timing": {"interval_ms": [2.0, 1.0]}, "speed_of_light": {"bytes": "many"}, "baseline": {"solution": 1}},
+        {"timing": {"interval_ms": ["NaN", True]}, "speed_of_light": {"attainable_fraction": math.nan}},
+        {"timing": {"interval_ms": [1.0]}, "baseline": {"solution": "lib", "speedup_factor": -1}},
+    ],
+)
+def test_what_a_trace_does_not_say_is_none(extra: dict[str, object] | None) -> None:
+    performance = Performance(1.0, 1.0, 1.0, extra)
+    light = light_of(performance)
+    assert interval_of(performance) is None
+    assert baseline_of(performance) is None
+    assert (light.bytes, light.operations, light.fraction) == (None, None, None)
+
+
+def test_an_isolation_level_of_nobody_is_none(make_result: MakeResult) -> None:
+    evaluation = make_result("a", "1").evaluation
+    assert evaluation is not None
+    assert isolation_of(evaluation) is None
+
+
+def test_reports_import_no_torch() -> None:
+    modules = "fib_bench.cli fib_bench.report.page fib_bench.report.digest fib_bench.report.merging"
+    code = (
+        f"import json, sys\nfor name in {modules.split()!r}: __import__(name)\nprint(json.dumps(sorted(sys.modules)))"
+    )
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout)
+    assert not {"torch", "numpy", "vl_convert"} & set(loaded)
