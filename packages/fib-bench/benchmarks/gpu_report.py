@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -90,8 +91,10 @@ class Bench:
         name = f"{file.replace('.', '_')}_{definition.name}"
         return self.solution(name, definition, file, text, returns=returns)
 
-    def run(self, solutions: Mapping[str, Sequence[Solution]], chosen: Chosen, **fields: Any) -> RunResult:
-        """Benchmark solutions of the chosen definitions."""
+    def run(
+        self, solutions: Mapping[str, Sequence[Solution]], chosen: Chosen, keep: str | None = None, **fields: Any
+    ) -> RunResult:
+        """Benchmark solutions of the chosen definitions; the data set is kept in the output folder by this name."""
         with tempfile.TemporaryDirectory() as folder:
             trace_set = TraceSet.from_path(Path(folder))
             for name, (definition, workloads) in chosen.items():
@@ -101,6 +104,8 @@ class Bench:
             config = BenchmarkConfig(device=self.device, synthesize_missing=True, **fields)
             with Benchmark(trace_set, config) as benchmark:
                 result = benchmark.run(observe=_tell)
+            if keep is not None:
+                shutil.copytree(folder, self.report.out / keep, dirs_exist_ok=True)
         for skip in result.skipped:
             print(f"  left out: {str(skip)[:500]}")
         return result

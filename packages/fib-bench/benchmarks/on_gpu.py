@@ -390,11 +390,12 @@ def throughput(bench: Bench) -> None:
     os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-throughput-")
     for state in ("nothing built", "everything built", "again"):
         begin = time.perf_counter()
-        result = bench.run(solutions, chosen)
+        result = bench.run(solutions, chosen, keep="throughput")
         seconds = time.perf_counter() - begin
         passed = sum(trace.is_successful() for trace in result.traces)
         phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
         rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", phases))
+        print(*rows[-1], sep=" | ", flush=True)
     bench.report.table("Throughput", ("run", "passed", "seconds", "of which"), rows)
 
 

@@ -120,7 +120,10 @@ def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
 
     events = run([Fake, fails], PARTS)
     assert pairs(events) == wanted(PARTS)
-    assert [e for e in events if isinstance(e, DeviceOut)] in ([DeviceOut("device 1", "the judge's process failed: no such device")], [])
+    assert [e for e in events if isinstance(e, DeviceOut)] in (
+        [DeviceOut("device 1", "the judge's process failed: no such device")],
+        [],
+    )
 
 
 def test_a_station_of_other_hardware_is_left_out() -> None:

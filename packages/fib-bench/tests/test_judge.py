@@ -243,3 +243,53 @@ class TestEvaluate:
         workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in range(1, 7)]
         evaluations = evaluate(make_solution(code), workloads=workloads)
         assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]
+
+
+class TestAhead:
+    """Workers that start before they are needed, as on a device."""
+
+    @pytest.fixture
+    def judge(self, make_judge: Callable[..., Judge]) -> Judge:
+        judge = make_judge()
+        judge._most_ahead = 2
+        return judge
+
+    def test_they_are_used(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        solutions = [make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b", "c")]
+        judge.start_ahead(definition, solutions)
+        pids = {name: candidate.worker.pid for name, candidate in judge._ahead.items()}
+        assert set(pids) == {"a", "b"}
+        for solution in solutions:
+            ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
+            assert isinstance(evaluation, Evaluation)
+            assert evaluation.status == "PASSED"
+        assert judge._ahead == {}
+
+    def test_what_does_not_compile_is_reported_when_its_turn_comes(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        solution = make_solution("def run(x:\n", name="broken")
+        judge.start_ahead(definition, [solution])
+        ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
+        assert isinstance(evaluation, Evaluation)
+        assert evaluation.status == "COMPILE_ERROR"
+
+    def test_nothing_of_a_solution_runs_ahead(
+        self, judge: Judge, definition: Definition, make_solution: MakeSolution
+    ) -> None:
+        judge.start_ahead(definition, [make_solution("import os\nos._exit(3)\n", name="ends")])
+        (candidate,) = judge._ahead.values()
+        candidate.worker.answer(60.0)
+        assert not candidate.worker.is_closed
+
+    def test_those_that_are_not_needed_end(
+        self, judge: Judge, definition: Definition, make_solution: MakeSolution
+    ) -> None:
+        judge.start_ahead(definition, [make_solution("def run(x):\n    return x\n", name="a")])
+        (candidate,) = judge._ahead.values()
+        judge.dismiss_ahead()
+        assert candidate.worker.is_closed

@@ -6,6 +6,7 @@ import gc
 import math
 import random
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -162,6 +163,35 @@ class TestSample:
         stopwatch.sample(2)
         stopwatch.sample(2)
         assert clock.made == "abab"
+
+    def test_what_would_run_while_results_are_collected_is_ended(self) -> None:
+        seen = []
+
+        def invoke() -> None:
+            sys.setprofile(lambda *_: None)
+            gc.enable()
+
+        def collect(_: object) -> None:
+            seen.append((sys.getprofile(), sys.gettrace(), gc.isenabled()))
+
+        before = sys.getprofile(), sys.gettrace()
+        try:
+            HostStopwatch([TimedCall(invoke, collect)] * 2).sample(2)
+        finally:
+            sys.setprofile(before[0])
+            sys.settrace(before[1])
+        assert seen == [(None, None, False)] * 2
+
+    def test_results_end_when_all_of_the_chain_are_collected(self) -> None:
+        class Result:
+            def __del__(self) -> None:
+                seen.append("end")
+
+        seen: list[str] = []
+        stopwatch = HostStopwatch([TimedCall(Result, lambda _: seen.append("collect"))] * 4)
+        stopwatch.use_chain(2)
+        stopwatch.sample(2)
+        assert seen == ["collect", "collect", "end", "end"] * 2
 
     @pytest.mark.parametrize("was_enabled", [True, False])
     def test_the_garbage_collector_is_kept_out_and_put_back(self, was_enabled: bool) -> None:

@@ -70,9 +70,14 @@ class Execution:
         """Run one block; nothing that it holds in memory outlives this call."""
         prepared: list[PreparedWorkload] = []
         yield from self._prepare(part, block, prepared)
-        for solution in _solutions_of(part, block):
-            todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
-            yield from self._evaluate(part, solution, todo)
+        solutions = _solutions_of(part, block) if prepared else []
+        try:
+            for index, solution in enumerate(solutions):
+                self._judge.start_ahead(part.definition, solutions[index:])
+                todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
+                yield from self._evaluate(part, solution, todo)
+        finally:
+            self._judge.dismiss_ahead()
 
     def _prepare(
         self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]

@@ -8,6 +8,7 @@ secret choice of them is compared.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 import attrs
+import msgspec
 import torch
 from fib_compile.device import env_snapshot, parse_device
 from fib_schema import (
@@ -55,6 +57,7 @@ _ALTERNATION = 20.0  # a reference that is so many times slower is not timed aga
 _BUSY_SECONDS = {"cuda": 0.016}
 _CALIBRATION_SAMPLES = 60
 _MOST_KERNELS = 100
+_MOST_AHEAD, _CORES_AHEAD = 4, 4  # workers that compile while another one is timed, and cores for each
 _REFERENCE, _BASELINE = "reference", "baseline"
 
 
@@ -73,6 +76,15 @@ class FunctionWorker:
         self.has_setup = False
         self.is_profiled = False
         """Whether its kernels have been looked at, which is done on one workload."""
+        self._is_ahead = False
+
+    def begin(self) -> None:
+        """Have compilers run and the device made ready, and wait for nothing: no code of a solution runs yet."""
+        try:
+            self.worker.post(msgspec.structs.replace(self.request, is_ahead=True))
+            self._is_ahead = True
+        except WorkerLost:
+            pass  # the build will find it gone, and say so
 
     def build(self, seconds: float) -> None:
         """Have the function built.
@@ -81,6 +93,9 @@ class FunctionWorker:
             Rejected: It cannot be.
             WorkerLost: It took its worker down.
         """
+        if self._is_ahead:
+            self._is_ahead = False
+            self.worker.answer(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
 
@@ -123,6 +138,8 @@ class Judge:
         """Where the time goes."""
         self._standing: dict[str, FunctionWorker] = {}
         self._standing_for: str | None = None
+        self._ahead: dict[str, FunctionWorker] = {}
+        self._most_ahead = min(_MOST_AHEAD, (os.cpu_count() or 1) // _CORES_AHEAD) if is_cuda else 0
 
     def __enter__(self) -> Self:
         return self
@@ -135,6 +152,7 @@ class Judge:
     def close(self) -> None:
         """End all workers."""
         self._dismiss()
+        self.dismiss_ahead()
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
@@ -285,9 +303,7 @@ class Judge:
         A solution that cannot be built is not built again for every workload: each gets the
         result of the one attempt. Where the evaluator fails there is none.
         """
-        request = Build(self._config.device, format_json(without_reference(definition)), format_json(solution))
-        with self.ledger.during(Phase.START):
-            candidate = FunctionWorker(self._server.spawn(), request)
+        candidate = self._ahead.pop(solution.name, None) or self._spawn(definition, solution)
         unbuildable = self._build(candidate, solution)
         try:
             for prepared in workloads:
@@ -303,6 +319,27 @@ class Judge:
                 yield prepared.workload, _isolated(candidate, evaluation)
         finally:
             candidate.worker.close()
+
+    def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
+        """Have workers of solutions that come next start and compile, where that disturbs no timing.
+
+        Timing on the CPU would be: there is nothing ahead.
+        """
+        for solution in solutions[: self._most_ahead]:
+            if solution.name not in self._ahead:
+                self._ahead[solution.name] = self._spawn(definition, solution)
+                self._ahead[solution.name].begin()
+
+    def dismiss_ahead(self) -> None:
+        """End workers that were started ahead and are not needed."""
+        for candidate in self._ahead.values():
+            candidate.worker.close()
+        self._ahead = {}
+
+    def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:
+        request = Build(self._config.device, format_json(without_reference(definition)), format_json(solution))
+        with self.ledger.during(Phase.START):
+            return FunctionWorker(self._server.spawn(), request)
 
     def _build(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
         """Have a solution built; returns the evaluation if that fails."""

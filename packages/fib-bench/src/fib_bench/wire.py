@@ -114,6 +114,8 @@ class Build(msgspec.Struct, frozen=True, tag="build"):
     definition: str
     solution: str | None
     """Both as JSON; no solution means the reference."""
+    is_ahead: bool = False
+    """Whether to run compilers and turn to the device, but to load nothing of the solution."""
 
 
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):

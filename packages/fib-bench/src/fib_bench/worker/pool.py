@@ -337,7 +337,7 @@ class Worker:
         self._is_closed = False
 
     def started(self) -> list[int]:
-        """The processes that it has started, and any that have left their worker, which no honest function needs."""
+        """The processes below it, and those that have left their worker, whichever that was."""
         return [*descendants(self.pid), *self._server.strays()]
 
     def __enter__(self) -> Self:
@@ -364,11 +364,31 @@ class Worker:
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is gone.
         """
+        self.post(message, descriptors)
+        return self.answer(seconds)
+
+    def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        """Send a request, whose answer somebody will wait for later.
+
+        Raises:
+            WorkerLost: The worker is gone.
+        """
         if self.is_closed:
             raise WorkerLost(self._end_in_words())
-        deadline = time.monotonic() + seconds
         try:
             send(self._channel, message, descriptors)
+        except ChannelClosed as error:
+            self._end_silent_worker()
+            raise WorkerLost(self._end_in_words()) from error
+
+    def answer(self, seconds: float) -> object:
+        """Wait for the answer to the last request.
+
+        Raises:
+            WorkerLost: The worker ended, broke the protocol, or took too long; it is gone.
+        """
+        deadline = time.monotonic() + seconds
+        try:
             while (reply := self._next_reply()) is None:
                 if self._has_ended():
                     raise WorkerLost(self._end_in_words())

@@ -173,6 +173,9 @@ class Session:
 
     def _answer(self, request: object) -> WorkerReply:
         match request:
+            case Build(is_ahead=True):
+                self._build_ahead(request)
+                return Built(False)
             case Build():
                 self._build(request)
                 return Built(self._function.setup is not None)
@@ -208,6 +211,14 @@ class Session:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             self._set_aside = set_no_lines_aside()
+
+    def _build_ahead(self, request: Build) -> None:
+        """Run compilers, whose errors the build will report, and make the device ready."""
+        self._use_device(request.device)
+        torch.zeros(1, device=self._device)
+        if request.solution is not None:
+            definition, solution = parse_json(request.definition, Definition), parse_json(request.solution, Solution)
+            BuilderRegistry.get_instance().build_many([(definition, solution)], jobs=1)
 
     def _build(self, request: Build) -> None:
         self._use_device(request.device)
