@@ -80,6 +80,6 @@ def _test(checkout: Checkout, package: Package, environment: Environment, variab
         copy = Path(name) / package.name
         shutil.copytree(package.folder, copy, ignore=shutil.ignore_patterns(*_NOT_TESTS))
         settings = ["-c", str(checkout.root / "pyproject.toml"), "--rootdir", str(copy), "-p", "no:cacheprovider"]
-        command = [environment.python, "-m", "pytest", "--color=no", *settings, str(copy / "tests")]
+        command = [environment.python, "-m", "pytest", "--color=no", "-m", "not slow", *settings, str(copy / "tests")]
         code = record(command, log=log, cwd=copy, env=environment.variables(variables))
     return pytest_outcome(f"wheel {package.name}", code, log)

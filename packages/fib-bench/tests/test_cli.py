@@ -270,6 +270,7 @@ def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
     assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["a_good"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_run_leaves_no_process_and_no_folder(
     make_data_set: MakeDataSet,

@@ -37,6 +37,7 @@ def test_it_does_not_write_over_solutions_of_others(tmp_path: Path) -> None:
         write_demo(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_server")
 def test_it_runs_and_explains_the_solution_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -213,6 +213,7 @@ class TestAllowedSet:
 
 
 class TestDistribution:
+    @pytest.mark.slow
     @pytest.mark.parametrize("sampler", RIGHT)
     def test_right_samplers_pass_again_and_again(self, definition: Definition, sampler: str) -> None:
         """More than 1000 repetitions over all three."""
@@ -392,6 +393,7 @@ def once(probs, **options):
 """
 
 
+@pytest.mark.slow
 class TestEvaluation:
     def evaluate(self, evaluate: Evaluate, definition: Definition, solution: Solution, **fields: object) -> Evaluation:
         """On one workload of 32 rows, of which neither filter is trivial."""

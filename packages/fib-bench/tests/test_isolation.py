@@ -367,6 +367,7 @@ class TestResources:
         assert re.match(r"the worker was ended: it had more than \d+ processes and threads", bad.log)
         assert good.status is EvaluationStatus.PASSED, good.log
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("is_orphaned", [False, True])
     def test_a_fork_bomb_ends(
         self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], is_orphaned: bool
@@ -490,6 +491,7 @@ class TestHonest:
         """)
         self._passes(evaluate, make_solution(code, language="cpp", dps=True), isolation)
 
+    @pytest.mark.slow
     def test_a_torch_extension_compiles(
         self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
     ) -> None:
@@ -528,6 +530,7 @@ def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Callabl
     assert "'mine'" not in other
 
 
+@pytest.mark.slow
 class TestLowerLevels:
     """What remains where little is possible."""
 

@@ -37,6 +37,7 @@ def judge_pid() -> int:
     return int(pid)
 
 
+@pytest.mark.slow
 class TestRuns:
     """With real processes, which take seconds to import everything."""
 

@@ -109,6 +109,7 @@ def flags(
     return run
 
 
+@pytest.mark.slow
 class TestFlags:
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
     @pytest.mark.parametrize("step", [1, 7, 64])

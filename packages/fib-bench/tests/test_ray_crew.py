@@ -39,6 +39,7 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_node_that_is_killed_costs_no_evaluation(
     cluster: Any, make_data_set: MakeDataSet, make_solution: MakeSolution

@@ -71,6 +71,7 @@ def explain(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(f"{o.case.file}: {o.found}, not {' or '.join(o.case.expected)}: {o.evidence}" for o in outcomes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_server")
 class TestSuites:
     def run(self, cases: Sequence[Case]) -> SelfTest:

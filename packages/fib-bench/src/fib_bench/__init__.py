@@ -19,6 +19,7 @@ __all__ = [
     "Tolerance",
     "UnsupportedDevice",
     "__version__",
+    "evaluate",
     "make_inputs",
 ]
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         UnsupportedDevice,
     )
     from .inputs import make_inputs
+    from .quick import evaluate
 
 _HOMES = {
     "Benchmark": "benchmark",
@@ -47,6 +49,7 @@ _HOMES = {
     "ResolvedEvalConfig": "config",
     "Tolerance": "config",
     "UnsupportedDevice": "errors",
+    "evaluate": "quick",
     "make_inputs": "inputs",
 }
 

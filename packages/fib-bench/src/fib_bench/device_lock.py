@@ -33,7 +33,7 @@ def lock_of(device: torch.device) -> FileLock:
             folder.mkdir(parents=True)
         with suppress(PermissionError):  # another user was faster
             folder.chmod(_FOR_ALL)
-    path = folder / f"{_identity(device)}.lock"
+    path = folder / f"{identity_of(device)}.lock"
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW)
         os.fchmod(descriptor, 0o666)
@@ -41,7 +41,8 @@ def lock_of(device: torch.device) -> FileLock:
     return FileLock(path, thread_local=False)
 
 
-def _identity(device: torch.device) -> str:
+def identity_of(device: torch.device) -> str:
+    """The device's UUID, which no other device has; ``cpu`` for the processors of this machine."""
     if device.type == "cpu":
         return "cpu"
     return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))

@@ -9,6 +9,7 @@ secret choice of them is compared.
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -37,7 +38,7 @@ from .audits import audit_chains, audit_processor_time, audit_single_calls, audi
 from .clocks import watch_clock
 from .config import BenchmarkConfig, ResolvedEvalConfig
 from .correctness import Comparison
-from .device_lock import lock_of
+from .device_lock import identity_of, lock_of
 from .dialogue import NotCapturable, Rejected, ask
 from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from .evaluators import evaluator_for
@@ -133,6 +134,7 @@ class Judge:
         self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
+        self._where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._conditions: Conditions | None = None
         self.ledger = Ledger()
         """Where the time goes."""
@@ -596,7 +598,7 @@ class Judge:
         prepared: PreparedWorkload | None = None,
         precision: PrecisionWatch | None = None,
     ) -> Evaluation:
-        extra: dict[str, object] = {"solution_hash": solution.hash()}
+        extra: dict[str, object] = {"solution_hash": solution.hash(), "where": self._where}
         if prepared is not None:
             extra |= prepared.to_extra()
         if precision is not None:

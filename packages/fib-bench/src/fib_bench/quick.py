@@ -1,0 +1,78 @@
+"""One quick answer, for a notebook or a program that tries out solutions: no data set, nothing recorded.
+
+The judge's process stays, so that only the first answer waits for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Sequence
+
+from fib_schema import Definition, Solution, Workload
+
+from .benchmark import RunResult
+from .config import BenchmarkConfig
+from .errors import JudgeFailed
+from .events import Evaluated, Skipped
+from .judge_process import JudgeProcess
+from .plan import DefinitionPlan
+
+_QUICK_SECONDS = 0.2
+_judges: dict[str, tuple[BenchmarkConfig, JudgeProcess]] = {}
+_lock = threading.Lock()
+
+
+def evaluate(
+    definition: Definition, solution: Solution, workloads: Sequence[Workload], config: BenchmarkConfig | None = None
+) -> RunResult:
+    """Evaluate one solution, with all checks.
+
+    Calls from several threads wait for each other. The process is started again where a call has
+    another configuration for the same device.
+
+    Args:
+        definition: What the solution computes.
+        solution: In any language that has a builder here.
+        workloads: On what; each has a uuid of its own.
+        config: How; the default measures for at most 0.2 s, on the CPU.
+
+    Returns:
+        A trace for each workload, and those that could not run, with the reasons.
+
+    Raises:
+        UnsupportedDevice: There is no such device here.
+        JudgeFailed: The judge's process does not run.
+    """
+    config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
+    part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
+    with _lock:
+        try:
+            return _run(_judge(config), part)
+        except JudgeFailed:  # it has ended with the thread that had started it, or was killed while idle
+            close()
+            return _run(_judge(config), part)
+
+
+def _run(judge: JudgeProcess, part: DefinitionPlan) -> RunResult:
+    events = list(judge.execute(part))
+    traces = tuple(event.trace for event in events if isinstance(event, Evaluated))
+    return RunResult(traces, tuple(event.skip for event in events if isinstance(event, Skipped)))
+
+
+def _judge(config: BenchmarkConfig) -> JudgeProcess:
+    kept = _judges.get(config.device)
+    if kept is not None and kept[0] == config:
+        return kept[1]
+    if kept is not None:
+        _judges.pop(config.device)[1].close()
+    judge = JudgeProcess(config, None, {})
+    _judges[config.device] = (config, judge)
+    return judge
+
+
+@atexit.register
+def close() -> None:
+    """End the processes that `evaluate` has left running."""
+    while _judges:
+        _judges.popitem()[1][1].close()
