@@ -94,7 +94,7 @@ class Bench:
     def run(
         self, solutions: Mapping[str, Sequence[Solution]], chosen: Chosen, keep: str | None = None, **fields: Any
     ) -> RunResult:
-        """Benchmark solutions of the chosen definitions; the data set is kept in the output folder by this name."""
+        """Benchmark solutions of the chosen definitions; the data set is kept in an archive of this name."""
         with tempfile.TemporaryDirectory() as folder:
             trace_set = TraceSet.from_path(Path(folder))
             for name, (definition, workloads) in chosen.items():
@@ -105,7 +105,7 @@ class Bench:
             with Benchmark(trace_set, config) as benchmark:
                 result = benchmark.run(observe=_tell)
             if keep is not None:
-                shutil.copytree(folder, self.report.out / keep, dirs_exist_ok=True)
+                shutil.make_archive(str(self.report.out / keep), "gztar", folder)
         for skip in result.skipped:
             print(f"  left out: {str(skip)[:500]}")
         return result

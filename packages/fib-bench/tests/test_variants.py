@@ -10,6 +10,7 @@ import attrs
 import pytest
 import torch
 from fib_bench.inputs import Value, make_inputs
+from fib_bench.timing.cuda import _sync_is_an_error
 from fib_bench.variants import Variation, vary, varying_inputs
 from fib_compile.device import is_cuda_available
 from fib_schema import (
@@ -368,11 +369,8 @@ def test_on_a_gpu_nothing_waits_for_the_device(make_definition: Make, make_workl
             target = {name: value.clone() for name, value in tensors(first).items()}
             generator = seeded(seed, "cuda:0")
             torch.cuda.synchronize()
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with _sync_is_an_error():
                 vary(slotted(target), sets[0], sets[-1], names, generator)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
             made.append(target)
         for name in names:
             one, same, other = (bits(values[name]) for values in made)

@@ -6,8 +6,8 @@ The judge's process stays, so that only the first answer waits for it.
 from __future__ import annotations
 
 import atexit
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from fib_schema import Definition, Solution, Workload
 
@@ -20,7 +20,7 @@ from .plan import DefinitionPlan
 
 _QUICK_SECONDS = 0.2
 _judges: dict[str, tuple[BenchmarkConfig, JudgeProcess]] = {}
-_lock = threading.Lock()
+_keeper = ThreadPoolExecutor(1, "fib-bench")  # the system ends a judge with the thread that has started it
 
 
 def evaluate(
@@ -46,16 +46,15 @@ def evaluate(
     """
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
     part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
-    with _lock:
-        try:
-            return _run(_judge(config), part)
-        except JudgeFailed:  # it has ended with the thread that had started it, or was killed while idle
-            close()
-            return _run(_judge(config), part)
+    return _keeper.submit(_run, config, part).result()
 
 
-def _run(judge: JudgeProcess, part: DefinitionPlan) -> RunResult:
-    events = list(judge.execute(part))
+def _run(config: BenchmarkConfig, part: DefinitionPlan) -> RunResult:
+    try:
+        events = list(_judge(config).execute(part))
+    except JudgeFailed:  # it was killed while it was idle
+        close()
+        events = list(_judge(config).execute(part))
     traces = tuple(event.trace for event in events if isinstance(event, Evaluated))
     return RunResult(traces, tuple(event.skip for event in events if isinstance(event, Skipped)))
 
