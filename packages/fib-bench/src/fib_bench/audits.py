@@ -9,9 +9,10 @@ import time
 from fib_schema import EvaluationStatus
 
 from .cpu_meter import CpuTime, cpu_time_of
-from .dialogue import Rejected
+from .dialogue import NotCapturable, Rejected
 from .prepared import PreparedWorkload
 from .sides import Side
+from .worker.pool import WorkerLost
 
 _SECONDS = 0.002
 _TRIES = 4
@@ -19,7 +20,7 @@ _FACTOR, _GRAIN_NS = 1.5, 3_000.0
 _ALONE_PASSES = 1
 _MORE_PASSES = 3
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
-_SINGLE_PASSES = 16  # on a busy machine, few calls find their threads awake
+_SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5)  # what disturbs a machine passes by; what a solution does comes again
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (1.5, 3_000.0)}
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
@@ -75,6 +76,29 @@ def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
 
+def _slowness(reference: Side, prepared: PreparedWorkload) -> float:
+    """How many times longer than it may the reference takes alone; at least 1, also where it fails."""
+    usual = _most_alone(reference)
+    try:
+        return max(1.0, _fastest_alone(reference, prepared, usual) / usual)
+    except (Rejected, NotCapturable, WorkerLost):
+        return 1.0
+
+
+def _most_alone(side: Side) -> float:
+    return _SINGLE_FACTOR * side.claim_ns + _SINGLE_GRAIN_NS
+
+
+def _fastest_alone(side: Side, prepared: PreparedWorkload, enough: float) -> float:
+    """What the only call of a pass takes, the fastest of some or the first that is fast enough."""
+    fastest = math.inf
+    for _ in range(_SINGLE_PASSES):
+        fastest = min(fastest, side.one_by_one(prepared, 1, most_calls=1))
+        if fastest <= enough:
+            break
+    return fastest
+
+
 def _slope(side: Side, prepared: PreparedWorkload, claim: float) -> CpuTime | None:
     """The processor time per call; None where the system does not tell."""
     calls = side.calls_per_pass
@@ -115,23 +139,29 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
 
-def audit_single_calls(side: Side, prepared: PreparedWorkload) -> None:
+def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side | None = None) -> None:
     """On the CPU: the only call of a pass takes about as long as others, as nothing can be done for it before.
 
-    Within a pass all inputs are there from the first call on, for who looks for them.
+    Within a pass all inputs are there from the first call on, for who looks for them. Where the
+    reference, in the same place, takes longer as well, the machine is to blame for as much.
+
+    Args:
+        side: Who is looked at.
+        prepared: The workload.
+        reference: Whom to compare with, if that can be timed.
 
     Raises:
         Rejected: It takes much longer.
         WorkerLost: It took its worker down.
     """
-    bound = _SINGLE_FACTOR * side.claim_ns + _SINGLE_GRAIN_NS
-    single = math.inf
+    single, bound = math.inf, _most_alone(side)
     for pause in _PAUSES:
         time.sleep(pause)
-        for _ in range(_SINGLE_PASSES):
-            single = min(single, side.one_by_one(prepared, 1, most_calls=1))
-            if single <= bound:
-                return
+        single = min(single, _fastest_alone(side, prepared, bound))
+        if single <= bound:
+            return
+        if reference is not None:
+            bound = _most_alone(side) * _slowness(reference, prepared)
     problem = (
         f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but {single / 1e3:.2f} us as the only one "
         "of a pass: some calls do the work of others"

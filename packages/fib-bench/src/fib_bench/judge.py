@@ -438,8 +438,13 @@ class Judge:
                 precision=precision,
             )
 
-    def _audit(self, side: Side, prepared: PreparedWorkload) -> float:
+    def _audit(self, side: Side, prepared: PreparedWorkload, reference: Side | None) -> float:
         """Look behind what the worker says; returns nanoseconds per call by the judge's clock.
+
+        Args:
+            side: The solution.
+            prepared: The workload.
+            reference: The reference beside it, if that is timed.
 
         Raises:
             Rejected: It does not say the truth.
@@ -454,7 +459,7 @@ class Judge:
                 audit_processor_time(side, prepared)
             audit_chains(side, prepared, self.device.type)
             if self.device.type == "cpu":
-                audit_single_calls(side, prepared)
+                audit_single_calls(side, prepared, reference)
             return outside_ns
 
     def _baseline_has_setup(self, definition: Definition) -> bool:
@@ -485,9 +490,9 @@ class Judge:
             with self.conditions.measuring():
                 with self.ledger.during(Phase.TIME):
                     _alternate(side, timed, prepared, self._rule(config))
-                    if not side.asked:
+                    while not side.is_asked_enough:
                         side.sample(prepared, must_ask=True)
-                outside_ns = self._audit(side, prepared)
+                outside_ns = self._audit(side, prepared, timed.get(_REFERENCE))
             side.referee = None  # its slots go with this block
             return {role: other.measurement() for role, other in timed.items()}, outside_ns
 

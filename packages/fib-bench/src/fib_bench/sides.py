@@ -64,6 +64,7 @@ _PASS_SECONDS = 0.2  # a pass is about no longer
 _PLANTED = 8  # one of so many timed calls is verified, on average
 _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
+_LEAST_ASKED = 4  # unless that takes too long
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
 _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come again, and a median must not rest on them
@@ -495,6 +496,12 @@ class Side:
         """A slot, of those to be used, about which the referee will be asked; nobody can foresee which."""
         others = [slot for slot in range(used) if slot not in planned]
         return [SECRET.choice(others)] if others else []
+
+    @property
+    def is_asked_enough(self) -> bool:
+        """Whether the referee has been asked about some timed calls, or there is none, or it is too slow for more."""
+        is_slow = bool(self.asked) and self._asked_seconds >= _MOST_ASKING_SECONDS
+        return self.referee is None or self.asked >= _LEAST_ASKED or is_slow
 
     def _may_ask(self, must_ask: bool) -> bool:
         """Whether to ask the referee now: by chance, and as long as that takes little of the time."""
