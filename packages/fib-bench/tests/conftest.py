@@ -193,9 +193,7 @@ class Borrowed:
 @pytest.fixture(scope="session")
 def conditions(server: WorkerServer) -> Conditions:
     """What holds on the CPU, measured once for all tests."""
-    judge = Judge(BenchmarkConfig())
-    judge._server = Borrowed(server)
-    return judge.conditions
+    return Judge(BenchmarkConfig(), server=Borrowed(server)).conditions
 
 
 @pytest.fixture
@@ -204,8 +202,7 @@ def make_judge(server: WorkerServer, conditions: Conditions) -> Iterator[Callabl
     judges: list[Judge] = []
 
     def make(root: Path | None = None, **fields: object) -> Judge:
-        judge = Judge(BenchmarkConfig(**{**QUICK, **fields}), root=root)
-        judge._server = Borrowed(server)
+        judge = Judge(BenchmarkConfig(**{**QUICK, **fields}), root=root, server=Borrowed(server))
         judge._conditions = attrs.evolve(conditions, timeout_seconds=judge._config.timeout_seconds)
         judges.append(judge)
         return judge
@@ -265,8 +262,7 @@ def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditi
     """Have every run of this test judge in this process, with workers from the shared server."""
 
     def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
-        execution = Execution(config, root, baselines)
-        execution._judge._server = Borrowed(server)
+        execution = Execution(config, root, baselines, Borrowed(server))
         execution._judge._conditions = attrs.evolve(conditions, timeout_seconds=config.timeout_seconds)
         return execution
 

@@ -19,6 +19,7 @@ from .events import Evaluated, Event, Skipped, Spent, Working
 from .judge import Judge, available_bytes
 from .plan import DefinitionPlan, Skip
 from .prepared import PreparedWorkload
+from .worker.pool import WorkerServer
 
 _SHARE_OF_MEMORY = 0.5
 
@@ -30,14 +31,21 @@ class Execution:
         config: How to run.
         root: The data set's folder, for blobs.
         baselines: The baseline of each definition that has one.
+        server: Starts workers; one of its own by default.
 
     Raises:
         UnsupportedDevice: There is no such device here.
     """
 
-    def __init__(self, config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> None:
+    def __init__(
+        self,
+        config: BenchmarkConfig,
+        root: Path | None,
+        baselines: Mapping[str, Solution],
+        server: WorkerServer | None = None,
+    ) -> None:
         self._config = config
-        self._judge = Judge(config, root=root, baselines=baselines)
+        self._judge = Judge(config, root=root, baselines=baselines, server=server)
 
     def __enter__(self) -> Self:
         return self

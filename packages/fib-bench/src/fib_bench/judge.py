@@ -12,18 +12,15 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import attrs
-import msgspec
 import torch
 from fib_compile.device import env_snapshot, parse_device
 from fib_schema import (
     AxisError,
-    Correctness,
     Definition,
     Environment,
     Evaluation,
@@ -31,73 +28,33 @@ from fib_schema import (
     Performance,
     Solution,
     Workload,
-    format_json,
 )
 
 from .audits import audit_chains, audit_processor_time, audit_single_calls, audit_whole_passes
 from .clocks import watch_clock
+from .companions import REFERENCE, Companions, alternate
 from .config import BenchmarkConfig, ResolvedEvalConfig
-from .correctness import Comparison
 from .device_lock import identity_of, lock_of
 from .dialogue import NotCapturable, Rejected, ask
 from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from .evaluators import evaluator_for
+from .function_worker import FunctionWorker, solution_request
 from .ledger import Ledger, Phase
 from .precision import PrecisionWatch
 from .preparation import Preparation, needed_bytes
-from .prepared import InputSet, PreparedWorkload
-from .sides import Calibration, Conditions, InputsChanged, Referee, RefereeFailed, Side
+from .prepared import PreparedWorkload
+from .records import Recorder, correctness_of, isolated, log_of, now, status_of, with_kernels
+from .sides import Calibration, Conditions, Side
 from .speed_of_light import speed_of_light_of, work_of
 from .standard import EvaluatorRaised
-from .timing import Measurement, StopRule
+from .timing import StopRule
 from .timing.measuring import CHAINS
-from .wire import Build, Built, Calibrate, Calibrated
-from .worker.pool import Worker, WorkerLost, WorkerServer
+from .wire import Calibrate, Calibrated
+from .worker.pool import WorkerLost, WorkerServer
 
-_ALTERNATION = 20.0  # a reference that is so many times slower is not timed again beside a solution
 _BUSY_SECONDS = {"cuda": 0.016}
 _CALIBRATION_SAMPLES = 60
-_MOST_KERNELS = 100
 _MOST_AHEAD, _CORES_AHEAD = 4, 4  # workers that compile while another one is timed, and cores for each
-_REFERENCE, _BASELINE = "reference", "baseline"
-
-
-class FunctionWorker:
-    """A worker that holds a built function.
-
-    Args:
-        worker: Freshly forked.
-        request: What to build.
-    """
-
-    def __init__(self, worker: Worker, request: Build) -> None:
-        self.worker = worker
-        self.request = request
-        self.may_capture = True
-        self.has_setup = False
-        self.is_profiled = False
-        """Whether its kernels have been looked at, which is done on one workload."""
-        self._is_ahead = False
-
-    def begin(self) -> None:
-        """Have compilers run and the device made ready, and wait for nothing: no code of a solution runs yet."""
-        try:
-            self.worker.post(msgspec.structs.replace(self.request, is_ahead=True))
-            self._is_ahead = True
-        except WorkerLost:
-            pass  # the build will find it gone, and say so
-
-    def build(self, seconds: float) -> None:
-        """Have the function built.
-
-        Raises:
-            Rejected: It cannot be.
-            WorkerLost: It took its worker down.
-        """
-        if self._is_ahead:
-            self._is_ahead = False
-            self.worker.answer(seconds)
-        self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
 
 class Judge:
@@ -107,6 +64,7 @@ class Judge:
         config: How to run.
         root: The data set's folder, for blobs.
         baselines: The baseline of each definition that has one.
+        server: Starts workers; one of its own by default.
 
     Raises:
         UnsupportedDevice: There is no such device here.
@@ -118,10 +76,10 @@ class Judge:
         *,
         root: Path | None = None,
         baselines: Mapping[str, Solution] | None = None,
+        server: WorkerServer | None = None,
     ) -> None:
         self._config = config
         self._root = root
-        self._baselines = baselines or {}
         try:
             is_cuda = parse_device(config.device) is not None
             self._environment = env_snapshot(config.device)
@@ -130,16 +88,16 @@ class Judge:
         self.device = torch.device(config.device)
         if is_cuda:
             torch.cuda.set_device(self.device)
-        self._server = WorkerServer(config.device, () if root is None else (root,))
+        self._server = server or WorkerServer(config.device, () if root is None else (root,))
         self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
-        self._where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
+        where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
+        self._recorder = Recorder(self._environment, where, config.baseline)
+        self._companions = Companions(self._server, config.device, config.timeout_seconds, baselines or {})
         self._conditions: Conditions | None = None
         self.ledger = Ledger()
         """Where the time goes."""
-        self._standing: dict[str, FunctionWorker] = {}
-        self._standing_for: str | None = None
         self._ahead: dict[str, FunctionWorker] = {}
         self._most_ahead = min(_MOST_AHEAD, (os.cpu_count() or 1) // _CORES_AHEAD) if is_cuda else 0
 
@@ -153,7 +111,7 @@ class Judge:
 
     def close(self) -> None:
         """End all workers."""
-        self._dismiss()
+        self._companions.dismiss()
         self.dismiss_ahead()
         if self._watch is not None:
             self._watch.stop()
@@ -213,9 +171,9 @@ class Judge:
             with self.ledger.during(Phase.REFERENCE):
                 return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
-            standing = self._standing.get(_REFERENCE)
-            log = str(error) if standing is None else _log(str(error), standing.worker)
-            self._dismiss()
+            standing = self._companions.standing(REFERENCE)
+            log = str(error) if standing is None else log_of(str(error), standing.worker)
+            self._companions.dismiss()
             raise ReferenceFailed(definition.name, workload.uuid, log) from error
         except torch.OutOfMemoryError as error:
             raise InputError(definition.name, workload.uuid, "", f"its tensors do not fit: {error}") from error
@@ -226,13 +184,13 @@ class Judge:
             raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
-        reference = self._standing_worker(_REFERENCE, definition)
+        reference = self._companions.worker(REFERENCE, definition)
         try:
             return self._preparation(definition, workload, reference).prepare(may_capture=reference.may_capture)
         except NotCapturable:
             reference.may_capture = False
             reference.worker.close()
-            reference = self._standing_worker(_REFERENCE, definition)
+            reference = self._companions.worker(REFERENCE, definition)
             return self._preparation(definition, workload, reference).prepare(may_capture=False)
 
     def _preparation(self, definition: Definition, workload: Workload, reference: FunctionWorker) -> Preparation:
@@ -265,36 +223,6 @@ class Judge:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise InputError(definition.name, workload.uuid, "", problem)
 
-    def _standing_worker(self, role: str, definition: Definition) -> FunctionWorker:
-        """The worker that holds a definition's reference or baseline; it serves all workloads.
-
-        Raises:
-            Rejected: The function cannot be built.
-            WorkerLost: It took its worker down.
-        """
-        if self._standing_for != definition.name:
-            self._dismiss()
-            self._standing_for = definition.name
-        if role not in self._standing:
-            source = format_json(self._baselines[definition.name]) if role == _BASELINE else None
-            known = definition if source is None else without_reference(definition)
-            request = Build(self._config.device, format_json(known), source)
-            self._standing[role] = FunctionWorker(self._server.spawn(), request)
-            self._standing[role].build(self._config.timeout_seconds)
-        function = self._standing[role]
-        if function.worker.is_closed:
-            function.worker.close()
-            function.worker = self._server.spawn()
-            function.build(self._config.timeout_seconds)
-        return function
-
-    def _dismiss(self) -> None:
-        """End the workers that stand by."""
-        for function in self._standing.values():
-            function.worker.close()
-        self._standing = {}
-        self._standing_for = None
-
     # -- solutions -----------------------------------------------------------------------------
 
     def evaluate(
@@ -310,7 +238,7 @@ class Judge:
         try:
             for prepared in workloads:
                 if unbuildable is not None:
-                    yield prepared.workload, _isolated(candidate, attrs.evolve(unbuildable, timestamp=_now()))
+                    yield prepared.workload, isolated(candidate.worker, attrs.evolve(unbuildable, timestamp=now()))
                     continue
                 try:
                     evaluation = self._evaluate_one(candidate, definition, solution, prepared)
@@ -318,7 +246,7 @@ class Judge:
                     name = prepared.standard.evaluator.name
                     yield prepared.workload, EvaluatorFailed(definition.name, prepared.workload.uuid, name, str(error))
                     continue
-                yield prepared.workload, _isolated(candidate, evaluation)
+                yield prepared.workload, isolated(candidate.worker, evaluation)
         finally:
             candidate.worker.close()
 
@@ -339,7 +267,7 @@ class Judge:
         self._ahead = {}
 
     def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:
-        request = Build(self._config.device, format_json(without_reference(definition)), format_json(solution))
+        request = solution_request(self._config.device, definition, solution)
         with self.ledger.during(Phase.START):
             return FunctionWorker(self._server.spawn(), request)
 
@@ -349,10 +277,10 @@ class Judge:
             with self.ledger.during(Phase.BUILD):
                 candidate.build(self._config.timeout_seconds)
         except Rejected as error:
-            return self._evaluation(solution, error.status, _log(error.message, candidate.worker))
+            return self._recorder.evaluation(solution, error.status, log_of(error.message, candidate.worker))
         except WorkerLost as lost:
             message = f"while the solution was built: {lost}"
-            return self._evaluation(solution, _status_of(lost), _log(message, candidate.worker))
+            return self._recorder.evaluation(solution, status_of(lost), log_of(message, candidate.worker))
         return None
 
     def _renew(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
@@ -371,16 +299,18 @@ class Judge:
             with self.ledger.during(Phase.CHECK):
                 return self._passed_somehow(candidate, definition, solution, prepared)
         except Rejected as error:
-            log = _log(error.message, candidate.worker)
+            log = log_of(error.message, candidate.worker)
             correctness = None
             if error.status is EvaluationStatus.INCORRECT_NUMERICAL:
                 config = self._config.resolve_eval_config(definition)
-                correctness = _correctness(error.comparisons, config)
+                correctness = correctness_of(error.comparisons, config)
             elif self.device.type == "cuda" or error.status is EvaluationStatus.REWARD_HACK:
                 candidate.worker.close()  # an error on the device spoils the process, and so does a trick
-            return self._evaluation(solution, error.status, log, correctness, prepared=prepared)
+            return self._recorder.evaluation(solution, error.status, log, correctness, prepared=prepared)
         except WorkerLost as lost:
-            return self._evaluation(solution, _status_of(lost), _log(str(lost), candidate.worker), prepared=prepared)
+            return self._recorder.evaluation(
+                solution, status_of(lost), log_of(str(lost), candidate.worker), prepared=prepared
+            )
 
     def _passed_somehow(
         self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
@@ -411,7 +341,7 @@ class Judge:
             prepared.slots,
             self.conditions,
             has_setup=candidate.has_setup,
-            keeps_integers=self._baseline_has_setup(definition),
+            keeps_integers=self._companions.baseline_has_setup(definition),
         ) as side:
             precision = PrecisionWatch(prepared)
             for index, item in enumerate(prepared.rounds):
@@ -419,27 +349,25 @@ class Judge:
             side.check_together(prepared)
             with self.ledger.during(Phase.WARM_UP):
                 side.warm_up(prepared, config, may_capture=candidate.may_capture)
-            others, outside_ns = self._time(side, definition, prepared, config)
-            side.check_timed_together(prepared)
-            performance = self._performance(side, others, prepared, outside_ns)
+            performance = self._time(side, definition, prepared, config)
             performance = self._against_speed_of_light(definition, prepared, performance)
             candidate.worker.confirm()
             if not candidate.is_profiled:
                 candidate.is_profiled = True
                 with self.ledger.during(Phase.AUDIT):
-                    performance = _with_kernels(performance, side)
-            return self._evaluation(
+                    performance = with_kernels(performance, side)
+            return self._recorder.evaluation(
                 solution,
                 EvaluationStatus.PASSED,
                 candidate.worker.printed(),
-                _correctness(side.comparisons, config, side.findings),
+                correctness_of(side.comparisons, config, side.findings),
                 performance,
                 prepared=prepared,
                 precision=precision,
             )
 
-    def _audit(self, side: Side, prepared: PreparedWorkload, reference: Side | None) -> float:
-        """Look behind what the worker says; returns nanoseconds per call by the judge's clock.
+    def _audit(self, side: Side, prepared: PreparedWorkload, reference: Side | None) -> None:
+        """Look behind what the worker says.
 
         Args:
             side: The solution.
@@ -453,93 +381,37 @@ class Judge:
         """
         with self.ledger.during(Phase.AUDIT):
             side.check_rest()
-            outside_ns = side.audit(prepared)
+            side.audit(prepared)
             if self.device.type == "cpu":
                 audit_whole_passes(side, prepared)
                 audit_processor_time(side, prepared)
             audit_chains(side, prepared, self.device.type)
             if self.device.type == "cpu":
                 audit_single_calls(side, prepared, reference)
-            return outside_ns
-
-    def _baseline_has_setup(self, definition: Definition) -> bool:
-        if definition.name not in self._baselines:
-            return False
-        try:
-            return self._standing_worker(_BASELINE, definition).has_setup
-        except (WorkerLost, Rejected):
-            return False
 
     def _time(
         self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig
-    ) -> tuple[dict[str, Measurement], float]:
+    ) -> Performance:
         """Time a solution, in turns with what it is compared with, and look behind what it says.
 
-        Returns:
-            The others' times by their roles, and nanoseconds per call by the judge's clock.
+        Raises:
+            Rejected: Something is wrong.
+            NotCapturable: It must be timed without graphs, in a fresh worker.
+            WorkerLost: It took its worker down.
         """
         with ExitStack() as stack:
-            others = {}
-            for role in self._roles(definition):
-                with self.ledger.during(Phase.WARM_UP):
-                    other = self._companion(role, side, definition, prepared, config, stack)
-                if other is not None:
-                    others[role] = other
-            side.referee = _referee(others[_REFERENCE], prepared) if _REFERENCE in others else None
-            timed = {role: other for role, other in others.items() if other.is_warm}
+            with self.ledger.during(Phase.WARM_UP):
+                found = self._companions.beside(side, definition, prepared, config, self.conditions)
+                beside = stack.enter_context(found)
             with self.conditions.measuring():
                 with self.ledger.during(Phase.TIME):
-                    _alternate(side, timed, prepared, self._rule(config))
+                    alternate(side, beside, prepared, self._rule(config))
                     while not side.is_asked_enough:
                         side.sample(prepared, must_ask=True)
-                outside_ns = self._audit(side, prepared, timed.get(_REFERENCE))
-            side.referee = None  # its slots go with this block
-            return {role: other.measurement() for role, other in timed.items()}, outside_ns
-
-    def _roles(self, definition: Definition) -> tuple[str, ...]:
-        """What stands by while a solution is timed."""
-        return (_REFERENCE, _BASELINE) if definition.name in self._baselines else (_REFERENCE,)
-
-    def _is_worth_timing(self, role: str, side: Side, prepared: PreparedWorkload) -> bool:
-        """Whether to time it in turns with a solution: the baseline, and a reference that is not far slower."""
-        reference = prepared.reference
-        if role == _BASELINE or reference is None:
-            return role == _BASELINE
-        return reference.latency_ms * 1e6 <= _ALTERNATION * max(side.call_ns, 1.0)
-
-    def _companion(
-        self,
-        role: str,
-        side: Side,
-        definition: Definition,
-        prepared: PreparedWorkload,
-        config: ResolvedEvalConfig,
-        stack: ExitStack,
-    ) -> Side | None:
-        """The side of a function that stands by; None if it fails on this workload."""
-        try:
-            function = self._standing_worker(role, definition)
-            other = stack.enter_context(
-                Side(
-                    function.worker,
-                    prepared.layout,
-                    prepared.slots,
-                    self.conditions,
-                    beside=side,
-                    has_setup=role == _BASELINE and function.has_setup,
-                )
-            )
-            if not self._is_worth_timing(role, side, prepared):
-                return other
-            try:
-                other.warm_up(prepared, config, may_capture=function.may_capture)
-            except NotCapturable:
-                function.may_capture = False
-                function.worker.close()
-                return self._companion(role, side, definition, prepared, config, stack)
-        except (Rejected, WorkerLost):
-            return None
-        return other
+                self._audit(side, prepared, beside.timed.get(REFERENCE))
+            others = {role: other.measurement() for role, other in beside.timed.items()}
+            side.check_timed_together(prepared)
+            return self._recorder.performance(side, others, beside.failures, prepared)
 
     def _rule(self, config: ResolvedEvalConfig) -> StopRule:
         return StopRule(
@@ -567,119 +439,6 @@ class Judge:
             return performance
         return attrs.evolve(performance, extra={**(performance.extra or {}), "speed_of_light": achieved})
 
-    def _performance(
-        self,
-        side: Side,
-        others: Mapping[str, Measurement],
-        prepared: PreparedWorkload,
-        outside_ns: float,
-    ) -> Performance:
-        """The latency and what it is compared with."""
-        found = side.measurement()
-        timing = found.to_extra() | side.to_extra() | {"outside_us": round(outside_ns / 1e3, 3)}
-        extra: dict[str, object] = {"timing": timing}
-        reference = others.get(_REFERENCE, prepared.reference)
-        if reference is not None:
-            extra["reference_timing"] = reference.to_extra() | {"alternated": _REFERENCE in others}
-        if self._config.baseline is not None and _BASELINE in others:
-            baseline_ms = others[_BASELINE].latency_ms
-            extra["baseline"] = {
-                "solution": self._config.baseline,
-                "latency_ms": baseline_ms,
-                "speedup_factor": baseline_ms / found.latency_ms,
-                "timing": others[_BASELINE].to_extra(),
-            }
-        reference_ms = reference.latency_ms if reference is not None else 0.0
-        return Performance(found.latency_ms, reference_ms, reference_ms / found.latency_ms, extra)
-
-    def _evaluation(
-        self,
-        solution: Solution,
-        status: EvaluationStatus,
-        log: str,
-        correctness: Correctness | None = None,
-        performance: Performance | None = None,
-        *,
-        prepared: PreparedWorkload | None = None,
-        precision: PrecisionWatch | None = None,
-    ) -> Evaluation:
-        extra: dict[str, object] = {"solution_hash": solution.hash(), "where": self._where}
-        if prepared is not None:
-            extra |= prepared.to_extra()
-        if precision is not None:
-            extra["precision"] = precision.to_extra()
-        flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ())]
-        if flags:
-            extra["flags"] = flags
-        return Evaluation(
-            status=status,
-            environment=self._environment,
-            timestamp=_now(),
-            log=log,
-            correctness=correctness,
-            performance=performance,
-            extra=extra,
-        )
-
-
-def _alternate(side: Side, others: dict[str, Side], prepared: PreparedWorkload, rule: StopRule) -> None:
-    """Time sides in turns, so that what drifts drifts for all, until each has enough samples.
-
-    Of the others, those that fail are taken out.
-    """
-    while True:
-        waiting = {role: other for role, other in others.items() if not other.is_done(rule)}
-        if not waiting and side.is_done(rule):
-            return
-        if not side.is_done(rule):
-            side.sample(prepared)
-        for role, other in waiting.items():
-            try:
-                other.sample(prepared)
-            except (Rejected, NotCapturable, WorkerLost):
-                del others[role]
-
-
-def _with_kernels(performance: Performance, side: Side) -> Performance:
-    """The performance with names and microseconds of a call's kernels, where a profiler is installed; no verdict."""
-    try:
-        kernels = [[name, round(taken_ns / 1e3, 3)] for name, taken_ns in side.profile()[:_MOST_KERNELS]]
-    except (Rejected, WorkerLost):
-        return performance
-    if not kernels:
-        return performance
-    return attrs.evolve(performance, extra={**(performance.extra or {}), "kernels": kernels})
-
-
-def _referee(side: Side, prepared: PreparedWorkload) -> Referee:
-    """Asks the reference on its side, which has the same inputs in its slots."""
-
-    def expect(slot: int, inputs: torch.Tensor) -> InputSet:
-        asked = InputSet("variant", inputs, inputs, prepared.variants[0].check)
-        try:
-            expected = side.call(asked, slot)
-        except InputsChanged as error:
-            problem = "somebody wrote to inputs that the reference was called on, and which nobody else has"
-            raise Rejected(EvaluationStatus.REWARD_HACK, problem) from error
-        except (Rejected, WorkerLost) as error:
-            raise RefereeFailed(str(error)) from error
-        return InputSet("variant", inputs, expected, prepared.standard.check(prepared.layout, inputs, expected))
-
-    return expect
-
-
-def without_reference(definition: Definition) -> Definition:
-    """A definition as a solution's worker gets it: what the reference computes is for the solution to know."""
-    return attrs.evolve(definition, reference="def run(*inputs):\n    raise NotImplementedError\n")
-
-
-def _isolated(candidate: FunctionWorker, evaluation: Evaluation) -> Evaluation:
-    """An evaluation that says how its worker was isolated, if that has said so."""
-    isolation = candidate.worker.isolation
-    if isolation is None:
-        return evaluation
-    return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "isolation": isolation.to_extra()})
-
 
 def available_bytes(device: torch.device) -> int:
     """The memory that new allocations can have: on the CPU without swapping, free pages and droppable caches."""
@@ -689,36 +448,3 @@ def available_bytes(device: torch.device) -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
     return int(kib) << 10
-
-
-def _status_of(lost: WorkerLost) -> EvaluationStatus:
-    if lost.is_forgery:
-        return EvaluationStatus.REWARD_HACK
-    return EvaluationStatus.TIMEOUT if lost.is_timeout else EvaluationStatus.RUNTIME_ERROR
-
-
-def _log(message: str, worker: Worker) -> str:
-    printed = worker.printed()
-    return f"{message}\n--- printed by the worker ---\n{printed}" if printed else message
-
-
-def _correctness(
-    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] | None = None
-) -> Correctness:
-    """The worst of each number, what it rests on, and what was seen in many calls together."""
-    extra: dict[str, object] = {
-        "atol": config.atol,
-        "rtol": config.rtol,
-        "required_matched_ratio": config.required_matched_ratio,
-        "raw_max_relative_error": max((c.raw_max_relative_error for c in comparisons), default=0.0),
-        "matched_ratio": min((c.matched_ratio for c in comparisons), default=1.0),
-    }
-    return Correctness(
-        max_relative_error=max((c.max_relative_error for c in comparisons), default=0.0),
-        max_absolute_error=max((c.max_absolute_error for c in comparisons), default=0.0),
-        extra=extra | ({"together": dict(findings)} if findings else {}),
-    )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

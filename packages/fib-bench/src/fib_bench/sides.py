@@ -201,6 +201,7 @@ class Side:
         self._samples: list[float] = []
         self._discarded = 0
         self._outside_ns: list[float] = []
+        self._outside_claim_ns = math.nan
         self._excess_ns: list[float] = []
         self._seconds = 0.0
         self._device_ns = 0.0
@@ -616,6 +617,8 @@ class Side:
     def to_extra(self) -> dict[str, object]:
         """What a trace keeps of the timing beside its result."""
         extra: dict[str, object] = {"device_ms": round(self._device_ns / 1e6, 3)}
+        if not math.isnan(self._outside_claim_ns):
+            extra["outside_us"] = round(self._outside_claim_ns / 1e3, 3)
         extra["verified_calls"] = self.asked + len(self._shown)
         if self._clocks:
             extra["sm_clock_mhz"] = int(statistics.median(self._clocks))
@@ -644,6 +647,7 @@ class Side:
             least, bound = self._bounds_on_slope(claim) if by_slope else (0.0, self._bound_on_passes(claim))
             seen = min(seen, taken)
             if least <= taken <= bound:
+                self._outside_claim_ns = taken
                 return taken
         problem = (
             f"the worker says that a call takes {claim / 1e3:.2f} us, but by the judge's clock it takes "
