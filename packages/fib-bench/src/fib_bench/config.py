@@ -206,6 +206,8 @@ class BenchmarkConfig(EvalConfig):
     """Where the work is carried out: on this machine, or on the nodes of a Ray cluster."""
     address: str | None = _field(None, optional(text))
     """Of the Ray cluster; None means one of this machine's own."""
+    in_process_trusted: bool = _field(False, flag)
+    """Run solutions, which must be trusted, in this very process: fast, without isolation and without audits."""
     definitions: tuple[str, ...] | None = _field(None, optional(names))
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = _field(None, optional(names))

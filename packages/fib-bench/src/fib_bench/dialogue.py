@@ -40,12 +40,13 @@ from .wire import (
 from .worker.pool import Worker, WorkerLost
 
 _MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
-_STATUS_OF_ASPECT = {
+STATUS_OF_ASPECT = {
     "shape": EvaluationStatus.INCORRECT_SHAPE,
     "dtype": EvaluationStatus.INCORRECT_DTYPE,
     "kind": EvaluationStatus.RUNTIME_ERROR,
     "lazy": EvaluationStatus.REWARD_HACK,
 }
+"""What an output that does not fit makes of an evaluation, by what is wrong with it."""
 _ANSWERS: Mapping[type, type] = {
     Build: Built,
     Calibrate: Calibrated,
@@ -108,7 +109,7 @@ def ask(
         case Failed(detail=detail):
             raise Rejected(EvaluationStatus.RUNTIME_ERROR, detail[:_MAX_REASON])
         case WrongOutput(aspect=aspect, problem=problem):
-            status = _STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR)
+            status = STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR)
             raise Rejected(status, problem[:_MAX_REASON])
         case Uncapturable(problem=problem) if isinstance(request, WarmUp) and request.may_capture:
             raise NotCapturable(problem[:_MAX_REASON])

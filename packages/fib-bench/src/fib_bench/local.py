@@ -24,6 +24,10 @@ def local_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[st
         UnsupportedDevice: There is no such device here.
         JudgeFailed: A judge's process did not start.
     """
+    if config.in_process_trusted:
+        from .trusted import TrustedStation  # imports torch
+
+        return Crew([(config.device, partial(TrustedStation, config, root))])
     devices = devices_of(config)
     openers = [
         (device, partial(JudgeProcess, attrs.evolve(config, device=device, devices=None), root, baselines))

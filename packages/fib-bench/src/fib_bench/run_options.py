@@ -74,6 +74,12 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--executor", choices=EXECUTORS, help=f"where the work is carried out (default: {_DEFAULTS['executor']})"
     )
+    group.add_argument(
+        "--in-process-trusted",
+        action="store_const",
+        const=True,
+        help="for code that is trusted: run it in this process, without isolation and audits; traces are flagged",
+    )
     group.add_argument("--address", help="of the Ray cluster (default: one of this machine's own)")
     group.add_argument(
         "--timeout",
