@@ -65,7 +65,10 @@ def without_checks() -> Iterator[None]:
         patch.object(Side, "_plan_plants", lambda *_: {}),
         patch.object(Side, "check_rest", nothing),
         patch.object(Side, "audit", lambda *_: 0.0),
+        patch.object(Side, "is_asked_enough", True),
         patch("fib_bench.judge.audit_processor_time", nothing),
+        patch("fib_bench.judge.audit_whole_passes", nothing),
+        patch("fib_bench.judge.audit_single_calls", nothing),
         patch("fib_bench.judge.audit_chains", nothing),
         patch("fib_bench.preparation.moved_inputs", nothing),
     ):

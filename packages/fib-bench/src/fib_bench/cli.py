@@ -120,7 +120,7 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     root = Path(arguments.dir)
     write_demo(root)
     trace_set = TraceSet.from_path(root)
-    result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60), False, errors)
+    result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
     print_summary(Console(), summarise(trace_set))
     Console().print(ON_THE_CPU, markup=False, highlight=False, soft_wrap=True)
     print_skipped(errors, result.skipped)
