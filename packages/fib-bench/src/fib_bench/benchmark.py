@@ -12,7 +12,7 @@ import attrs
 from fib_schema import Trace, TraceSet
 
 from .config import BenchmarkConfig
-from .events import Evaluated, Observer, Planned, Skipped, Spent
+from .events import DeviceOut, Evaluated, Observer, Planned, Skipped, Spent
 from .executors import make_executor
 from .ledger import Phase
 from .plan import Skip, check_names, make_plan
@@ -31,6 +31,8 @@ class RunResult:
     """Where the time of the judge went, by phase."""
     is_stopped: bool = False
     """Whether it was stopped before it had done everything."""
+    devices_out: tuple[DeviceOut, ...] = ()
+    """The devices that failed too often to go on."""
 
     @property
     def failures(self) -> tuple[Skip, ...]:
@@ -111,6 +113,7 @@ class Benchmark:
         """
         traces: list[Trace] = []
         seconds: Counter[Phase] = Counter()
+        devices_out: list[DeviceOut] = []
         check_names(self._trace_set, self._config)
         with closing(self._make_executor()) as executor:
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
@@ -127,6 +130,8 @@ class Benchmark:
                 elif isinstance(event, Skipped):
                     skipped.append(event.skip)
                     left -= event.count
+                elif isinstance(event, DeviceOut):
+                    devices_out.append(event)
                 elif isinstance(event, Spent):
                     seconds.update(event.seconds)
                 observe(event)
@@ -135,7 +140,8 @@ class Benchmark:
             skipped.append(
                 Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
             )
-        return RunResult(tuple(traces), tuple(skipped), dict(seconds), self._is_stopped)
+        is_stopped, self._is_stopped = self._is_stopped and left > 0, False
+        return RunResult(tuple(traces), tuple(skipped), dict(seconds), is_stopped, tuple(devices_out))
 
     def _make_executor(self) -> Executor:
         name = self._config.baseline

@@ -195,6 +195,8 @@ class Crew:
                 raise
             except (FibError, OSError) as error:
                 raise JudgeFailed(str(error)) from error
+            if self._is_stopping:
+                raise JudgeFailed("the run was stopped while it opened")
             ours, theirs = self._environment.hardware, station.environment.hardware
             if ours != theirs:
                 raise JudgeFailed(f"it is {theirs!r}, and the run is for {ours!r}; run different devices apart")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from filelock import FileLock
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 """The folder, where the default will not do: containers that share a device must share it."""
-_FOLDER = "fib-bench-locks"
+_FOLDER = Path("/tmp/fib-bench-locks")
 _FOR_ALL = 0o1777
 
 
@@ -27,7 +26,7 @@ def lock_of(device: torch.device) -> FileLock:
     Raises:
         OSError: The folder cannot be made.
     """
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or Path(tempfile.gettempdir(), _FOLDER))
+    folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
     if not folder.is_dir():
         with suppress(FileExistsError):
             folder.mkdir(parents=True)

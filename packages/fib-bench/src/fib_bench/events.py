@@ -63,6 +63,9 @@ class DeviceOut:
     device: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.device} is left out, and others do its work: {self.reason}"
+
 
 Event: TypeAlias = Planned | Working | Evaluated | Skipped | Spent | DeviceOut
 Observer: TypeAlias = Callable[[Event], None]

@@ -50,6 +50,7 @@ class JudgeProcess:
 
     def __init__(self, config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> None:
         self._job = (config, root, dict(baselines))
+        self._is_closed = False
         self._process: subprocess.Popen[bytes]
         self._connection: Connection
         self._environment = self._start()
@@ -68,7 +69,8 @@ class JudgeProcess:
         return self._environment
 
     def close(self) -> None:
-        """End the process and all its workers."""
+        """End the process and all its workers; what is under way in another thread ends with `JudgeFailed`."""
+        self._is_closed = True
         self._process.terminate()
         try:
             self._process.wait(_EXIT_SECONDS)
@@ -92,6 +94,8 @@ class JudgeProcess:
                     yield event
                 return
             except EOFError:
+                if self._is_closed:
+                    raise JudgeFailed("it was closed") from None
                 self._connection.close()
                 end = self._end_in_words()
                 self._environment = self._start()

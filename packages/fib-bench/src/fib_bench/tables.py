@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from .events import Evaluated, Event, Observer, Planned, Skipped, Working
+from .events import DeviceOut, Evaluated, Event, Observer, Planned, Skipped, Working
 from .ledger import Phase
 from .plan import Skip
 from .report import Author, Best, Standing, Summary, complaint
@@ -214,6 +214,8 @@ def progress_on(console: Console) -> Iterator[Observer]:
                     progress.advance(task, count)
                     text = f"could not run: {_first_line(str(skip))}"
                     progress.console.print(Text(text, style="red"), soft_wrap=True)
+                case DeviceOut():
+                    progress.console.print(Text(str(event), style="red"), soft_wrap=True)
 
         yield observe
 
@@ -241,6 +243,8 @@ def _plain_lines(write: Callable[[str], None]) -> Observer:
             case Skipped(skip=skip, count=count):
                 done += count
                 write(f"{_position(done, total, start)} could not run: {_first_line(str(skip))}")
+            case DeviceOut():
+                write(str(event))
 
     return observe
 

@@ -109,7 +109,12 @@ class TrustedStation:
             for solution in part.pending[workload.uuid]:
                 if solution.name not in built:
                     built[solution.name] = self._build(definition, solution)
-                evaluation = self._evaluate(definition, solution, built[solution.name], prepared)
+                try:
+                    evaluation = self._evaluate(definition, solution, built[solution.name], prepared)
+                except EvaluatorRaised as error:
+                    reason = f"the evaluator failed: {error}"
+                    yield Skipped(Skip(definition.name, solution.name, workload.uuid, reason, is_failure=True), 1)
+                    continue
                 yield Evaluated(Trace(definition.name, workload, solution.name, evaluation))
 
     def _build(self, definition: Definition, solution: Solution) -> Runnable | BuildError:
