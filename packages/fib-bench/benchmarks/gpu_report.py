@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.benchmark import RunResult
-from fib_bench.events import Evaluated, Event
+from fib_bench.events import Evaluated, Event, Observer
 from fib_compile.device import hardware_from_device
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
 
@@ -92,7 +92,12 @@ class Bench:
         return self.solution(name, definition, file, text, returns=returns)
 
     def run(
-        self, solutions: Mapping[str, Sequence[Solution]], chosen: Chosen, keep: str | None = None, **fields: Any
+        self,
+        solutions: Mapping[str, Sequence[Solution]],
+        chosen: Chosen,
+        keep: str | None = None,
+        observe: Observer = lambda _: None,
+        **fields: Any,
     ) -> RunResult:
         """Benchmark solutions of the chosen definitions; the data set is kept in an archive of this name."""
         with tempfile.TemporaryDirectory() as folder:
@@ -101,9 +106,15 @@ class Bench:
                 trace_set.add_definitions([definition])
                 trace_set.add_solutions(solutions[name])
                 trace_set.add_traces([Trace(name, workload) for workload in workloads])
-            config = BenchmarkConfig(device=self.device, synthesize_missing=True, **fields)
+            where = {} if "devices" in fields else {"device": self.device}
+            config = BenchmarkConfig(synthesize_missing=True, **where, **fields)
+
+            def both(event: Event) -> None:
+                _tell(event)
+                observe(event)
+
             with Benchmark(trace_set, config) as benchmark:
-                result = benchmark.run(observe=_tell)
+                result = benchmark.run(observe=both)
             if keep is not None:
                 shutil.make_archive(str(self.report.out / keep), "gztar", folder)
         for skip in result.skipped:

@@ -19,6 +19,8 @@ Sections, chosen with ``--sections``:
     The tricks and the honest habits of ``fib-bench selftest``.
 ``throughput``
     At least 130 pairs in three languages, with nothing built and with everything built.
+``devices``
+    The same work on one device and on two; only where it is asked for.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from pathlib import Path
 from typing import Any
 
 from fib_bench.benchmark import RunResult
+from fib_bench.events import Event, Working
+from fib_bench.ledger import Phase
 from fib_bench.selftest import choose, load_cases, run_selftest
 from fib_bench.selftest_command import summary_of
 from fib_compile.device import env_snapshot
@@ -375,28 +379,61 @@ def selftest(bench: Bench) -> None:
 
 # -- how fast ------------------------------------------------------------------------------------
 
-PAIRS = {**{f"rmsnorm_h{h}": ("rmsnorm_torch.py", "rmsnorm_triton.py", "rmsnorm.cu") for h in (2048, 4096, 7168)},
-         "gemm_n128_k2048": ("gemm_torch.py", "gemm_triton.py")}  # fmt: skip
+PAIRS = {**{f"rmsnorm_h{h}": ("rmsnorm_torch.py", "rmsnorm_triton.py", "rmsnorm.cu") for h in (512, 4096, 7168)},
+         "gemm_n256_k7168": ("gemm_torch.py", "gemm_triton.py", "gemm.cu")}  # fmt: skip
+_AT_WORK = (Phase.INPUTS, Phase.REFERENCE, Phase.CHECK, Phase.WARM_UP, Phase.TIME, Phase.AUDIT)
+"""Phases in which the device computes or is measured."""
 
 
 def throughput(bench: Bench) -> None:
     """Seconds for the same pairs, first with nothing built."""
     chosen = bench.collect("|".join(PAIRS))
-    solutions = {
-        name: [bench.from_file(file, definition, returns=file in RETURNING) for file in PAIRS[name]]
-        for name, (definition, _) in chosen.items()
-    }
+    solutions = _solutions_of_pairs(bench, chosen)
     rows = []
     os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-throughput-")
-    for state in ("nothing built", "everything built", "again"):
+    for state in ("nothing built", "everything built"):
         begin = time.perf_counter()
         result = bench.run(solutions, chosen, keep="throughput")
         seconds = time.perf_counter() - begin
         passed = sum(trace.is_successful() for trace in result.traces)
         phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
-        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", phases))
+        share = sum(result.seconds.get(phase, 0.0) for phase in _AT_WORK) / seconds
+        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", f"{share:.0%}", phases))
         print(*rows[-1], sep=" | ", flush=True)
-    bench.report.table("Throughput", ("run", "passed", "seconds", "of which"), rows)
+    header = ("run", "passed", "seconds", "of them the device is busy or measured", "by phase")
+    bench.report.table("Throughput", header, rows)
+
+
+def _solutions_of_pairs(bench: Bench, chosen: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {
+        name: [bench.from_file(file, definition, returns=file in RETURNING) for file in PAIRS[name]]
+        for name, (definition, _) in chosen.items()
+    }
+
+
+def devices(bench: Bench) -> None:
+    """The same work on one device and on two, from the first item's begin on."""
+    chosen = bench.collect(rf"(fused_add_)?{RMSNORM}|gemm_n(4096|5120|6144)_.*", bench.most)
+    solutions = {
+        name: [bench.solution(f"same_{name}", pair[0], "reference.py", pair[0].reference, returns=True)]
+        for name, pair in chosen.items()
+    }
+    rows, taken = [], []
+    for names in (("cuda:0",), ("cuda:0", "cuda:1")):
+        begun: list[float] = []
+
+        def note(event: Event, begun: list[float] = begun) -> None:
+            if isinstance(event, Working) and not begun:
+                begun.append(time.perf_counter())
+
+        result = bench.run(solutions, chosen, observe=note, devices=names)
+        taken.append(time.perf_counter() - begun[0])
+        passed = sum(trace.is_successful() for trace in result.traces)
+        rows.append(
+            (", ".join(names), f"{passed}/{len(result.traces)}", f"{taken[-1]:.1f}", f"{taken[0] / taken[-1]:.2f}")
+        )
+        print(*rows[-1], sep=" | ", flush=True)
+    bench.report.table("Devices", ("devices", "passed", "seconds without starting", "times as fast"), rows)
 
 
 def cupti(bench: Bench) -> None:
@@ -414,6 +451,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "evaluators": evaluators,
     "selftest": selftest,
     "throughput": throughput,
+    "devices": devices,
     "same": same,
 }
 
@@ -423,7 +461,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_set", type=Path, help="the public flashinfer-trace data set")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for report.md and numbers.json")
-    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument(
+        "--sections", nargs="+", choices=SECTIONS, default=[name for name in SECTIONS if name != "devices"]
+    )
     parser.add_argument("--runs", type=int, default=3, help="of `same` and `selftest`")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases of `selftest`")
     parser.add_argument("--most", type=int, help="at most so many workloads of each definition")

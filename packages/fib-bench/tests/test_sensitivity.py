@@ -308,3 +308,17 @@ def test_honest_answers_pass_whose_rows_differ_in_size(op: str, dtype: torch.dty
     check = examine("y", expected, {}, DEFAULT)
     assert check.compare(other, expected).is_within(None), check.to_extra()
     assert check.insensitive_to == ()
+
+
+class TestOutputsOfTheSameKind:
+    def test_keep_the_tightened_rule_and_get_a_cap_of_their_own(self) -> None:
+        config = ResolvedEvalConfig(error_cap=0.5)
+        generator = torch.Generator().manual_seed(0)
+        first, other = (torch.randn(64, generator=generator) * scale for scale in (1e-4, 2e-4))
+        check = examine("y", first, {}, config)
+        alike = check.alike(other)
+        assert check.is_tightened
+        assert (alike.rule.atol, alike.rule.rtol, alike.rejects) == (check.rule.atol, check.rule.rtol, check.rejects)
+        assert alike.rule.limit == pytest.approx(0.5 * float(other.abs().max()))
+        assert not alike.is_right(alike.compare(torch.zeros(64), other))
+        assert alike.is_right(alike.compare(other, other))

@@ -48,8 +48,12 @@ class Rule:
     def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> Rule:
         """The rule that a configuration has for an output."""
         tolerance = config.tolerance(dtype)
-        limit = math.inf if math.isinf(config.error_cap) else config.error_cap * extent.largest
-        return cls(tolerance.atol, tolerance.rtol, limit)
+        return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
+
+
+def limit_of(error_cap: float, extent: Extent) -> float:
+    """The error that no element of an output may have, by what share of the largest that is."""
+    return math.inf if math.isinf(error_cap) else error_cap * extent.largest
 
 
 @attrs.frozen

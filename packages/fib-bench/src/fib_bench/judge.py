@@ -38,6 +38,7 @@ from .device_lock import identity_of, lock_of
 from .dialogue import NotCapturable, Rejected, ask
 from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from .evaluators import evaluator_for
+from .evaluators.protocol import Evaluator
 from .function_worker import FunctionWorker, solution_request
 from .ledger import Ledger, Phase
 from .precision import PrecisionWatch
@@ -98,6 +99,7 @@ class Judge:
         self._conditions: Conditions | None = None
         self.ledger = Ledger()
         """Where the time goes."""
+        self._evaluators: dict[str, Evaluator] = {}
         self._ahead: dict[str, FunctionWorker] = {}
         self._most_ahead = min(_MOST_AHEAD, (os.cpu_count() or 1) // _CORES_AHEAD) if is_cuda else 0
 
@@ -180,8 +182,19 @@ class Judge:
         except EvaluatorUnusable as error:
             raise EvaluatorFailed(definition.name, workload.uuid, error.evaluator, error.problem) from error
         except EvaluatorRaised as error:
-            name = evaluator_for(definition, self._config.resolve_eval_config(definition)).name
+            name = self._evaluator(definition).name
             raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
+
+    def _evaluator(self, definition: Definition) -> Evaluator:
+        """The evaluator of a definition, looked for once.
+
+        Raises:
+            EvaluatorUnusable: There is none, or it cannot be used.
+        """
+        if definition.name not in self._evaluators:
+            config = self._config.resolve_eval_config(definition)
+            self._evaluators[definition.name] = evaluator_for(definition, config)
+        return self._evaluators[definition.name]
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         reference = self._companions.worker(REFERENCE, definition)
@@ -195,7 +208,7 @@ class Judge:
 
     def _preparation(self, definition: Definition, workload: Workload, reference: FunctionWorker) -> Preparation:
         config = self._config.resolve_eval_config(definition)
-        evaluator = evaluator_for(definition, config)
+        evaluator = self._evaluator(definition)
         return Preparation(
             definition=definition,
             workload=workload,

@@ -18,7 +18,7 @@ import torch
 
 from ._elements import chunks, dtype_name, element_count, flat, is_float4, is_on_cpu, to_double
 from .config import ResolvedEvalConfig
-from .correctness import Comparison, Extent, Rule, compare_by, errors, is_enough, measure_extent
+from .correctness import Comparison, Extent, Rule, compare_by, errors, is_enough, limit_of, measure_extent
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
@@ -76,6 +76,12 @@ class OutputCheck:
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare what a solution gave with the output that was examined; waits for the device once."""
         return compare_by(self.rule, self.name, found, expected, self.extent)
+
+    def alike(self, expected: torch.Tensor) -> OutputCheck:
+        """The check of another output, for inputs that are drawn in the same way: no probes are tried on it."""
+        extent = measure_extent(expected)
+        limit = limit_of(self.error_cap, extent)
+        return attrs.evolve(self, rule=attrs.evolve(self.rule, limit=limit), extent=extent)
 
     def is_right(self, comparison: Comparison) -> bool:
         """Whether a comparison by this check is good enough."""

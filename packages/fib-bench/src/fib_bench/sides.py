@@ -84,7 +84,8 @@ _OBSERVED_BYTES = 512 << 20  # of inputs, whose draws are judged together when t
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
 _REST_SECONDS = 0.05
 _SUSPICIOUS = {"cpu": 0.25, "cuda": 0.5}  # of its rest that a worker runs, before a closer look
-_LOOKS = ((0.02, 0.02), (0.3, 0.1))  # seconds to wait and to look: pools of threads spin for up to 0.2 s
+_LOOKS = ((0.02, 0.02), (0.3, 0.1), (2.0, 0.2), (8.0, 0.2))
+"""Seconds to wait and to look: pools of threads spin for up to 0.2 s, and those of compilers start for seconds."""
 _BUSY_SHARE = 0.5
 _AS_BEFORE = "the outputs are untouched, which they were not when the same function was called before it was timed"
 
@@ -461,14 +462,9 @@ class Side:
         key = SECRET.getrandbits(64) - (1 << 63)
         request = Sample(chains, key, self._slots.hide(prepared.varying, key))
         self._synchronise()
-        reply, begin, taken_ns, ran_ns = self._clocked(request)
+        reply, begin = self._clocked(request)
         self._end(prepared, begun)
         self._device_ns += sum(reply.samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
-        self._outside_ns.append(taken_ns / (chains * chain))
-        if len(reply.samples_ns) != chains or not all(0 < s < math.inf for s in reply.samples_ns):
-            problem = f"the worker answered a request to time {chains} samples with {reply!r:.200}"
-            raise WorkerLost(problem, is_forgery=True)
-        self._excess_ns.append(ran_ns / (chains * chain) - self._most_work_ns(reply.samples_ns))
         self._keep(reply.samples_ns, begin)
         self._seconds += time.monotonic() - first
 
@@ -527,15 +523,24 @@ class Side:
         self.asked += len(known)
         return known
 
-    def _clocked(self, request: Sample) -> tuple[Sampled, float, float, float]:
-        """Have a pass made; returns the answer, when it began, and how many nanoseconds it took and ran."""
+    def _clocked(self, request: Sample) -> tuple[Sampled, float]:
+        """Have a pass made; returns the answer, and when it began. What the judge's clocks say is kept for audits."""
         self._idle = self._idle or IdleMeter(self.worker.pid)
         self._idle.wake()
-        begin, stopwatch = time.monotonic(), Stopwatch(self.worker.pid)
+        begin = time.monotonic()
+        stopwatch = Stopwatch(self.worker.pid) if self._conditions.device.type == "cpu" else None
         reply = ask(self.worker, request, Sampled, self._timeout)
-        taken_ns, ran_ns = stopwatch.taken_ns(), stopwatch.ran_ns()
+        if len(reply.samples_ns) != request.chains or not all(0 < s < math.inf for s in reply.samples_ns):
+            problem = f"the worker answered a request to time {request.chains} samples with {reply!r:.200}"
+            raise WorkerLost(problem, is_forgery=True)
+        calls = request.chains * self._warm.chain
+        if stopwatch is None:
+            self._outside_ns.append((time.monotonic() - begin) * 1e9 / calls)
+        else:
+            self._outside_ns.append(stopwatch.taken_ns() / calls)
+            self._excess_ns.append(stopwatch.ran_ns() / calls - self._most_work_ns(reply.samples_ns))
         self._idle.rest()
-        return reply, begin, taken_ns, ran_ns
+        return reply, begin
 
     def _refresh(self, prepared: PreparedWorkload) -> None:
         """New values in all slots, and poison where outputs will be."""

@@ -48,7 +48,7 @@ class Standard:
             layout: Where the tensors lie in memory.
             inputs: Memory with inputs.
             expected: Memory with what the reference gave for them.
-            config: The settings, if they differ from those of other sets.
+            config: The settings of inputs that are not drawn like those of the first set.
             again: Calls the reference on the inputs once more.
 
         Raises:
@@ -62,6 +62,7 @@ class Standard:
             config=config or self.config,
             again=None if again is None else lambda: layout.output_tensors(again()),
             first=self.first,
+            is_like_first=self.first is not None and config is None,
         )
         return _guarded(lambda: self.evaluator.check(case))
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 import torch
 from fib_schema import Definition
 
-from ..sensitivity import examine
+from ..sensitivity import OutputCheck, examine
 from .protocol import Case, EachOutput, Evaluator, Part
 
 
@@ -27,7 +27,13 @@ class Default(Evaluator):
 
 
 def default_parts(case: Case, names: Container[str]) -> dict[str, Part]:
-    """The default checks of the outputs of these names."""
+    """The default checks of the outputs of these names; what holds for the first set holds for those drawn like it."""
     tensors = {name: value for name, value in case.inputs.items() if isinstance(value, torch.Tensor)}
     outputs = {name: tensor for name, tensor in case.expected.items() if name in names}
-    return {name: examine(name, tensor, tensors, case.config) for name, tensor in outputs.items()}
+    known = case.first.parts if case.first is not None and case.is_like_first else {}
+    return {
+        name: part.alike(tensor)
+        if isinstance(part := known.get(name), OutputCheck)
+        else examine(name, tensor, tensors, case.config)
+        for name, tensor in outputs.items()
+    }

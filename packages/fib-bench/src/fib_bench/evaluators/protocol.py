@@ -126,6 +126,8 @@ class Case:
     """Calls the reference on the same inputs once more; only with the first input set of a workload."""
     first: Check | None = None
     """The check of the workload's first input set, unless this is it."""
+    is_like_first: bool = False
+    """Whether the inputs are drawn like those of the first set, and the same settings hold."""
 
 
 class Evaluator(abc.ABC):

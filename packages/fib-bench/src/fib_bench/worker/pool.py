@@ -306,6 +306,9 @@ class WorkerServer:
             fixed |= {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
         else:
             fixed["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the server must not initialise CUDA: it forks
+        fixed["TORCHINDUCTOR_COMPILE_THREADS"] = (
+            "1"  # or each worker starts a pool of processes, seconds after its call
+        )
         return inherited | fixed
 
 
