@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
@@ -24,7 +25,7 @@ from .plan import DefinitionPlan, Skip
 
 _MOST_FAILURES = 3  # of a station in a row
 _MOST_STATIONS = 2  # that fail at an item
-_PIECES = 2  # of a definition's work for each station, so that none waits long for the last
+_PIECES = 4  # of all work for each station, so that none waits long for the last
 
 
 class Station(Protocol):
@@ -89,7 +90,7 @@ class Crew:
     """Carries out plans at stations, each served by a thread.
 
     Args:
-        openers: By the stations' names, what opens them. The first is opened at once.
+        openers: By the stations' names, what opens them. All are opened at once, and the first is waited for.
 
     Raises:
         FibError: The first cannot be opened.
@@ -103,9 +104,17 @@ class Crew:
         self._change = threading.Condition()
         self._events: SimpleQueue[Event | _Crash | None] = SimpleQueue()
         self._is_stopping = False
+        self._has_begun = threading.Event()
         self._is_closed = threading.Event()
+        others = [threading.Thread(target=self._serve, args=opener, daemon=True) for opener in self._openers[1:]]
+        for thread in others:
+            thread.start()
         name, opener = self._openers[0]
-        self._stations[name] = opener()
+        try:
+            self._stations[name] = opener()
+        except BaseException:
+            self.close()
+            raise
         self._environment = self._stations[name].environment
 
     def __enter__(self) -> Self:
@@ -127,13 +136,10 @@ class Crew:
         Raises:
             FibError: What it is about is told by the station.
         """
-        count = len(self._openers)
-        pieces = [piece for part in parts for piece in (part.split(_PIECES * count) if count > 1 else (part,))]
-        self._items = deque(map(_Item, pieces))
-        threads = [threading.Thread(target=self._serve, args=opener, daemon=True) for opener in self._openers]
-        for thread in threads:
-            thread.start()
-        left = len(threads)
+        left = len(self._openers)
+        self._items = deque(map(_Item, _pieces(parts, left)))
+        self._has_begun.set()
+        threading.Thread(target=self._serve, args=self._openers[0], daemon=True).start()
         while left:
             event = self._events.get()
             if event is None:
@@ -156,16 +162,22 @@ class Crew:
     def close(self) -> None:
         """End all stations."""
         self.stop()
-        for station in list(self._stations.values()):
+        with self._change:
+            stations = list(self._stations.values())
+            self._stations.clear()
+        for station in stations:
             station.close()
-        self._stations.clear()
         self._is_closed.set()
+        self._has_begun.set()
 
     # -- in the threads --------------------------------------------------------------------------
 
     def _serve(self, name: str, opener: Callable[[], Station]) -> None:
         """Do work at a station until there is none, or the station has failed too often."""
         failures = 0
+        with suppress(JudgeFailed):  # it is opened again for its first item, and then it counts
+            self._open(name, opener)
+        self._has_begun.wait()
         try:
             while failures < _MOST_FAILURES and (item := self._take(name)) is not None:
                 station = None
@@ -188,19 +200,29 @@ class Crew:
             self._is_closed.wait()  # the system ends a station's process with the thread that has started it
 
     def _station(self, name: str, opener: Callable[[], Station]) -> Station:
-        if name not in self._stations:
-            try:
-                station = self._stations[name] = opener()
-            except JudgeFailed:
-                raise
-            except (FibError, OSError) as error:
-                raise JudgeFailed(str(error)) from error
-            if self._is_stopping:
-                raise JudgeFailed("the run was stopped while it opened")
-            ours, theirs = self._environment.hardware, station.environment.hardware
-            if ours != theirs:
-                raise JudgeFailed(f"it is {theirs!r}, and the run is for {ours!r}; run different devices apart")
-        return self._stations[name]
+        station = self._open(name, opener)
+        ours, theirs = self._environment.hardware, station.environment.hardware
+        if ours != theirs:
+            raise JudgeFailed(f"it is {theirs!r}, and the run is for {ours!r}; run different devices apart")
+        return station
+
+    def _open(self, name: str, opener: Callable[[], Station]) -> Station:
+        if name in self._stations:
+            return self._stations[name]
+        try:
+            station = opener()
+        except JudgeFailed:
+            raise
+        except (FibError, OSError) as error:
+            raise JudgeFailed(str(error)) from error
+        with self._change:
+            is_late = self._is_stopping
+            if not is_late:
+                self._stations[name] = station
+        if is_late:
+            station.close()
+            raise JudgeFailed("the run was stopped while it opened")
+        return station
 
     def _close(self, name: str) -> None:
         station = self._stations.pop(name, None)
@@ -246,6 +268,18 @@ class Crew:
             return
         with self._change:
             self._items.appendleft(item)
+
+
+def _pieces(parts: Sequence[DefinitionPlan], stations: int) -> list[DefinitionPlan]:
+    """The work of several stations, the largest pieces first.
+
+    Starting on a definition costs seconds at each station, so that only what is large is split.
+    """
+    if stations == 1:
+        return list(parts)
+    most = -(-sum(part.count for part in parts) // (_PIECES * stations))
+    pieces = [piece for part in parts for piece in part.split(-(-part.count // max(most, 1)))]
+    return sorted(pieces, key=lambda piece: -piece.count)
 
 
 def _given_up(item: _Item, reason: str) -> Iterator[Event]:

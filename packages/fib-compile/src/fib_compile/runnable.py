@@ -44,10 +44,12 @@ class Runnable:
         setup: The solution's ``setup`` function, if it exports one; takes the inputs.
     """
 
-    __slots__ = ("_cleaner", "_function", "_outputs", "_value_returning", "callable", "is_cleaned", "metadata", "setup")
+    __slots__ = ("_cleaner", "_outputs", "_value_returning", "callable", "function", "is_cleaned", "metadata", "setup")
 
     callable: Callable[..., Any]
     """What `__call__` calls, for callers who count nanoseconds."""
+    function: Callable[..., Any]
+    """The solution's own function: what it returns is not looked at."""
     metadata: RunnableMetadata
     setup: Callable[..., Any] | None
     is_cleaned: bool
@@ -67,7 +69,7 @@ class Runnable:
         self.setup = setup
         self.is_cleaned = False
         self._cleaner = cleaner
-        self._function = callable
+        self.function = callable
         self._value_returning: Callable[..., Any] | None = None  # generated when first called, for it needs torch
         self._outputs = frozenset(definition.outputs) if definition else frozenset()
 
@@ -143,7 +145,7 @@ class Runnable:
         if not isinstance(prepared, dict) or not all(isinstance(key, str) for key in prepared):
             name = self.metadata.solution_name
             raise TypeError(f"setup of {name!r} must return a dict of arguments for the entry point, got {prepared!r}")
-        return Runnable(functools.partial(self._function, **prepared), self.metadata)
+        return Runnable(functools.partial(self.function, **prepared), self.metadata)
 
     def cleanup(self) -> None:
         """Release what the build holds; further calls do nothing."""
