@@ -1,0 +1,293 @@
+"""What routing adds to a call on the CPU, in nanoseconds, beside the plain call and two floors.
+
+The floors are written by hand for the very definition: one with the same guards as plain Python and a
+dictionary, and one with torch's own guards and a dictionary. All are measured in turns in one process;
+a number is the least of many rounds, less the plain call's.
+
+usage: python bench_dispatch.py [--rounds 60] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from fib_apply import apply, disable_apply, enable_apply
+from fib_apply.guards import check_of
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+
+_CALLS = 2_000
+LIMITS_NS = {
+    "hit, two inputs, one axis": 500.0,
+    "hit, six inputs, four axes": 1200.0,
+    "miss, two inputs, one axis": 500.0,
+    "unknown definition": 120.0,
+    "disabled": 120.0,
+}
+"""What may be added."""
+_COUNTING_NS, _OF_THE_FLOOR = 80.0, 1.3
+
+
+@attrs.frozen
+class Subject:
+    """A definition, a function that nothing is computed in, and the arguments of calls."""
+
+    definition: Definition
+    function: Callable[..., Any]
+    args: tuple[torch.Tensor, ...]
+    others: tuple[torch.Tensor, ...]
+    """Of sizes that are not recorded."""
+
+
+def small() -> Subject:
+    axes = {"M": AxisVar(), "N": AxisConst(64), "K": AxisConst(32)}
+    inputs = {"A": TensorSpec(("M", "K"), "float32"), "B": TensorSpec(("N", "K"), "float32")}
+    definition = _definition("two", axes, inputs, ("M", "N"))
+
+    def function(A: Any, B: Any) -> Any:
+        return B
+
+    return Subject(
+        definition, function, (torch.zeros(8, 32), torch.zeros(64, 32)), (torch.zeros(9, 32), torch.zeros(64, 32))
+    )
+
+
+def large() -> Subject:
+    axes = {name: AxisVar() for name in ("b", "p", "t", "i")} | {"h": AxisConst(8), "d": AxisConst(16)}
+    shapes = {
+        "q": ("b", "h", "d"),
+        "k": ("p", "h", "d"),
+        "v": ("p", "h", "d"),
+        "x": ("t", "d"),
+        "w": ("d",),
+        "s": ("i",),
+    }
+    definition = _definition("six", axes, {n: TensorSpec(s, "float32") for n, s in shapes.items()}, ("b", "h", "d"))
+
+    def function(q: Any, k: Any, v: Any, x: Any, w: Any, s: Any) -> Any:
+        return q
+
+    return Subject(definition, function, _zeros(shapes, b=4), _zeros(shapes, b=5))
+
+
+def _zeros(shapes: Mapping[str, tuple[str, ...]], b: int) -> tuple[torch.Tensor, ...]:
+    sizes = {"b": b, "p": 6, "t": 7, "i": 9, "h": 8, "d": 16}
+    return tuple(torch.zeros([sizes[axis] for axis in shape]) for shape in shapes.values())
+
+
+def _definition(name: str, axes: Any, inputs: Any, output: tuple[str, ...]) -> Definition:
+    reference = f"def run({', '.join(inputs)}):\n    pass\n"
+    return Definition(name, "bench", axes, inputs, {"out": TensorSpec(output, "float32")}, reference)
+
+
+def data_set(folder: Path, subjects: list[Subject]) -> TraceSet:
+    """Each with a solution that does as little as the function, measured at the sizes of its arguments."""
+    found = TraceSet.from_path(folder)
+    for subject in subjects:
+        d = subject.definition
+        source = f"def run({', '.join(d.inputs)}):\n    return {next(iter(d.inputs))}\n"
+        if d.name == "two":
+            source = "def run(A, B):\n    return B\n"
+        spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
+        solution = Solution(f"least_{d.name}", d.name, "bench", spec, (SourceFile("main.py", source),))
+        workload = Workload(
+            d.get_axes_values_from_inputs(subject.args), {n: RandomInput() for n in d.inputs}, f"w-{d.name}"
+        )
+        evaluation = Evaluation(
+            EvaluationStatus.PASSED,
+            Environment("cpu"),
+            "2026-01-01T00:00:00Z",
+            correctness=Correctness(),
+            performance=Performance(0.1, 1.0, 10.0),
+        )
+        found.add_definitions([d])
+        found.add_solutions([solution])
+        found.add_traces([Trace(d.name, workload), Trace(d.name, workload, solution.name, evaluation)])
+    return found
+
+
+def floor_in_python(subject: Subject) -> Callable[..., Any]:
+    """Guards as plain Python, written for the definition, and a dictionary."""
+    Tensor, float32, cpu, kernel = torch.Tensor, torch.float32, torch.device("cpu"), subject.function
+    grad = torch.is_grad_enabled
+    if subject.definition.name == "two":
+        table = {8: kernel}
+
+        def two(A: Any, B: Any) -> Any:
+            if (
+                type(A) is Tensor and type(B) is Tensor
+                and A.dtype is float32 and B.dtype is float32
+                and A.device == cpu and B.device == cpu
+                and A.is_contiguous() and B.is_contiguous()
+                and not ((A.requires_grad or B.requires_grad) and grad())
+            ):  # fmt: skip
+                a, b = A.shape, B.shape
+                if len(a) == 2 and a[1] == 32 and b == (64, 32):
+                    found = table.get(a[0])
+                    if found is not None:
+                        return found(A, B)
+            return kernel(A, B)
+
+        return two
+    table_of_four = {(4, 6, 7, 9): kernel}
+
+    def six(q: Any, k: Any, v: Any, x: Any, w: Any, s: Any) -> Any:
+        for t in (q, k, v, x, w, s):
+            if (
+                type(t) is not Tensor or t.dtype is not float32 or t.device != cpu
+                or not t.is_contiguous() or (t.requires_grad and grad())
+            ):  # fmt: skip
+                return kernel(q, k, v, x, w, s)
+        a, b, c, e = q.shape, k.shape, x.shape, s.shape
+        if (
+            len(a) == 3 and a[1] == 8 and a[2] == 16 and len(b) == 3 and b[1] == 8 and b[2] == 16
+            and v.shape == b and len(c) == 2 and c[1] == 16 and w.shape == (16,) and len(e) == 1
+        ):  # fmt: skip
+            found = table_of_four.get((a[0], b[0], c[0], e[0]))
+            if found is not None:
+                return found(q, k, v, x, w, s)
+        return kernel(q, k, v, x, w, s)
+
+    return six
+
+
+def floor_in_torch(subject: Subject) -> Callable[..., Any]:
+    """Guards of torch's own and a dictionary, written for the definition."""
+    entry = check_of(subject.args, is_aligned=False), subject.function
+    kernel = subject.function
+    if subject.definition.name == "two":
+        table = {subject.args[0].shape: entry}.get
+
+        def two(A: Any, B: Any) -> Any:
+            found = table(A.shape)
+            if found is not None and found[0](A, B):
+                return found[1](A, B)
+            return kernel(A, B)
+
+        return two
+    q, k, _, x, _, s = subject.args
+    table_of_four = {(q.shape, k.shape, x.shape, s.shape): entry}.get
+
+    def six(q: Any, k: Any, v: Any, x: Any, w: Any, s: Any) -> Any:
+        found = table_of_four((q.shape, k.shape, x.shape, s.shape))
+        if found is not None and found[0](q, k, v, x, w, s):
+            return found[1](q, k, v, x, w, s)
+        return kernel(q, k, v, x, w, s)
+
+    return six
+
+
+def least_ns(subjects: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], rounds: int) -> dict[str, float]:
+    """Nanoseconds of a call of each, the least of rounds in turns; the loop's own cost is in all of them."""
+    found = dict.fromkeys(subjects, float("inf"))
+    for _ in range(rounds):
+        for name, (function, args) in subjects.items():
+            found[name] = min(found[name], _round_ns(function, args))
+    return found
+
+
+def _round_ns(function: Callable[..., Any], args: tuple[Any, ...]) -> float:
+    calls = range(_CALLS)
+    if len(args) == 2:
+        a, b = args
+        begin = time.perf_counter_ns()
+        for _ in calls:
+            function(a, b)
+    else:
+        q, k, v, x, w, s = args
+        begin = time.perf_counter_ns()
+        for _ in calls:
+            function(q, k, v, x, w, s)
+    return (time.perf_counter_ns() - begin) / _CALLS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    two, six = small(), large()
+    with tempfile.TemporaryDirectory() as folder:
+        found = data_set(Path(folder), [two, six])
+        routed = {s.definition.name: apply(s.definition.name)(s.function) for s in (two, six)}
+        unknown = apply("unknown")(two.function)
+        off = apply("two")(two.function)
+        rows: dict[str, float] = {}
+        plain = {"plain two": (two.function, two.args), "plain six": (six.function, six.args)}
+        floors = {
+            f"{kind} {s.definition.name}": (make(s), s.args)
+            for s in (two, six)
+            for kind, make in (("floor in Python", floor_in_python), ("floor by torch", floor_in_torch))
+        }
+        with enable_apply(found):
+            for subject in (two, six):
+                for _ in range(3):
+                    routed[subject.definition.name](*subject.args)
+            enabled = {
+                "hit, two inputs, one axis": (routed["two"], two.args),
+                "hit, six inputs, four axes": (routed["six"], six.args),
+                "miss, two inputs, one axis": (routed["two"], two.others),
+                "miss, six inputs, four axes": (routed["six"], six.others),
+                "unknown definition": (unknown, two.args),
+            }
+            rows |= least_ns({**plain, **floors, **enabled}, options.rounds)
+        with enable_apply(found, stats=True):
+            routed["two"](*two.args)
+            rows |= least_ns({"hit, counted": (routed["two"], two.args)}, options.rounds)
+        disable_apply()
+        rows |= least_ns({"disabled": (off, two.args), "plain again": (two.function, two.args)}, options.rounds)
+    sys.exit(report(rows, options.json))
+
+
+def report(rows: Mapping[str, float], target: Path | None) -> int:
+    base = {"two": min(rows["plain two"], rows["plain again"]), "six": rows["plain six"]}
+    added = {name: ns - base["six" if "six" in name else "two"] for name, ns in rows.items()}
+    print(
+        f"torch {torch.__version__}, Python {sys.version.split()[0]}; "
+        f"plain calls {base['two']:.0f} and {base['six']:.0f} ns"
+    )
+    failures = 0
+    print("| call | added, ns | at most | of the Python floor | of torch's floor |\n| --- | --- | --- | --- | --- |")
+    for name, limit in {**LIMITS_NS, "hit, counted": added["hit, two inputs, one axis"] + _COUNTING_NS}.items():
+        size = "six" if "six" in name else "two"
+        ratios = [added[name] / added[f"{kind} {size}"] for kind in ("floor in Python", "floor by torch")]
+        is_hit = name.startswith("hit, ") and "counted" not in name
+        failures += added[name] > limit or (is_hit and ratios[0] > _OF_THE_FLOOR)
+        shown = " | ".join(f"{ratio:.2f}" if is_hit else "" for ratio in ratios)
+        print(f"| {name} | {added[name]:.0f} | {limit:.0f} | {shown} |")
+    for name in ("floor in Python two", "floor in Python six", "floor by torch two", "floor by torch six"):
+        print(f"| {name} | {added[name]:.0f} | | | |")
+    if target is not None:
+        target.write_text(json.dumps({"rows_ns": dict(rows), "added_ns": added}, indent=1))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""What the commands of ``fib-apply`` do. They choose nothing: tables, policies and workshops do."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+import attrs
+from fib_compile import BuilderRegistry
+from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
+
+from .building import Workshop
+from .choosing import Choices, Ranking
+from .config import ApplyConfig
+from .errors import InvalidSetting
+from .explaining import Answer, answer, latency_text, lines_on, plain_ranking, sorted_keys
+from .key import ApplyKey
+from .matching import match
+from .runtime import ApplyRuntime, hardware_at_hand
+from .table import ApplyTable
+
+
+def _opened(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
+    """The table, the settings, and the hardware that is asked about."""
+    config: ApplyConfig = options.config
+    table = ApplyTable.load_or_build(options.dataset, config)
+    if config.baseline is not None:
+        table.solution(config.baseline)
+    asked = getattr(options, "hardware", None)
+    for name in (*config.other_hardware, *(() if asked is None else (asked,))):
+        _check_hardware(table, name)
+    return table, config, hardware_at_hand() if asked is None else (asked,)
+
+
+def _check_hardware(table: ApplyTable, name: str) -> None:
+    if not any(name in table.choices(definition) for definition in table.definitions):
+        known = {hardware for definition in table.definitions for hardware in table.choices(definition)}
+        raise UnknownName("hardware with traces", name, tuple(known))
+
+
+def _sizes(definition: Definition, texts: Iterable[str], option: str = "--axes") -> dict[str, int]:
+    sizes = {}
+    for text in texts:
+        axis, _, size = text.partition("=")
+        if axis not in definition.var_axes or not size.isdecimal():
+            raise InvalidSetting(option, text, f"AXIS=SIZE; {_axes_of(definition)}")
+        sizes[axis] = int(size)
+    return sizes
+
+
+def _axes_of(definition: Definition) -> str:
+    variable = ", ".join(definition.var_axes) or "none"
+    constant = ", ".join(f"{n}={a.value}" for n, a in definition.axes.items() if isinstance(a, AxisConst)) or "none"
+    return f"variable axes of {definition.name!r}: {variable}; constant: {constant}"
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+# -- explain -----------------------------------------------------------------------------------------
+
+
+def explain(options: argparse.Namespace) -> int:
+    """``fib-apply explain``."""
+    table, config, hardware = _opened(options)
+    definition = table.definition(options.definition)
+    for axis in config.nearest.keys() - set(definition.var_axes):
+        raise InvalidSetting("--nearest", axis, f"AXIS=FACTOR; {_axes_of(definition)}")
+    sizes = _sizes(definition, options.axes)
+    views = [_View.of(table, name, definition, sizes, config) for name in hardware]
+    source = _route_source(options.dataset, config, definition) if options.source else None
+    if options.json:
+        plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
+        _print_json({**plain, "hardware": [view.to_plain() for view in views]})
+        return 0
+    print(f"{definition.name} ({definition.op_type})")
+    for view in views:
+        print("", *view.lines(config), sep="\n")
+    if source is not None:
+        print("", source.rstrip(), sep="\n")
+    return 0
+
+
+@attrs.frozen
+class _View:
+    """What serves the keys in question on one hardware."""
+
+    hardware: str
+    choices: Choices | None
+    answers: Sequence[Answer]
+    measured_on: Sequence[str]
+    """All hardware that traces of the definition name."""
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls, table: ApplyTable, hardware: str, definition: Definition, sizes: Mapping[str, int], config: ApplyConfig
+    ) -> _View:
+        choices = table.for_hardware(hardware).choices(definition.name)
+        recorded = [] if choices is None else sorted_keys(choices)
+        keys = [key for key in recorded if sizes.items() <= dict(key.axes).items()]
+        if not keys and sizes and sizes.keys() == set(definition.var_axes):
+            keys = [ApplyKey(sizes)]
+        answers = [answer(choices, key, config) for key in keys]
+        return cls(hardware, choices, answers, tuple(table.choices(definition.name)), sizes)
+
+    def lines(self, config: ApplyConfig) -> Iterator[str]:
+        if self.choices is None:
+            elsewhere = f" (but on {', '.join(self.measured_on)})" if self.measured_on else ""
+            yield f"on {self.hardware}: nothing was measured{elsewhere}, the fallback serves all calls"
+            return
+        is_own = self.choices.hardware == self.hardware
+        yield f"on {self.hardware}{'' if is_own else f', by what was measured on {self.choices.hardware}'}:"
+        if not self.answers:
+            yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to see what a miss gets"
+        yield from lines_on(self.choices, self.answers, config, {}, has_best=not self.sizes)
+
+    def to_plain(self) -> dict[str, Any]:
+        best = None if self.choices is None or self.choices.best is None else plain_ranking(self.choices.best)
+        return {
+            "hardware": self.hardware,
+            "measured_on": None if self.choices is None else self.choices.hardware,
+            "keys": [found.to_plain() for found in self.answers],
+            "best": best,
+        }
+
+
+def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) -> str:
+    """The route of a function that takes the definition's inputs by name."""
+    dispatcher = ApplyRuntime(dataset, config).dispatcher(definition.name)
+    assert dispatcher is not None  # the table has the definition
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in definition.inputs]
+    dispatcher.route("route", match(definition, parameters), lambda *_: None)
+    return dispatcher.sources["route"]
+
+
+# -- table -------------------------------------------------------------------------------------------
+
+
+def table(options: argparse.Namespace) -> int:
+    """``fib-apply table``."""
+    table, _, hardware = _opened(options)
+    rows = [row for name in hardware for row in _rows(table, name)]
+    counts = _counts(table, rows)
+    _print_problems(table)
+    if options.json:
+        _print_json({"keys": [row.to_plain() for row in rows], "counts": counts, "problems": list(table.problems)})
+        return 0
+    headings = ("definition", "key", "solution", "latency", "runner-up", "candidates", "measured on")
+    print(*_aligned([headings, *(row.cells() for row in rows)]), sep="\n")
+    print(
+        f"\n{counts['definitions']} definitions, {counts['measured']} of them measured on {', '.join(hardware)}; "
+        f"{counts['keys']} keys, {counts['chosen']} chosen, {counts['without_choice']} without a choice"
+    )
+    return 0
+
+
+def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
+    chosen = sum(bool(row.ranking.candidates) for row in rows)
+    return {
+        "definitions": len(table.definitions),
+        "measured": len({row.definition for row in rows}),
+        "keys": len(rows),
+        "chosen": chosen,
+        "without_choice": len(rows) - chosen,
+    }
+
+
+def _print_problems(table: ApplyTable) -> None:
+    for problem in table.problems:
+        print(f"fib-apply: {problem}", file=sys.stderr)
+
+
+@attrs.frozen
+class _Row:
+    definition: str
+    key: ApplyKey
+    ranking: Ranking
+    hardware: str
+    measured_on: str
+
+    def cells(self) -> tuple[str, ...]:
+        first, second = (*self.ranking.candidates[:2], None, None)[:2]
+        name = "-" if first is None else first.solution + (" (by plan)" if first.has_setup else "")
+        latency = "-" if first is None else latency_text(first.latency_ms)
+        runner_up = "-" if second is None else second.solution
+        count = str(len(self.ranking.candidates))
+        return self.definition, str(self.key), name, latency, runner_up, count, self.measured_on
+
+    def to_plain(self) -> dict[str, Any]:
+        key = {"definition": self.definition, "axes": dict(self.key.axes), "features": dict(self.key.feats)}
+        where = {"hardware": self.hardware, "measured_on": self.measured_on}
+        return {**key, **where, **plain_ranking(self.ranking)}
+
+
+def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
+    view = table.for_hardware(hardware)
+    for definition in sorted(table.definitions):
+        choices = view.choices(definition)
+        for key in () if choices is None else sorted_keys(choices):
+            assert choices is not None  # or there were no keys
+            yield _Row(definition, key, choices.by_key[key], hardware, choices.hardware)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+# -- warm --------------------------------------------------------------------------------------------
+
+
+def warm(options: argparse.Namespace) -> int:
+    """``fib-apply warm``."""
+    table, _, hardware = _opened(options)
+    chosen = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
+    with _stdout_to_stderr():
+        _make_ready(table, chosen, options.jobs)
+    _print_problems(table)
+    if options.json:
+        _print_json({**_summary(chosen, hardware), "problems": list(table.problems)})
+    else:
+        print(*_summary_lines(chosen, hardware), sep="\n")
+    return 1 if _left_out(chosen) else 0
+
+
+@attrs.define
+class _Warmed:
+    """A chosen solution, and why it cannot be used, should that be so."""
+
+    definition: str
+    solution: str
+    keys: int
+    problem: str | None = None
+
+
+def _winners(
+    table: ApplyTable, hardware: Sequence[str], definitions: Sequence[str] | None
+) -> Iterator[tuple[str, str, int]]:
+    """Each once, with for how many keys it is needed, the most first."""
+    for name in definitions or ():
+        if name not in table.definitions:
+            raise UnknownName("definition", name, table.definitions)
+    keys: dict[tuple[str, str], int] = {}
+    for name in hardware:
+        for definition, solution, count in table.for_hardware(name).winners():
+            if definitions is None or definition in definitions:
+                keys[definition, solution] = keys.get((definition, solution), 0) + count
+    for (definition, solution), count in sorted(keys.items(), key=lambda item: (-item[1], item[0])):
+        yield definition, solution, count
+
+
+def _make_ready(table: ApplyTable, chosen: Sequence[_Warmed], jobs: int | None) -> None:
+    """Build, probe and load; what cannot be is noted."""
+    pairs: list[tuple[Definition, Solution]] = []
+    for one in chosen:
+        try:
+            pairs.append((table.definition(one.definition), table.solution(one.solution)))
+        except (FibError, OSError) as error:  # a file that is gone or changed costs its own solution
+            one.problem = str(error)
+    workshop = Workshop()
+    if jobs is not None:  # the workshop compiles on all cores, and finds in the cache what is compiled already
+        BuilderRegistry.get_instance().build_many(pairs, jobs=jobs)
+    workshop.build_ahead(pairs, _Progress(workshop).show)
+    for one in chosen:
+        one.problem = one.problem or workshop.problem(one.solution)
+        if one.problem is None and workshop.find(one.solution) is None:
+            one.problem = "it was not built"  # there was no thread to do it, or another solution has its name
+
+
+class _Progress:
+    """A line for each solution that is done."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._done = 0
+
+    def show(self, done: int, total: int, name: str) -> None:
+        if done == self._done:  # it was compiled or probed, and is not loaded yet
+            return
+        self._done = done
+        state = "ready" if self._workshop.problem(name) is None else "left out"
+        print(f"[{done}/{total}] {state} {name}", file=sys.stderr, flush=True)
+
+
+def _left_out(chosen: Iterable[_Warmed]) -> list[_Warmed]:
+    return [one for one in chosen if one.problem is not None]
+
+
+def _summary(chosen: Sequence[_Warmed], hardware: Sequence[str]) -> dict[str, Any]:
+    left_out = len(_left_out(chosen))
+    counts = {"ready": len(chosen) - left_out, "left_out": left_out}
+    return {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in chosen], "counts": counts}
+
+
+def _summary_lines(chosen: Sequence[_Warmed], hardware: Sequence[str]) -> Iterator[str]:
+    left_out = _left_out(chosen)
+    yield f"{len(chosen) - len(left_out)} ready, {len(left_out)} left out, of those chosen on {', '.join(hardware)}"
+    for one in left_out:
+        yield f"\n{one.solution} ({one.definition}, {one.keys} keys): {one.problem}"
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Have stdout free of what solutions print when they are loaded, in Python or below it."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,364 @@
+"""ApplyRuntime: a data set put to work, and which runtime is in force.
+
+Runtimes nest: the one started last is in force until it is stopped. Nothing here imports torch
+before a call is routed or a solution built.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from fib_schema import FibError, TraceSet, UnknownName
+
+from . import hook, sites
+from .building import Workshop
+from .config import ENABLE_VARIABLE, ApplyConfigRegistry, OnMiss, Settings, enabled_by_environment, to_registry
+from .errors import NoKernel
+from .key import ApplyKeyFactory
+from .log import logger
+from .stats import DefinitionStats
+from .table import ApplyTable
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+Progress = Callable[[int, int, str], None]
+"""Called with how many solutions are built, of how many, and the name of the last one."""
+
+
+class ApplyRuntime:
+    """Routes calls to what a data set says is fastest here.
+
+    Args:
+        trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
+        apply_config: Settings for all definitions, or by definition.
+        stats: Whether calls are counted.
+        on_progress: Told while solutions are built; by default, the log is.
+
+    Raises:
+        DataSetNotFound: There is no such folder.
+    """
+
+    def __init__(
+        self,
+        trace_set: TraceSet | str | os.PathLike[str] | None = None,
+        apply_config: Settings = None,
+        *,
+        stats: bool = False,
+        on_progress: Progress | None = None,
+    ) -> None:
+        self._config = to_registry(apply_config)
+        self._is_counted = stats
+        self._on_progress = on_progress or _log_progress
+        self._lock = threading.RLock()
+        self._dispatchers: dict[str, Dispatcher | None] = {}
+        self._workshop = Workshop()
+        self._source = trace_set
+        self._table = self._load(trace_set)
+        self._is_prepared = False
+
+    def _load(self, source: TraceSet | str | os.PathLike[str] | None) -> ApplyTable:
+        trace_set = source if isinstance(source, TraceSet) else TraceSet.from_path(source)
+        return ApplyTable.load_or_build(trace_set, self._config)
+
+    # -- being in force ------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Build what is to be built ahead, and put this runtime in force, over others."""
+        if self.is_killed():
+            logger.info("%s keeps routing off", ENABLE_VARIABLE)
+            return self
+        self.prepare()
+        _push(self)
+        return self
+
+    def stop(self) -> None:
+        """Take this runtime out of force: the one that was in force before it is again."""
+        _remove(self)
+
+    def __enter__(self) -> Self:
+        return self if self in _stack else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @staticmethod
+    def is_killed() -> bool:
+        """Whether the environment keeps routing off, whatever a program says."""
+        return enabled_by_environment() is False
+
+    @classmethod
+    def get_instance(cls) -> ApplyRuntime | None:
+        """The runtime in force."""
+        return get_runtime()
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def dispatcher(self, name: str) -> Dispatcher | None:
+        """The dispatcher of a definition, or None if the data set has none of that name."""
+        try:
+            return self._dispatchers[name]
+        except KeyError:
+            return self._make_dispatcher(name)
+
+    def _make_dispatcher(self, name: str) -> Dispatcher | None:
+        from .dispatcher import Dispatcher
+
+        with self._lock:
+            if name in self._dispatchers:
+                return self._dispatchers[name]
+            made = None
+            if name not in self._table.definitions:
+                logger.info("the data set has no definition %r: its calls go to their fallbacks", name)
+            else:
+                definition = self._table.definition(name)
+                made = Dispatcher(
+                    definition,
+                    self._table.choices(name),
+                    self._config.get(name),
+                    builder=ApplyKeyFactory.specialize(definition),
+                    workshop=self._workshop,
+                    solution_of=self._table.solution,
+                    is_counted=self._is_counted,
+                )
+            self._dispatchers = {**self._dispatchers, name: made}
+            return made
+
+    def dispatch(
+        self,
+        def_name: str,
+        args: Sequence[Any] | Mapping[str, Any] = (),
+        kwargs: Mapping[str, Any] | Callable[..., Any] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        *,
+        runtime_kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Serve one call; ``dispatch(name, {...}, fallback)`` is the older form.
+
+        Args:
+            def_name: The definition's name.
+            args: Inputs by position, and outputs behind them or none.
+            kwargs: Inputs and outputs by name.
+            fallback: What serves the call if no solution does; takes the same arguments.
+            runtime_kwargs: The same as `kwargs`.
+
+        Raises:
+            NoKernel: No solution serves it, and there is no fallback.
+        """
+        if callable(kwargs):
+            kwargs, fallback = None, kwargs
+        positional = () if isinstance(args, Mapping) else tuple(args)
+        named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
+        dispatcher = self.dispatcher(def_name)
+
+        def serve_otherwise() -> Any:
+            if fallback is None:
+                raise NoKernel(def_name, "no such definition" if dispatcher is None else "nothing chosen or ready")
+            return fallback(*positional, **named)
+
+        if dispatcher is None:
+            return serve_otherwise()
+        try:
+            merged = dispatcher.definition.merge_kwargs_to_args(positional, named)
+        except TypeError:
+            if fallback is None:
+                raise
+            return serve_otherwise()
+        return dispatcher.serve(merged, serve_otherwise)
+
+    def __call__(
+        self,
+        def_name_or_resolver: sites.Name,
+        runtime_kwargs: Mapping[str, Any] | None = None,
+        fallback: Callable[..., Any] | None = None,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Serve one call, like `apply` does with the runtime in force."""
+        named = {**(kwargs or {}), **(runtime_kwargs or {})}
+        name = def_name_or_resolver
+        if not isinstance(name, str):
+            name = name(*args, **named)
+        return self.dispatch(name, args, named, fallback)
+
+    # -- building ------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Build what settings say is to be built ahead; once."""
+        with self._lock:
+            if not self._is_prepared:
+                self._is_prepared = True
+                self._build_ahead(self._table)
+
+    def _build_ahead(self, table: ApplyTable) -> None:
+        pairs = []
+        for name, solution in self._wanted(table):
+            try:
+                pairs.append((table.definition(name), table.solution(solution)))
+            except FibError as error:
+                logger.warning("%s", error)
+        if pairs:
+            self._workshop.build_ahead(pairs, self._on_progress)
+
+    def _wanted(self, table: ApplyTable) -> list[tuple[str, str]]:
+        """What is to be built ahead: of each definition the share that settings say, those first that win most keys."""
+        winners: dict[str, list[str]] = {}
+        for definition, solution, _ in table.winners(hardware_at_hand()):
+            winners.setdefault(definition, []).append(solution)
+        counts = {name: math.ceil(self._config.get(name).aot_ratio * len(found)) for name, found in winners.items()}
+        wanted = [(name, solution) for name, found in winners.items() for solution in found[: counts[name]]]
+        return list(dict.fromkeys([*wanted, *self._wanted_for_misses(table)]))
+
+    def _wanted_for_misses(self, table: ApplyTable) -> Iterator[tuple[str, str]]:
+        """Solutions that serve what is not recorded: they may be first at no key."""
+        for name in table.definitions:
+            config = self._config.get(name)
+            if config.on_miss_policy is not OnMiss.USE_DEF_BEST or config.aot_ratio == 0:
+                continue
+            for hardware in hardware_at_hand():
+                choices = table.for_hardware(hardware).choices(name)
+                if choices is not None and choices.best is not None and choices.best.plain is not None:
+                    yield name, choices.best.plain.solution
+
+    def reload(self) -> None:
+        """Take a changed data set in: calls see all of the old one, or all of the new one."""
+        self.rebuild()
+
+    def rebuild(self, traceset: TraceSet | str | os.PathLike[str] | None = None, config: Settings = None) -> None:
+        """Take another data set or other settings in."""
+        with self._lock:
+            if config is not None:
+                self._config = to_registry(config)
+            if traceset is not None:
+                self._source = traceset
+            source = self._source
+            if isinstance(source, TraceSet) and source.root is not None:
+                source = source.root
+            table = self._load(source)
+            self._build_ahead(table)
+            self._table, self._dispatchers = table, {}
+        if get_runtime() is self:
+            sites.point_all(self)
+
+    def wait_until_built(self, timeout_seconds: float) -> bool:
+        """Wait for builds and first runs in the background; returns whether none is left."""
+        return self._workshop.wait(timeout_seconds)
+
+    # -- seeing --------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> ApplyConfigRegistry:
+        """The settings."""
+        return self._config
+
+    @property
+    def table(self) -> ApplyTable:
+        """What was chosen."""
+        return self._table
+
+    def stats(self) -> dict[str, DefinitionStats]:
+        """What became of calls so far, by definition; nothing if they are not counted."""
+        found = {name: dispatcher for name, dispatcher in self._dispatchers.items() if dispatcher is not None}
+        return {name: dispatcher.stats() for name, dispatcher in found.items()} if self._is_counted else {}
+
+    def left_out(self) -> dict[str, str]:
+        """Solutions that are not called, and why."""
+        quarantined = [d.quarantined for d in self._dispatchers.values() if d is not None]
+        return {**self._workshop.left_out(), **{name: why for found in quarantined for name, why in found.items()}}
+
+    def explain(self, name: str) -> str:
+        """What serves a definition's calls, why, and the code that they go through.
+
+        Raises:
+            UnknownName: The data set has no such definition (a KeyError).
+        """
+        from .explaining import explain
+
+        dispatcher = self.dispatcher(name)
+        if dispatcher is None:
+            raise UnknownName("definition", name, self._table.definitions)
+        return explain(dispatcher, self.left_out())
+
+
+def hardware_at_hand() -> tuple[str, ...]:
+    """What devices of this machine call themselves; the CPU where there is no other."""
+    from fib_compile.device import hardware_from_device, list_cuda_devices
+
+    return tuple(dict.fromkeys(hardware_from_device(device) for device in list_cuda_devices())) or ("cpu",)
+
+
+def _log_progress(done: int, total: int, name: str) -> None:
+    logger.info("built %d of %d: %s", done, total, name)
+
+
+# -- which one is in force ---------------------------------------------------------------------------
+
+_lock = threading.RLock()
+_stack: tuple[ApplyRuntime, ...] = ()
+_has_asked_environment = False
+
+
+def get_runtime() -> ApplyRuntime | None:
+    """The runtime in force; the environment may start one (`ENABLE_VARIABLE`) when this is first asked."""
+    if not _has_asked_environment:
+        _ask_environment()
+    return _stack[-1] if _stack else None
+
+
+def set_runtime(runtime: ApplyRuntime | None) -> None:
+    """Put a runtime in the place of the one in force; None takes that away."""
+    global _stack  # noqa: PLW0603 there is one stack in a process
+    with _lock:
+        _stack = (*_stack[:-1], *(() if runtime is None else (runtime,)))
+        _point()
+
+
+def stop_all() -> None:
+    """Take all runtimes out of force."""
+    global _stack  # noqa: PLW0603 likewise
+    with _lock:
+        _stack = ()
+        _point()
+
+
+def _push(runtime: ApplyRuntime) -> None:
+    global _stack  # noqa: PLW0603 likewise
+    with _lock:
+        _stack = (*(other for other in _stack if other is not runtime), runtime)
+        _point()
+
+
+def _remove(runtime: ApplyRuntime) -> None:
+    global _stack  # noqa: PLW0603 likewise
+    with _lock:
+        if runtime in _stack:
+            _stack = tuple(other for other in _stack if other is not runtime)
+            _point()
+
+
+def _point() -> None:
+    sites.point_all(_stack[-1] if _stack else None)
+
+
+def _ask_environment() -> None:
+    global _has_asked_environment  # noqa: PLW0603 asked once in a process
+    with _lock:
+        if _has_asked_environment:
+            return
+        _has_asked_environment = True
+        try:
+            if enabled_by_environment():
+                ApplyRuntime().start()
+        except FibError as error:  # the engine runs without us
+            logger.error("%s asks for routing, which cannot be: %s", ENABLE_VARIABLE, error)
+
+
+hook.on_change(_point)

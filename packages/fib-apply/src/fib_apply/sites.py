@@ -1,0 +1,205 @@
+"""Sites: functions whose calls are routed, and what their calls go to at the moment.
+
+A site's wrapper calls whatever stands in one global of its own: the user's function, a route of the
+runtime in force, or either behind those who listen. Whenever a runtime starts or stops, or somebody
+else listens, all sites are pointed anew; a call that is under way finishes where it began.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from fib_schema import FibError
+
+from .codegen import compiled, wrapper_source
+from .compiling import StandIn, make_stand_in
+from .errors import CannotRoute
+from .hook import is_listened, notes_for
+from .log import logger
+from .matching import match, parameters_of
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+Function: TypeAlias = Callable[..., Any]
+Name: TypeAlias = "str | Callable[..., str]"
+"""A definition's name, or what makes one of a call's arguments."""
+
+_ROUTE = "_fib_route"
+
+
+class Runtime(Protocol):
+    """What a site needs of a runtime."""
+
+    def dispatcher(self, name: str) -> Dispatcher | None:
+        """The dispatcher of a definition, or None if there is no such definition."""
+        ...
+
+
+class Site:
+    """A function whose calls are routed.
+
+    Args:
+        name: The definition that its calls are of, or what tells for each call.
+        function: The user's function, which is the fallback.
+    """
+
+    def __init__(self, name: Name, function: Function) -> None:
+        self._definition = name
+        self._function = function
+        self._parameters = parameters_of(function)
+        self._label = _identifier(getattr(function, "__name__", "call"))
+        self._scope: dict[str, Any] = {_ROUTE: function}
+        wrapper = compiled(self._wrapper_source(), self._label, self._scope)
+        # without its attributes: they may tell torch.compile not to look at it
+        self.wrapper: Function = functools.update_wrapper(wrapper, function, updated=())
+        vars(wrapper)["__fib_site__"] = self  # the two live as long as each other
+
+    def _wrapper_source(self) -> str:
+        if self._parameters is None:
+            return f"def {self._label}(*args, **kwargs):\n    return {_ROUTE}(*args, **kwargs)\n"
+        for index, parameter in enumerate(self._parameters):
+            self._scope[f"_fib_default{index}"] = parameter.default
+        return wrapper_source(self._label, self._parameters)
+
+    def point(self, runtime: Runtime | None) -> None:
+        """Have calls go through a runtime, or straight to the function."""
+        name = self._definition
+        if runtime is None and not is_listened():
+            target = self._function
+        elif isinstance(name, str):
+            target = self._target(name, runtime)
+        else:
+            target = self._resolving(name, runtime)
+        self._scope[_ROUTE] = target
+
+    def _resolving(self, name_of: Callable[..., str], runtime: Runtime | None) -> Function:
+        targets: dict[str, Function] = {}
+
+        def resolving(*args: Any, **kwargs: Any) -> Any:
+            name = name_of(*args, **kwargs)
+            target = targets.get(name)
+            if target is None:
+                target = targets[name] = self._target(name, runtime)
+            return target(*args, **kwargs)
+
+        StandIn(self._function, None, "its definition is known at the call").attach(resolving)
+        return resolving
+
+    def _target(self, name: str, runtime: Runtime | None) -> Function:
+        """What calls of a definition go to: a route or the function, behind those who listen."""
+        dispatcher = _dispatcher(name, runtime)
+        if dispatcher is None:
+            return self._behind_listeners(name, self._function)
+        route, stand_in = self._route(dispatcher)
+        target = self._behind_listeners(name, route)
+        if target is not self._function:
+            stand_in.attach(target)
+        return target
+
+    def _behind_listeners(self, name: str, target: Function) -> Function:
+        if self._parameters is None:
+            return listened_in_general(name, target)
+        return _listened(name, tuple(p.name for p in self._parameters), target)
+
+    def _route(self, dispatcher: Dispatcher) -> tuple[Function, StandIn]:
+        definition = dispatcher.definition
+        if self._parameters is None:
+            reason = "its function takes anything"
+            return general_route(dispatcher, self._function), StandIn(self._function, None, reason)
+        try:
+            form = match(definition, self._parameters)
+        except CannotRoute as error:
+            logger.warning("%s; the function itself serves them all", error)
+            return self._function, StandIn(self._function, None, str(error))
+        stand_in = make_stand_in(self.wrapper, definition, function=self._function, arguments=form.by_name(definition))
+        return dispatcher.route(self._label, form, self._function), stand_in
+
+
+def _dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
+    """The dispatcher of a definition; a damaged one has none, for the engine must go on."""
+    try:
+        return None if runtime is None else runtime.dispatcher(name)
+    except FibError as error:
+        logger.warning("calls of %r go to their functions: %s", name, error)
+        return None
+
+
+def general_route(dispatcher: Dispatcher, function: Function) -> Function:
+    """Routes calls of a function that takes anything, as the definition orders it."""
+    definition = dispatcher.definition
+
+    def route(*args: Any, **kwargs: Any) -> Any:
+        try:
+            merged = definition.merge_kwargs_to_args(args, kwargs)
+        except TypeError:
+            return function(*args, **kwargs)
+        return dispatcher.serve(merged, lambda: function(*args, **kwargs))
+
+    return route
+
+
+def listened_in_general(name: str, target: Function) -> Function:
+    """A target behind those who listen; arguments by position are called ``arg0`` and so on."""
+    if not is_listened():
+        return target
+
+    def listened(*args: Any, **kwargs: Any) -> Any:
+        note_general(name, args, kwargs)
+        return target(*args, **kwargs)
+
+    return listened
+
+
+def note_general(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Tell those who listen of a call whose parameters are not known."""
+    names = (*(f"arg{index}" for index in range(len(args))), *kwargs)
+    for note in notes_for(name, names):
+        note(*args, *kwargs.values())
+
+
+def _listened(name: str, names: tuple[str, ...], target: Function) -> Function:
+    notes = notes_for(name, names)
+    if not notes:
+        return target
+    if len(notes) == 1:
+        (note,) = notes
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            note(*args, *kwargs.values())
+            return target(*args, **kwargs)
+
+        return noted
+
+    def noted_by_all(*args: Any, **kwargs: Any) -> Any:
+        for note in notes:
+            note(*args, *kwargs.values())
+        return target(*args, **kwargs)
+
+    return noted_by_all
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() and not name.startswith("_fib_") else "call"
+
+
+_lock = threading.RLock()
+_sites: weakref.WeakSet[Site] = weakref.WeakSet()
+
+
+def add_site(site: Site, runtime: Runtime | None) -> None:
+    """Have a site pointed whenever something changes, for as long as its wrapper lives."""
+    with _lock:
+        _sites.add(site)
+        site.point(runtime)
+
+
+def point_all(runtime: Runtime | None) -> None:
+    """Point all sites."""
+    with _lock:
+        for site in list(_sites):
+            site.point(runtime)

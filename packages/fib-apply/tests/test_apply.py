@@ -1,0 +1,670 @@
+"""Calls reach the solution that was verified for them, and the fallback serves all others."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import (
+    ApplyConfig,
+    ApplyConfigRegistry,
+    ApplyRuntime,
+    InvalidSetting,
+    NoKernel,
+    apply,
+    disable_apply,
+    enable_apply,
+    get_apply_hook,
+    get_runtime,
+    set_apply_hook,
+    set_runtime,
+)
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    DataSetNotFound,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+
+N, K = 8, 16
+SOLUTION, FALLBACK = 1.0, 0.0
+"""What the results of each are full of."""
+
+
+def definition(name: str = "gemm", **changes: Any) -> Definition:
+    fields: dict[str, Any] = {
+        "axes": {"M": AxisVar(), "N": AxisConst(N), "K": AxisConst(K)},
+        "inputs": {"A": TensorSpec(("M", "K"), "float32"), "B": TensorSpec(("N", "K"), "float32")},
+        "outputs": {"C": TensorSpec(("M", "N"), "float32")},
+        "reference": "def run(A, B):\n    return A @ B.T\n",
+    }
+    return Definition(name, "gemm", **{**fields, **changes})
+
+
+RETURNING = "import torch\ndef run(A, B):\n    return torch.ones(A.shape[0], B.shape[0])\n"
+PASSING = "def run(A, B, C):\n    C.fill_(1)\n"
+
+
+def solution(name: str, source: str = RETURNING, of: str = "gemm", *, passing: bool = False) -> Solution:
+    spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=passing)
+    return Solution(name, of, "tester", spec, (SourceFile("main.py", source),))
+
+
+def trace(name: str, latency_ms: float = 0.1, *, of: str = "gemm", hardware: str = "cpu", **axes: int) -> Trace:
+    sizes = axes or {"M": 4}
+    workload = Workload(sizes, {"A": RandomInput(), "B": RandomInput()}, f"w-{'-'.join(map(str, sizes.values()))}")
+    evaluation = Evaluation(
+        EvaluationStatus.PASSED,
+        Environment(hardware),
+        "2026-01-01T00:00:00Z",
+        correctness=Correctness(0.5, 1e-4),
+        performance=Performance(latency_ms, 1.0, 1.0 / latency_ms),
+    )
+    return Trace(of, workload, name, evaluation)
+
+
+def data_set(*traces: Trace, solutions: tuple[Solution, ...] = (), d: Definition | None = None) -> TraceSet:
+    d = d or definition()
+    solutions = solutions or (solution("ones"),)
+    return TraceSet(None, {d.name: d}, {d.name: solutions}, {}, {d.name: traces or (trace("ones"),)})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_force() -> Iterator[None]:
+    yield
+    disable_apply()
+    set_apply_hook(None)
+
+
+@pytest.fixture
+def gemm() -> Callable[..., Any]:
+    @apply("gemm")
+    def gemm(A: Any, B: Any) -> Any:
+        return torch.zeros(A.shape[0], B.shape[0])
+
+    return gemm
+
+
+A, B = torch.randn(4, K), torch.randn(N, K)
+
+
+def served_by(result: Any) -> str:
+    return {SOLUTION: "solution", FALLBACK: "fallback"}[float(result.flatten()[0])]
+
+
+class TestCallsOfAFunction:
+    def test_go_to_the_function_while_nothing_is_enabled(self, gemm: Any) -> None:
+        assert served_by(gemm(A, B)) == "fallback"
+
+    def test_go_to_the_solution_from_the_first_one_on(self, gemm: Any) -> None:
+        with enable_apply(data_set()):
+            assert [served_by(gemm(A, B)) for _ in range(3)] == ["solution"] * 3
+        assert served_by(gemm(A, B)) == "fallback"
+
+    def test_may_be_by_keyword(self, gemm: Any) -> None:
+        with enable_apply(data_set()):
+            assert [served_by(gemm(A, B=B)), served_by(gemm(B=B, A=A))] == ["solution"] * 2
+
+    def test_of_sizes_that_are_not_recorded_go_to_the_function(self, gemm: Any) -> None:
+        with enable_apply(data_set()):
+            assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["fallback"] * 2
+
+    def test_are_matched_by_position_where_names_differ(self) -> None:
+        @apply("gemm")
+        def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set()):
+            assert served_by(linear(A, B)) == "solution"
+            assert served_by(linear(A, B, None)) == "solution"
+            assert served_by(linear(A, B, torch.ones(N))) == "fallback"
+
+    def test_of_a_method(self) -> None:
+        class Layer:
+            @apply("gemm")
+            def forward(self, A: Any, B: Any) -> Any:
+                return torch.zeros(4, N)
+
+        with enable_apply(data_set()):
+            assert served_by(Layer().forward(A, B)) == "solution"
+
+    def test_of_a_function_that_takes_anything(self) -> None:
+        @apply("gemm")
+        def anything(*args: Any, **kwargs: Any) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set()):
+            assert [served_by(anything(A, B)), served_by(anything(A, B=B)), served_by(anything(A))] == [
+                "solution", "solution", "fallback",
+            ]  # fmt: skip
+
+    def test_with_parameters_that_do_not_fit_stay_with_the_function_and_say_so(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @apply("gemm")
+        def scaled(A: Any, B: Any, scale: float) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set()):
+            assert served_by(scaled(A, B, 1.0)) == "fallback"
+        assert "parameter 'scale' is none of (A, B)" in caplog.text
+
+    def test_keep_the_function_s_name_and_signature(self, gemm: Any) -> None:
+        import inspect
+
+        assert (gemm.__name__, list(inspect.signature(gemm).parameters)) == ("gemm", ["A", "B"])
+
+    def test_that_fit_nothing_raise_what_the_function_raises(self, gemm: Any) -> None:
+        with enable_apply(data_set()), pytest.raises(AttributeError):
+            gemm(None, None)
+
+    def test_do_not_keep_a_function_alive(self) -> None:
+        @apply("gemm")
+        def short_lived(A: Any, B: Any) -> Any:
+            return None
+
+        watch = weakref.ref(short_lived)
+        del short_lived
+        gc.collect()
+        assert watch() is None
+
+
+class TestOutputsAsArguments:
+    @pytest.mark.parametrize("is_passing", [True, False], ids=["solution writes", "solution returns"])
+    def test_are_written(self, is_passing: bool) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any, C: Any) -> None:
+            C.fill_(0)
+
+        C = torch.full((4, N), 7.0)
+        with enable_apply(
+            data_set(solutions=(solution("ones", PASSING if is_passing else RETURNING, passing=is_passing),))
+        ):
+            for _ in range(2):
+                assert gemm(A, B, C.fill_(7.0)) is None
+                assert served_by(C) == "solution"
+
+    def test_are_returned_where_the_call_has_none(self) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any, C: Any = None) -> Any:
+            return torch.zeros(4, N) if C is None else C.fill_(0)
+
+        with enable_apply(data_set(solutions=(solution("ones", PASSING, passing=True),))):
+            assert [served_by(gemm(A, B)) for _ in range(2)] == ["solution"] * 2
+            C = torch.zeros(4, N)
+            gemm(A, B, C)
+            assert served_by(C) == "solution"
+
+    def test_that_overlap_an_input_are_left_to_the_function(self) -> None:
+        d = definition(
+            axes={"M": AxisVar(), "N": AxisConst(N)},
+            inputs={"A": TensorSpec(("M", "N"), "float32")},
+            outputs={"C": TensorSpec(("M", "N"), "float32")},
+            reference="def run(A):\n    return A\n",
+        )
+
+        @apply("gemm")
+        def double(A: Any, C: Any) -> Any:
+            C.fill_(0)
+
+        found = solution("ones", "def run(A, C):\n    C.fill_(1)\n", passing=True)
+        memory = torch.zeros(5, N)
+        with enable_apply(data_set(solutions=(found,), d=d)):
+            for _ in range(2):
+                double(memory[:4], memory[1:])
+                assert served_by(memory[1:]) == "fallback"
+            apart = torch.zeros(4, N)
+            double(memory[:4], apart)
+            assert served_by(apart) == "solution"
+
+
+class TestOneCall:
+    def test_by_position_and_by_name(self) -> None:
+        def fallback(A: Any, B: Any) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set()) as call:
+            results = [
+                apply("gemm", args=(A, B), fallback=fallback),
+                apply("gemm", args=(A,), kwargs={"B": B}, fallback=fallback),
+                apply("gemm", runtime_kwargs={"A": A, "B": B}, fallback=fallback),
+                apply("gemm", {"B": B, "A": A}, fallback),
+                call("gemm", runtime_kwargs={"A": A, "B": B}, fallback=fallback),
+                call.dispatch("gemm", {"A": A, "B": B}, fallback),
+                call.dispatch("gemm", (A, B), {}, fallback),
+                apply(lambda A, B: "gemm", args=(A, B)),
+            ]
+        assert [served_by(result) for result in results] == ["solution"] * len(results)
+
+    def test_writes_outputs_that_are_among_its_arguments(self) -> None:
+        C = torch.zeros(4, N)
+        with enable_apply(data_set()):
+            assert apply("gemm", kwargs={"A": A, "B": B, "C": C}) is None
+        assert served_by(C) == "solution"
+
+    def test_falls_back_with_the_same_arguments(self) -> None:
+        def fallback(*args: Any, **kwargs: Any) -> Any:
+            return args, kwargs
+
+        with enable_apply(data_set()):
+            args, kwargs = apply("gemm", args=(A[:3],), kwargs={"B": B}, fallback=fallback)
+            assert (len(args), kwargs) == (1, {"B": B})
+            assert apply("other", args=(1,), kwargs={"x": 2}, fallback=fallback) == ((1,), {"x": 2})
+        assert apply("gemm", args=(1,), fallback=fallback) == ((1,), {})
+
+    def test_without_fallback_says_why_nothing_serves_it(self) -> None:
+        with pytest.raises(NoKernel, match="routing is not enabled"):
+            apply("gemm", args=(A, B))
+        with enable_apply(data_set()):
+            with pytest.raises(NoKernel, match="no such definition"):
+                apply("other", args=(A, B))
+            with pytest.raises(NoKernel, match="nothing chosen"):
+                apply("gemm", args=(A[:3], B))
+            with pytest.raises(TypeError, match="misses argument 'B'"):
+                apply("gemm", args=(A,))
+
+    def test_is_not_a_fallback_alone(self) -> None:
+        with pytest.raises(TypeError, match="no call"):
+            apply("gemm", fallback=print)
+
+
+class TestNamesByCall:
+    def test_are_resolved_once_in_each_call(self) -> None:
+        asked = []
+
+        def name_of(A: Any, B: Any) -> str:
+            asked.append(A.shape[0])
+            return "gemm" if B.shape[0] == N else "other"
+
+        @apply(name_of)
+        def gemm(A: Any, B: Any) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set()):
+            assert [served_by(gemm(A, B)), served_by(gemm(A, B)), served_by(gemm(A, B[:2]))] == [
+                "solution", "solution", "fallback",
+            ]  # fmt: skip
+        assert len(asked) == 3
+        gemm(A, B)
+        assert len(asked) == 3  # nobody wants to know
+
+
+class TestRuntimes:
+    def test_nest_and_restore(self, gemm: Any) -> None:
+        twos = solution("ones", RETURNING.replace("ones(", "zeros("))
+        with enable_apply(data_set()) as outer:
+            with enable_apply(data_set(solutions=(twos,))) as inner:
+                assert get_runtime() is inner
+                assert served_by(gemm(A, B)) == "fallback"
+            assert get_runtime() is outer
+            assert served_by(gemm(A, B)) == "solution"
+        assert get_runtime() is None
+
+    def test_stay_until_they_are_disabled(self, gemm: Any) -> None:
+        enable_apply(data_set())
+        assert served_by(gemm(A, B)) == "solution"
+        disable_apply()
+        assert served_by(gemm(A, B)) == "fallback"
+
+    def test_can_be_set(self, gemm: Any) -> None:
+        runtime = ApplyRuntime(data_set(), ApplyConfig())
+        set_runtime(runtime)
+        assert get_runtime() is runtime
+        assert served_by(gemm(A, B)) in ("solution", "fallback")
+        set_runtime(None)
+        assert get_runtime() is None
+
+    def test_stopped_out_of_order_leave_the_others(self) -> None:
+        first, second = enable_apply(data_set()), enable_apply(data_set())
+        first.stop()
+        assert get_runtime() is second
+        second.stop()
+        assert get_runtime() is None
+
+    def test_need_a_data_set(self, tmp_path: Any) -> None:
+        with pytest.raises(DataSetNotFound):
+            enable_apply(tmp_path / "nowhere")
+
+    def test_take_a_changed_data_set_in(self, gemm: Any, tmp_path: Any) -> None:
+        found = TraceSet.from_path(tmp_path)
+        found.add_definitions([definition()])
+        found.add_solutions([solution("ones")])
+        with enable_apply(tmp_path) as runtime:
+            assert served_by(gemm(A, B)) == "fallback"
+            found.add_traces([trace("ones")])
+            assert served_by(gemm(A, B)) == "fallback"
+            runtime.reload()
+            assert served_by(gemm(A, B)) == "solution"
+
+    def test_are_kept_off_by_the_environment(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
+        with enable_apply(data_set()):
+            assert served_by(gemm(A, B)) == "fallback"
+
+    def test_do_not_understand_every_word_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "maybe")
+        with pytest.raises(InvalidSetting, match="got 'maybe', expected one of 1"):
+            enable_apply(data_set())
+
+
+class TestGuards:
+    CALLS: Mapping[str, Callable[[], tuple[Any, Any]]] = {
+        "rank": lambda: (A.unsqueeze(0), B),
+        "a constant size": lambda: (torch.randn(4, 2 * K), torch.randn(N, 2 * K)),
+        "a shared size": lambda: (torch.randn(4, K), torch.randn(N, K + 1)),
+        "dtype": lambda: (A.double(), B.double()),
+        "dtype of one": lambda: (A, B.half()),
+        "device": lambda: (A.to("meta"), B.to("meta")),
+        "device of one": lambda: (A, B.to("meta")),
+        "order of memory": lambda: (torch.randn(K, 4).T, B),
+        "gaps": lambda: (torch.randn(4, 2 * K)[:, :K], B),
+        "no memory at all": lambda: (torch.zeros(1, 1).expand(4, K), B),
+        "gradient": lambda: (A.clone().requires_grad_(), B),
+        "subclass": lambda: (A.as_subclass(_Subclass), B),
+        "sparse": lambda: (A.to_sparse(), B),
+        "a number": lambda: (A, 3.0),
+        "a list": lambda: (A.tolist(), B),
+        "nothing": lambda: (A, None),
+    }
+
+    @pytest.mark.parametrize("kind", CALLS)
+    @pytest.mark.parametrize("is_seen", [False, True], ids=["before", "after"])
+    def test_keep_calls_that_differ_from_solutions(self, kind: str, is_seen: bool) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any) -> Any:
+            return "fallback"
+
+        with enable_apply(data_set()):
+            if is_seen:
+                gemm(A, B)
+            assert [gemm(*self.CALLS[kind]()) for _ in range(3)] == ["fallback"] * 3
+            assert served_by(gemm(A, B)) == "solution"
+            assert gemm(*self.CALLS[kind]()) == "fallback"
+
+    def test_let_parameters_and_calls_without_gradients_pass(self, gemm: Any) -> None:
+        weight = torch.nn.Parameter(B.clone())
+        with enable_apply(data_set()):
+            assert served_by(gemm(A, weight)) == "fallback"
+            with torch.no_grad():
+                assert [served_by(gemm(A, weight)) for _ in range(3)] == ["solution"] * 3
+            assert served_by(gemm(A, weight)) == "fallback"
+            with torch.inference_mode():
+                assert [served_by(gemm(torch.randn(4, K), weight)) for _ in range(3)] == ["solution"] * 3
+            fixed = torch.nn.Parameter(B.clone(), requires_grad=False)
+            assert [served_by(gemm(A, fixed)) for _ in range(3)] == ["solution"] * 3
+            assert served_by(gemm(A, B)) == "solution"
+
+    def test_keep_transforms_and_autocast_from_solutions(self) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any) -> Any:
+            return A @ B.T * 0
+
+        with enable_apply(data_set()):
+            gemm(A, B)
+            stacked = torch.vmap(gemm, in_dims=(0, None))(torch.randn(3, 4, K), B)
+            assert served_by(stacked) == "fallback"
+            with torch.autocast("cpu"):
+                assert served_by(gemm(A, B)) == "fallback"
+            assert served_by(gemm(A, B)) == "solution"
+
+    @pytest.mark.parametrize("value", [2.0, 3])
+    def test_look_at_scalars(self, value: Any) -> None:
+        d = definition(
+            inputs={**definition().inputs, "s": TensorSpec(None, "float32")}, reference="def run(A,B,s): 0\n"
+        )
+        found = solution("ones", RETURNING.replace("(A, B)", "(A, B, s)"))
+
+        @apply("gemm")
+        def gemm(A: Any, B: Any, s: float) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set(solutions=(found,), d=d)):
+            expected = "solution" if isinstance(value, float) else "fallback"
+            assert [served_by(gemm(A, B, value)) for _ in range(3)] == [expected] * 3
+
+    def test_tell_absent_inputs_from_given_ones(self) -> None:
+        spec = TensorSpec(("N",), "float32", optional=True)
+        d = definition(inputs={**definition().inputs, "bias": spec}, reference="def run(A,B,bias=None): 0\n")
+        source = (
+            "import torch\ndef run(A, B, bias=None):\n    return torch.ones(4, 8) + (0 if bias is None else bias)\n"
+        )
+
+        @apply("gemm")
+        def gemm(A: Any, B: Any, bias: Any = None) -> Any:
+            return torch.zeros(4, N)
+
+        with enable_apply(data_set(solutions=(solution("ones", source),), d=d)):
+            for bias in (None, torch.ones(N), None, torch.ones(N)):
+                assert float(gemm(A, B, bias)[0, 0]) == (1.0 if bias is None else 2.0)
+            assert served_by(gemm(A, B, torch.ones(N + 1))) == "fallback"
+
+
+class _Subclass(torch.Tensor):
+    pass
+
+
+class TestHook:
+    def test_is_told_of_calls_whether_a_runtime_is_in_force_or_not(self, gemm: Any) -> None:
+        told: list[Any] = []
+        set_apply_hook(lambda name, arguments: told.append((name, list(arguments))))
+        gemm(A, B=B)
+        with enable_apply(data_set()):
+            assert served_by(gemm(A, B)) == "solution"
+            assert served_by(gemm(A, B)) == "solution"
+            apply("gemm", kwargs={"A": A, "B": B})
+        apply("other", args=(A,), fallback=lambda A: None)
+        expected = [("gemm", ["A", "B"])] * 4 + [("other", ["arg0"])]
+        assert told == expected
+        assert get_apply_hook() is not None
+        set_apply_hook(None)
+        gemm(A, B)
+        assert told == expected
+
+
+class TestErrors:
+    BAD = "def run(A, B):\n    raise ValueError('broken')\n"
+
+    def test_are_raised_by_default(self, gemm: Any) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", self.BAD),))), pytest.raises(ValueError, match="broken"):
+            gemm(A, B)
+
+    def test_are_served_by_the_fallback_on_request_and_once_only(
+        self, gemm: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        config = ApplyConfig(on_error="fallback")
+        with enable_apply(data_set(solutions=(solution("ones", self.BAD),)), config, stats=True) as runtime:
+            assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
+            assert runtime.stats()["gemm"].errors == {"ones": 1}
+            assert runtime.left_out() == {"ones": "it raised ValueError: broken"}
+        assert "'ones' is not called any more: it raised ValueError: broken" in caplog.text
+
+    def test_of_one_solution_make_room_for_the_next(self, gemm: Any) -> None:
+        found = data_set(trace("bad", 0.1), trace("ones", 0.5), solutions=(solution("ones"), solution("bad", self.BAD)))
+        with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
+            assert served_by(gemm(A, B)) == "fallback"
+            assert runtime.wait_until_built(60)
+            assert runtime.wait_until_built(60)
+            results = [served_by(gemm(A, B)) for _ in range(3)]
+            runtime.wait_until_built(60)
+            assert results[-1] == "solution" or served_by(gemm(A, B)) == "solution"
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            "def run(A, B:\n",
+            "raise ImportError('no')\n",
+            "import sys\nsys.exit(1)\n",
+            "import os\nos._exit(3)\n",
+            "x = 1\n",
+        ],
+        ids=["syntax", "import", "sys.exit", "os._exit", "no entry"],
+    )
+    def test_while_a_solution_is_built_leave_it_out(
+        self, gemm: Any, source: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", source),))) as runtime:
+            assert [served_by(gemm(A, B)) for _ in range(2)] == ["fallback"] * 2
+            assert list(runtime.left_out()) == ["ones"]
+        assert "ones" in caplog.text
+
+
+class TestStats:
+    def test_count_calls_by_what_became_of_them(self, gemm: Any) -> None:
+        with enable_apply(data_set(), stats=True) as runtime:
+            for _ in range(5):
+                gemm(A, B)
+            for _ in range(3):
+                gemm(A[:3], B)
+            for _ in range(2):
+                gemm(A.double(), B.double())
+            found = runtime.stats()["gemm"]
+        assert (found.calls, found.hits, found.fallbacks) == (10, {"M=4": 5}, 5)
+        assert found.misses == {"not recorded": 3, "tensor": 2}
+
+    def test_are_exact_across_threads(self, gemm: Any) -> None:
+        with enable_apply(data_set(), stats=True) as runtime:
+            gemm(A, B)
+            threads = [threading.Thread(target=lambda: [gemm(A, B) for _ in range(2_000)]) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert runtime.stats()["gemm"].hits == {"M=4": 8_001}
+
+    def test_are_empty_unless_they_are_asked_for(self, gemm: Any) -> None:
+        with enable_apply(data_set()) as runtime:
+            gemm(A, B)
+            assert runtime.stats() == {}
+
+
+class TestPolicies:
+    def test_use_def_best_serves_what_is_not_recorded(self, gemm: Any) -> None:
+        with enable_apply(data_set(), ApplyConfig(on_miss_policy="use_def_best")):
+            assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["solution"] * 2
+
+    def test_nearest_serves_what_is_close_on_axes_that_may_differ(self, gemm: Any) -> None:
+        config = ApplyConfig(on_miss_policy="nearest", nearest={"M": 2.0})
+        with enable_apply(data_set(), config):
+            assert served_by(gemm(A[:3], B)) == "solution"
+            assert served_by(gemm(A[:1], B)) == "fallback"
+        with enable_apply(data_set(), ApplyConfig(on_miss_policy="nearest")):
+            assert served_by(gemm(A[:3], B)) == "fallback"
+
+    def test_are_set_by_definition(self, gemm: Any) -> None:
+        registry = ApplyConfigRegistry()
+        registry.register("gemm", ApplyConfig(on_miss_policy="use_def_best"))
+        with enable_apply(data_set(), registry):
+            assert served_by(gemm(A[:3], B)) == "solution"
+
+    @pytest.mark.parametrize(
+        "field",
+        [
+            {"aot_ratio": 2},
+            {"on_miss_policy": "guess"},
+            {"max_atol": -1},
+            {"on_error": "ignore"},
+            {"nearest": {"M": 0.5}},
+        ],
+    )
+    def test_that_make_no_sense_are_refused(self, field: dict[str, Any]) -> None:
+        with pytest.raises(InvalidSetting, match=next(iter(field))):
+            ApplyConfig(**field)
+
+
+class TestHardware:
+    def test_traces_of_other_hardware_do_not_count(self, gemm: Any) -> None:
+        with enable_apply(data_set(trace("ones", hardware="NVIDIA B200"))):
+            assert served_by(gemm(A, B)) == "fallback"
+
+    def test_unless_settings_name_it(self, gemm: Any) -> None:
+        config = ApplyConfig(other_hardware=("NVIDIA B200",))
+        with enable_apply(data_set(trace("ones", hardware="NVIDIA B200")), config) as runtime:
+            gemm(A, B)
+            assert runtime.wait_until_built(60)
+            assert served_by(gemm(A, B)) == "solution"
+
+
+class TestBuildingLater:
+    def test_the_fallback_serves_until_a_solution_is_built(self, gemm: Any) -> None:
+        with enable_apply(data_set(), ApplyConfig(aot_ratio=0.0)) as runtime:
+            assert served_by(gemm(A, B)) == "fallback"
+            assert runtime.wait_until_built(60)
+            assert served_by(gemm(A, B)) == "solution"
+
+
+class TestShadow:
+    def test_serves_the_fallback_s_result_and_quarantines_what_differs(
+        self, gemm: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with enable_apply(data_set(), ApplyConfig(shadow_ratio=1.0)) as runtime:
+            assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
+            assert "32 of 32 elements" in runtime.left_out()["ones"]
+        assert "differ from the fallback's" in caplog.text
+
+    def test_leaves_what_agrees(self) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any) -> Any:
+            return torch.ones(4, N) + 1e-4
+
+        with enable_apply(data_set(), ApplyConfig(shadow_ratio=1.0)) as runtime:
+            for _ in range(3):
+                gemm(A, B)
+            assert runtime.left_out() == {}
+
+
+class TestPlans:
+    SOURCE = """
+def setup(A, B):
+    return {"rows": A.shape[0]}
+
+def run(A, B, rows):
+    import torch
+    return torch.ones(rows, B.shape[0])
+"""
+
+    def test_reach_solutions_with_setup_and_plain_calls_do_not(self, gemm: Any) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),))) as runtime:
+            assert served_by(gemm(A, B)) == "fallback"
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            run = dispatcher.plan(A, B, fallback=lambda A, B: torch.zeros(1))
+            assert served_by(run(A, B)) == "solution"
+            assert served_by(run(A[:3], B)) == "fallback"
+
+
+class TestFork:
+    def test_a_child_routes_like_its_parent(self, gemm: Any) -> None:
+        with enable_apply(data_set()):
+            gemm(A, B)
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if served_by(gemm(A, B)) == "solution" else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+class TestExplain:
+    def test_says_what_is_chosen_and_shows_the_code(self, gemm: Any) -> None:
+        with enable_apply(data_set()) as runtime:
+            gemm(A, B)
+            text = runtime.explain("gemm")
+        assert "1. ones: 100.00 us" in text
+        assert "_fib_check(A, B)" in text

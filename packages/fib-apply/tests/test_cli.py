@@ -1,0 +1,429 @@
+"""The command says what serves which call, and fills the caches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_apply import _commands
+from fib_apply.cli import main
+from fib_apply.explaining import answer
+from fib_apply.table import ApplyTable
+from fib_schema import Definition, Solution, Trace, TraceSet
+
+SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
+Factory = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test."""
+    path = tmp_path / "cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands see no other device, whatever this machine has."""
+    monkeypatch.setattr(_commands, "hardware_at_hand", lambda: ("cpu",))
+
+
+@pytest.fixture
+def definitions(new_definition: Callable[[str], Definition]) -> list[Definition]:
+    return [new_definition("scale"), new_definition("unmeasured")]
+
+
+@pytest.fixture
+def solutions(new_solution: Callable[..., Solution]) -> list[Solution]:
+    return [new_solution(name, content=SOURCE) for name in ("fast", "slow", "bad", "planned")]
+
+
+@pytest.fixture
+def traces(new_trace: Callable[..., Trace]) -> list[Trace]:
+    interval = {"interval_ms": [0.9, 1.1]}
+    return [
+        new_trace("fast", 1.0, m=1, timing=interval),
+        new_trace("slow", 2.0, m=1),
+        new_trace("bad", m=1, status="RUNTIME_ERROR"),
+        new_trace("slow", 3.0, m=8, errors=(0.5, 0.25)),
+        new_trace("planned", 0.5, m=8, timing={"setup_ms": 1}),
+        new_trace("bad", m=64, status="TIMEOUT"),
+        new_trace("slow", 0.25, m=8, hardware="NVIDIA H200"),
+    ]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, definitions: list[Definition], solutions: list[Solution], traces: list[Trace]) -> Path:
+    """Keys of 1, 8 and 64 rows: a winner and a runner-up, one by plan, and none."""
+    return written(tmp_path / "dataset", definitions, solutions, traces)
+
+
+def written(root: Path, definitions: list[Definition], solutions: list[Solution], traces: list[Trace]) -> Path:
+    root.mkdir()
+    found = TraceSet.from_path(root)
+    found.add_definitions(definitions)
+    found.add_solutions(solutions)
+    found.add_traces(traces)
+    return root
+
+
+def answer_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    """What a command prints as JSON."""
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+class TestExplain:
+    def test_says_for_all_keys_what_serves_them_and_why(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale"]) == 0
+        expected = """\
+scale (elementwise)
+
+on cpu:
+  M=1
+    the fastest of 2
+    1. fast: 1000.00 us (900.00 to 1100.00)
+    2. slow: 2000.00 us
+    -  bad: RUNTIME_ERROR on workload w1
+  M=8
+    the fastest of 2
+    1. planned: 500.00 us, by plan() only
+    2. slow: 3000.00 us
+  M=64
+    no solution passed here
+    the fallback serves these calls
+    -  bad: TIMEOUT on workload w64
+  over all keys
+"""
+        assert capsys.readouterr().out.startswith(expected)
+
+    def test_takes_the_sizes_of_a_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1"]) == 0
+        output = capsys.readouterr().out
+        assert "  M=1\n" in output
+        assert "M=8" not in output
+        assert "over all keys" not in output
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            ([], "not recorded; fallback_only: the fallback serves it\n"),
+            (["--on-miss", "use_def_best"], "not recorded; use_def_best: served like any other key\n"),
+            (["--nearest", "M=2"], "not recorded; nearest: served like M=8\n    the fastest of 2\n"),
+            (["--nearest", "M=1.5"], "not recorded; nearest: the fallback serves it\n"),
+            (["--on-miss", "use_def_best", "--nearest", "M=2"], "served like any other key\n"),
+        ],
+    )
+    def test_says_what_a_miss_gets(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    ) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", *arguments]) == 0
+        assert told in capsys.readouterr().out
+
+    def test_follows_the_settings(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ask = ("explain", dataset, "--definition", "scale", "--axes")
+        bounded = answer_of(capsys, *ask, "M=8", "--max-atol", 0.1, "--max-rtol", 0.1)
+        assert bounded["hardware"][0]["keys"][0]["left_out"] == {"slow": "absolute error 0.5 above 0.1 on workload w8"}
+        beside = answer_of(capsys, *ask, "M=1", "--baseline", "slow")
+        assert [one["solution"] for one in beside["hardware"][0]["keys"][0]["candidates"]] == ["fast"]
+        equal = answer_of(capsys, *ask, "M=1", "--margin", 1.5)
+        assert equal["hardware"][0]["keys"][0]["reason"] == "the simplest of 2 that are as fast as 'fast'"
+
+    def test_of_another_hardware(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "NVIDIA H200"]) == 0
+        assert "on NVIDIA H200:\n  M=8\n    the only candidate\n    1. slow: 250.00 us\n" in capsys.readouterr().out
+
+    def test_says_by_what_hardware_it_goes(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_commands, "hardware_at_hand", lambda: ("cpu", "NVIDIA B200"))
+        main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8"])
+        nothing = "on NVIDIA B200: nothing was measured (but on cpu, NVIDIA H200), the fallback serves all calls"
+        assert nothing in capsys.readouterr().out
+        main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8", "--other-hardware", "NVIDIA H200"])
+        assert "on NVIDIA B200, by what was measured on NVIDIA H200:\n" in capsys.readouterr().out
+
+    def test_of_a_definition_without_measurements(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", str(dataset), "--definition", "unmeasured"]) == 0
+        assert "on cpu: nothing was measured, the fallback serves all calls" in capsys.readouterr().out
+
+    def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        found = answer_of(capsys, "explain", dataset, "--definition", "scale")
+        assert {name: found[name] for name in ("definition", "op_type", "source")} == {
+            "definition": "scale",
+            "op_type": "elementwise",
+            "source": None,
+        }
+        (on_cpu,) = found["hardware"]
+        assert (on_cpu["hardware"], on_cpu["measured_on"]) == ("cpu", "cpu")
+        assert [(key["axes"], key["solution"], key["planned"]) for key in on_cpu["keys"]] == [
+            ({"M": 1}, "fast", None),
+            ({"M": 8}, "slow", "planned"),
+            ({"M": 64}, None, None),
+        ]
+        assert on_cpu["keys"][0] == {
+            "axes": {"M": 1},
+            "features": {},
+            "is_recorded": True,
+            "like": {"M": 1},
+            "solution": "fast",
+            "planned": None,
+            "reason": "the fastest of 2",
+            "candidates": [
+                {
+                    "solution": "fast",
+                    "latency_ms": pytest.approx(1.0),
+                    "interval_ms": [pytest.approx(0.9), pytest.approx(1.1)],
+                    "has_setup": False,
+                    "atol": None,
+                    "rtol": None,
+                    "required_matched_ratio": None,
+                    "workloads": 1,
+                },
+                {
+                    "solution": "slow",
+                    "latency_ms": pytest.approx(2.0),
+                    "interval_ms": None,
+                    "has_setup": False,
+                    "atol": None,
+                    "rtol": None,
+                    "required_matched_ratio": None,
+                    "workloads": 1,
+                },
+            ],
+            "left_out": {"bad": "RUNTIME_ERROR on workload w1"},
+        }
+        assert on_cpu["best"]["candidates"]
+
+    def test_as_json_of_what_is_not_recorded(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ask = ("explain", dataset, "--definition", "scale", "--axes", "M=5")
+        (key,) = answer_of(capsys, *ask)["hardware"][0]["keys"]
+        assert (key["is_recorded"], key["like"], key["solution"], key["reason"]) == (False, None, None, None)
+        (key,) = answer_of(capsys, *ask, "--nearest", "M=2")["hardware"][0]["keys"]
+        assert (key["is_recorded"], key["like"], key["solution"]) == (False, {"M": 8}, "slow")
+
+    def test_shows_the_code_that_a_call_goes_through(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--source"]) == 0
+        assert "\ndef route(x):\n" in capsys.readouterr().out
+        found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--source")
+        assert found["source"].startswith("def route(x):\n")
+
+
+class TestExplainOfSeveralAxes:
+    @pytest.fixture
+    def dataset(self, tmp_path: Path, new_solution: Factory, new_trace: Factory, new_definition: Factory) -> Path:
+        from attrs import evolve
+        from fib_schema import AxisVar, TensorSpec
+
+        specs = {"x": TensorSpec(["M", "N"], "float32")}
+        definition = evolve(new_definition("scale"), axes={"M": AxisVar(), "N": AxisVar()}, inputs=specs)
+        found = [new_trace("fast", m=m, uuid=f"w{m}-{n}") for m, n in ((1, 4), (1, 8), (2, 4))]
+        sizes = [{"M": 1, "N": 4}, {"M": 1, "N": 8}, {"M": 2, "N": 4}]
+        traces = [
+            evolve(trace, workload=evolve(trace.workload, axes=axes)) for trace, axes in zip(found, sizes, strict=True)
+        ]
+        return written(tmp_path / "dataset", [definition], [new_solution("fast")], traces)
+
+    def test_takes_some_of_them(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--axes", "M=1")
+        assert [key["axes"] for key in found["hardware"][0]["keys"]] == [{"M": 1, "N": 4}, {"M": 1, "N": 8}]
+
+    def test_asks_for_all_of_them_where_nothing_is_recorded(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5"]) == 0
+        assert "nothing is recorded for M=5; give all variable axes" in capsys.readouterr().out
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", "N=4"]) == 0
+        assert "M=5, N=4\n    not recorded" in capsys.readouterr().out
+
+
+class TestTable:
+    def test_lists_what_is_chosen_and_counts(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["table", str(dataset)]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        assert lines[:4] == [
+            "definition key solution latency runner-up candidates measured on",
+            "scale M=1 fast 1000.00 us slow 2 cpu",
+            "scale M=8 planned (by plan) 500.00 us slow 2 cpu",
+            "scale M=64 - - - 0 cpu",
+        ]
+        counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 chosen, 1 without a choice"
+        assert lines[-1] == counts
+
+    def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        found = answer_of(capsys, "table", dataset, "--hardware", "NVIDIA H200")
+        assert found["counts"] == {"definitions": 2, "measured": 1, "keys": 1, "chosen": 1, "without_choice": 0}
+        assert found["problems"] == []
+        (row,) = found["keys"]
+        assert {name: row[name] for name in ("definition", "axes", "hardware", "measured_on", "solution")} == {
+            "definition": "scale",
+            "axes": {"M": 8},
+            "hardware": "NVIDIA H200",
+            "measured_on": "NVIDIA H200",
+            "solution": "slow",
+        }
+
+    def test_tells_what_is_wrong_with_the_data_set_on_stderr(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        file = next((dataset / "solutions").rglob("fast.json"))
+        file.write_text("{")
+        assert main(["table", str(dataset), "--json"]) == 0
+        output = capsys.readouterr()
+        (problem,) = json.loads(output.out)["problems"]
+        assert "fast.json" in problem
+        assert output.err == f"fib-apply: {problem}\n"
+
+    def test_of_an_empty_data_set(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "empty").mkdir()
+        assert main(["table", str(tmp_path / "empty")]) == 0
+        assert "0 definitions, 0 of them measured on cpu; 0 keys" in capsys.readouterr().out
+
+
+class TestWarm:
+    @pytest.fixture
+    def solutions(self, new_solution: Callable[..., Solution]) -> list[Solution]:
+        """All of them print when they are loaded, in Python and below it; one ends its process."""
+        loud = f"import os\nprint('loud')\nos.write(1, b'louder\\n')\n{SOURCE}"
+        planned = f"def setup(x):\n    return {{}}\n{SOURCE}"
+        return [
+            new_solution("fast", content=loud),
+            new_solution("slow", content=f"{loud}# slowly\n"),
+            new_solution("planned", content=planned),
+            new_solution("bad", content="import os\nos._exit(3)\n"),
+        ]
+
+    def test_makes_what_is_chosen_ready(
+        self, dataset: Path, capfd: pytest.CaptureFixture[str], cache_path: Path
+    ) -> None:
+        assert main(["warm", str(dataset)]) == 0
+        output = capfd.readouterr()
+        assert output.out == "3 ready, 0 left out, of those chosen on cpu\n"
+        assert [line for line in output.err.splitlines() if line.startswith("[")] == [
+            "[1/3] ready fast", "[2/3] ready planned", "[3/3] ready slow",
+        ]  # fmt: skip
+        assert "louder" in output.err
+        assert len(list((cache_path / "apply-v1" / "probes").glob("*.json"))) == 3
+        assert len(list((cache_path / "apply-v1").glob("*.table"))) == 1
+
+    def test_tells_what_cannot_be_used_and_fails(
+        self, dataset: Path, capfd: pytest.CaptureFixture[str], new_trace: Callable[..., Trace]
+    ) -> None:
+        TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
+        assert main(["warm", str(dataset)]) == 1
+        output = capfd.readouterr()
+        assert output.out.startswith("3 ready, 1 left out, of those chosen on cpu\n")
+        reason = "bad (scale, 1 keys): it ended the process that loaded it with exit status 3"
+        assert reason in output.out
+        assert "left out bad" in output.err
+
+    def test_prints_json_alone_to_stdout(
+        self, dataset: Path, capfd: pytest.CaptureFixture[str], new_trace: Callable[..., Trace]
+    ) -> None:
+        TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
+        assert main(["warm", str(dataset), "--json", "-j", "1"]) == 1
+        found = json.loads(capfd.readouterr().out)
+        problems = {one["solution"]: one["problem"] for one in found["solutions"]}
+        assert problems.pop("bad").startswith("it ended the process")
+        assert problems == {"fast": None, "slow": None, "planned": None}
+        assert found["counts"] == {"ready": 3, "left_out": 1}
+        assert found["hardware"] == ["cpu"]
+        assert found["solutions"][0].keys() == {"definition", "solution", "keys", "problem"}
+
+    def test_takes_definitions(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        assert main(["warm", str(dataset), "--definitions", "unmeasured"]) == 0
+        assert capfd.readouterr().out == "0 ready, 0 left out, of those chosen on cpu\n"
+
+    def test_a_file_that_is_gone_costs_its_own_solution(
+        self, dataset: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        load = ApplyTable.solution
+
+        def solution(self: ApplyTable, name: str) -> Solution:
+            if name == "fast":
+                raise FileNotFoundError(name)
+            return load(self, name)
+
+        monkeypatch.setattr(ApplyTable, "solution", solution)
+        assert main(["warm", str(dataset)]) == 1
+        assert "2 ready, 1 left out" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "--definition", "scael"], "no definition is named 'scael'; did you mean 'scale'?"),
+        (["explain", "--definition", "scale", "--axes", "K=1"],
+         "--axes: got 'K=1', expected AXIS=SIZE; variable axes of 'scale': M; constant: N=4"),
+        (["explain", "--definition", "scale", "--axes", "N=4"], "variable axes of 'scale': M; constant: N=4"),
+        (["explain", "--definition", "scale", "--axes", "M"], "--axes: got 'M'"),
+        (["explain", "--definition", "scale", "--axes", "M=many"], "--axes: got 'M=many'"),
+        (["explain", "--definition", "scale", "--axes", "M=-1"], "--axes: got 'M=-1'"),
+        (["explain", "--definition", "scale", "--nearest", "M"], "--nearest: got 'M'"),
+        (["explain", "--definition", "scale", "--nearest", "M=0.5"], "nearest: got {'M': 0.5}"),
+        (["explain", "--definition", "scale", "--nearest", "K=2"], "--nearest: got 'K', expected AXIS=FACTOR; var"),
+        (["explain", "--definition", "scale", "--on-miss", "guess"], "on_miss_policy: got 'guess', expected one of"),
+        (["explain", "--definition", "scale", "--max-atol", "-1"], "max_atol: got -1.0"),
+        (["explain", "--definition", "scale", "--baseline", "fats"], "no solution is named 'fats'; did you mean 'fast"),
+        (["explain", "--definition", "scale", "--hardware", "NVIDIA H20"],
+         "no hardware with traces is named 'NVIDIA H20'; did you mean 'NVIDIA H200'?"),
+        (["table", "--hardware", "gpu"], "no hardware with traces is named 'gpu'"),
+        (["table", "--other-hardware", "H200"], "no hardware with traces is named 'H200'"),
+        (["warm", "--definitions", "scales"], "no definition is named 'scales'; did you mean 'scale'?"),
+    ],
+)  # fmt: skip
+def test_what_is_unknown_or_malformed_is_an_error(
+    dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    command, *others = arguments
+    assert main([command, str(dataset), *others]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("fib-apply: ")
+    assert message in output.err
+    assert output.out == ""
+
+
+@pytest.mark.parametrize("command", [["explain", "--definition", "scale"], ["table"], ["warm"]])
+def test_a_missing_data_set_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    assert main([command[0], str(tmp_path / "nowhere"), *command[1:]]) == 2
+    assert capsys.readouterr().err.startswith("fib-apply: no data set at")
+
+
+@pytest.mark.parametrize("command", ["explain", "table", "warm"])
+def test_help_has_examples(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert f"examples:\n  fib-apply {command} DATASET" in text
+    assert "--max-atol" in text
+
+
+def test_torch_is_needed_only_to_look_for_devices_and_for_source(dataset: Path) -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+from fib_apply.cli import main
+dataset = sys.argv[1]
+assert main(["table", dataset, "--hardware", "cpu"]) == 0
+assert main(["explain", dataset, "--definition", "scale", "--hardware", "cpu"]) == 0
+assert main(["table", dataset]) == 2
+assert main(["explain", dataset, "--definition", "scale", "--hardware", "cpu", "--source"]) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", program, dataset], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("fib-apply: this needs torch, which is not installed")) == (0, 2)
+
+
+def test_an_answer_tells_whether_its_key_is_recorded(dataset: Path) -> None:
+    from fib_apply import ApplyConfig, ApplyKey
+
+    choices = ApplyTable.load_or_build(dataset).choices("scale")["cpu"]
+    recorded, other = (answer(choices, ApplyKey({"M": m}), ApplyConfig()) for m in (1, 5))
+    assert (recorded.is_recorded, other.is_recorded, other.ranking) == (True, False, None)

@@ -1,0 +1,260 @@
+"""Solutions that end, crash or hang the process that loads them are found out without harm."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import pytest
+from fib_apply import _probe_child, probing
+from fib_apply.probing import probe
+from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
+
+RUN = "\ndef run(x):\n    return x\n"
+VECTOR = TensorSpec(("n",), "float32")
+DEFINITION = Definition(
+    "copy",
+    "elementwise",
+    axes={"n": AxisVar()},
+    inputs={"x": VECTOR},
+    outputs={"y": VECTOR},
+    reference=RUN,
+)
+NO_TIMEOUT = 60.0
+
+
+def pair(name: str, code: str = "") -> tuple[Definition, Solution]:
+    """A solution in Python that runs some code when it is imported."""
+    spec = BuildSpec("python", ("cpu",), "kernel.py::run", destination_passing_style=False)
+    return DEFINITION, Solution(name, "copy", "tests", spec, (SourceFile("kernel.py", code + RUN),))
+
+
+def touch(path: Path) -> str:
+    """Code that adds a character to a file, which counts how often it ran."""
+    return f"with open({str(path)!r}, 'a') as file:\n    file.write('x')\n"
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
+    return path
+
+
+def cached(cache_path: Path) -> list[Path]:
+    return list((cache_path / "apply-v1" / "probes").iterdir())
+
+
+def test_whatever_a_solution_does_only_those_that_end_the_process_are_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(_probe_child, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
+    pairs = [
+        pair("works"),
+        pair("raises", "raise ValueError('no')"),
+        pair("leaves", "import os; os._exit(3)"),
+        pair("exits", "import sys; sys.exit('bye')"),
+        pair("interrupts", "raise KeyboardInterrupt"),
+        pair("crashes", "import ctypes; ctypes.string_at(0)"),
+        pair("prints", "import os\nfor _ in range(400): os.write(1, b'x' * 4096)\nprint('much')"),
+        pair("closes", "import os; os.closerange(0, 1000)\nimport threading; threading.Event().wait()"),
+        pair("forks", "import os; os.fork()"),
+        pair("reads", "import sys; assert not sys.stdin.read()\nraise SystemExit"),
+        pair("last"),
+    ]
+    done: list[tuple[str, str | None]] = []
+
+    results = probe(pairs, timeout_seconds=NO_TIMEOUT, on_done=lambda *item: done.append(item))
+
+    assert results == {
+        **dict.fromkeys(("works", "raises", "exits", "interrupts", "prints", "forks", "reads", "last")),
+        "leaves": "it ended the process that loaded it with exit status 3",
+        "crashes": "it ended the process that loaded it by SIGSEGV",
+        "closes": "it closed the descriptors of the process that loaded it",
+    }
+    assert done == [(solution.name, results[solution.name]) for _, solution in pairs]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_one_that_hangs_is_blamed_after_a_while_and_the_next_are_probed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_path: Path
+) -> None:
+    hangs = tmp_path / "hangs"
+    clock = types.SimpleNamespace(monotonic=lambda: 120.5 if hangs.exists() else 0.0, sleep=time.sleep)
+    monkeypatch.setattr(_probe_child, "time", clock)
+    code = f"import time\nprint('waiting for', 'Godot', flush=True)\n{touch(hangs)}\nwhile True: time.sleep(1)"
+
+    results = probe([pair("hangs", code), pair("works")])
+
+    assert results == {"hangs": "it did not load within 120 s (its last output: 'waiting for Godot')", "works": None}
+    assert len(cached(cache_path)) == 2
+
+
+def test_what_a_solution_leaves_running_is_ended(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = f"import subprocess, sys; subprocess.Popen(['sh', '-c', 'exec sleep 1000 > {pipe}'])"
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    # The descriptor that the grandchild writes to is the pipe's only one: it is at its end once that is dead.
+    code += f"\nimport os; os.open({str(pipe)!r}, os.O_WRONLY)"
+
+    assert probe([pair("leaves a child", code)], timeout_seconds=NO_TIMEOUT) == {"leaves a child": None}
+
+    os.set_blocking(reader, True)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
+def test_a_process_that_a_solution_forked_does_not_keep_its_death_secret() -> None:
+    code = "import os, time\nif os.fork():\n    os._exit(4)\nwhile True: time.sleep(1)"
+
+    results = probe([pair("forks and leaves", code)], timeout_seconds=NO_TIMEOUT)
+
+    assert results == {"forks and leaves": "it ended the process that loaded it with exit status 4"}
+
+
+def test_the_child_sees_this_process_s_modules_and_does_not_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
+    code = "import os\ntry:\n    import only_here\nexcept ImportError:\n    os._exit(1)\n"
+    code += "if os.environ['FIB_ENABLE_APPLY'] != '0': os._exit(2)"
+
+    assert probe([pair("imports", code)], timeout_seconds=NO_TIMEOUT) == {"imports": None}
+
+
+def test_results_are_cached_bad_ones_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    pairs = [pair("works", touch(good)), pair("leaves", touch(bad) + "import os; os._exit(3)")]
+    first = probe(pairs, timeout_seconds=NO_TIMEOUT)
+    monkeypatch.setattr(probing, "ProbeChild", None)  # to start a process would be a TypeError
+    done: list[str] = []
+
+    assert probe(pairs, on_done=lambda name, _: done.append(name)) == first
+    assert done == ["works", "leaves"]
+    assert (good.read_text(), bad.read_text()) == ("x", "x")
+
+
+def test_damaged_and_foreign_entries_are_probed_again(tmp_path: Path) -> None:
+    root, count = tmp_path / "root", tmp_path / "count"
+    one = [pair("works", touch(count))]
+    for content in (
+        None,
+        b"",
+        b'{"format": 1',
+        b'{"format": 99, "reason": null}',
+        b'{"format": 1, "reason": 7}',
+        b"\xff",
+    ):
+        if content is not None:
+            (entry,) = cached(root)
+            entry.write_bytes(content)
+        assert probe(one, cache_root=root, timeout_seconds=NO_TIMEOUT) == {"works": None}
+
+    assert count.read_text() == "x" * 6
+    assert len(cached(root)) == 1
+
+
+def test_other_libraries_are_other_results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    one = [pair("works", touch(count))]
+    probe(one, timeout_seconds=NO_TIMEOUT)
+    monkeypatch.setattr(probing, "library_versions", lambda: {"torch": "99"})
+    probe(one, timeout_seconds=NO_TIMEOUT)
+
+    assert count.read_text() == "xx"
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = tmp_path / "file"
+    root.write_text("")
+
+    assert probe([pair("works")], cache_root=root, timeout_seconds=NO_TIMEOUT) == {"works": None}
+    assert [(record.name, record.levelno) for record in caplog.records] == [("fib_apply", logging.WARNING)]
+    assert "works cannot be cached" in caplog.text
+
+
+def test_what_comes_from_outside_is_not_remembered(cache_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+    results = probe([pair("killed", code)], timeout_seconds=NO_TIMEOUT)
+
+    assert results == {"killed": "it ended the process that loaded it by SIGKILL"}
+    assert not (cache_path / "apply-v1").exists()
+
+
+def test_where_no_process_can_be_started_nothing_is_loaded_nor_remembered(
+    monkeypatch: pytest.MonkeyPatch, cache_path: Path
+) -> None:
+    pairs = [pair("one"), pair("two", "pass")]
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    descriptors = len(os.listdir("/proc/self/fd"))
+    results = probe(pairs)
+    assert results.keys() == {"one", "two"}
+    assert all(reason and "could not be probed" in reason for reason in results.values())
+
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    results = probe(pairs)
+    assert results == dict.fromkeys(("one", "two"), "it could not be probed: the process for that did not start")
+    assert not (cache_path / "apply-v1").exists()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_process_that_does_not_wait_for_its_children_can_probe() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        results = probe([pair("leaves", "import os; os._exit(3)"), pair("works")], timeout_seconds=NO_TIMEOUT)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert results == {"leaves": "it ended the process that loaded it in an unknown way", "works": None}
+
+
+def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = f"import time\nfile = open({str(pipe)!r}, 'wb', 0)\nfile.write(b'x')\nwhile True: time.sleep(1)\n"
+    script = "import sys\nfrom fib_schema import *\nfrom fib_apply.probing import probe\n"
+    script += "probe([(parse_json(sys.argv[1], Definition), parse_json(sys.argv[2], Solution))])"
+    records = [format_json(record) for record in pair("hangs", code)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script, *records]
+    with subprocess.Popen(command, env=environment) as process, pipe.open("rb") as file:
+        assert file.read(1) == b"x"
+        process.kill()
+        assert file.read() == b""  # it is at its end when the one that writes is dead
+
+
+def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    close = _probe_child.ProbeChild.close
+
+    def closing(child: _probe_child.ProbeChild) -> None:
+        close(child)
+        ended.append(child._process.returncode)
+
+    monkeypatch.setattr(_probe_child.ProbeChild, "close", closing)
+
+    def interrupt(name: str, reason: str | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    hanging = pair("hangs", "import time\nwhile True: time.sleep(1)")
+    with pytest.raises(KeyboardInterrupt):
+        probe([pair("works"), hanging], on_done=interrupt)
+
+    assert ended == [-signal.SIGKILL]
+
+
+def test_nothing_to_do_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "ProbeChild", None)
+
+    assert probe([]) == {}

@@ -1,0 +1,499 @@
+"""Tables: what they say, when the cache holds, and what bad data does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_apply import _building, _cache
+from fib_apply import table as table_module
+from fib_apply.choosing import Choices
+from fib_apply.config import ApplyConfig, ApplyConfigRegistry
+from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
+from fib_apply.table import ApplyTable
+from fib_schema import (
+    DataSetNotFound,
+    Definition,
+    InvalidRecord,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    get_fib_cache_path,
+)
+
+Open = Callable[..., ApplyTable]
+
+
+def key_of(m: int) -> ApplyKey:
+    return ApplyKey({"M": m})
+
+
+@attrs.define
+class Builds:
+    """How often a table was made."""
+
+    count: int = 0
+
+
+@pytest.fixture
+def traces(new_trace: Callable[..., Trace]) -> list[Trace]:
+    interval, wide = {"interval_ms": [0.9, 1.1]}, {"interval_ms": [1.05, 2.5]}
+    return [
+        new_trace("fast", 1.0, m=1, timing=interval, tolerance={"atol": 0.1, "rtol": 0.2}),
+        new_trace("slow", 2.0, m=1, timing={"setup_ms": 1, **wide}),
+        new_trace("fast", 1.0, m=2),
+        new_trace("slow", 0.5, m=3, hardware="gpu"),
+        new_trace("bad", m=1, status="RUNTIME_ERROR"),
+    ]
+
+
+@pytest.fixture
+def solutions(new_solution: Callable[..., Solution]) -> list[Solution]:
+    return [new_solution("fast", "cuda"), new_solution("slow", author="bob"), new_solution("bad")]
+
+
+@pytest.fixture
+def root(
+    tmp_path: Path, new_definition: Callable[[str], Definition], solutions: list[Solution], traces: list[Trace]
+) -> Path:
+    root = tmp_path / "set"
+    root.mkdir()
+    made = TraceSet.from_path(root)
+    made.add_definitions([new_definition("scale"), new_definition("idle")])
+    made.add_solutions(solutions)
+    made.add_traces(traces)
+    return root
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
+    found = Builds()
+    build = _building.build_from_files
+
+    def counted(*args: object) -> object:
+        found.count += 1
+        return build(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_cache, "build_from_files", counted)
+    return found
+
+
+@pytest.fixture
+def open_table(root: Path, tmp_path: Path) -> Open:
+    def opened(config: ApplyConfig | ApplyConfigRegistry | None = None) -> ApplyTable:
+        return ApplyTable.load_or_build(root, config, cache_root=tmp_path / "cache")
+
+    return opened
+
+
+@pytest.fixture
+def cache_file(tmp_path: Path) -> Callable[[], Path]:
+    def found() -> Path:
+        (path,) = (tmp_path / "cache").rglob("*.table")
+        return path
+
+    return found
+
+
+@pytest.fixture
+def builders() -> Iterator[None]:
+    """Key builders that a test registers are gone afterwards."""
+    before = dict(ApplyKeyFactory._builders)
+    yield
+    ApplyKeyFactory._builders = before
+
+
+def everything(table: ApplyTable) -> dict[str, dict[str, Choices]]:
+    return {name: dict(table.choices(name)) for name in table.definitions}
+
+
+def trace_file(root: Path) -> Path:
+    return root / "traces" / "ada" / "elementwise" / "scale.jsonl"
+
+
+class TestWhatItSays:
+    def test_from_disk_cache_and_memory_alike(
+        self, open_table: Open, builds: Builds, root: Path, solutions: list[Solution], traces: list[Trace]
+    ) -> None:
+        made, cached = open_table(), open_table()
+        assert builds.count == 1
+        definitions = dict(TraceSet.from_path(root).definitions)
+        in_memory = TraceSet(None, definitions, {"scale": solutions}, None, {"scale": traces})
+        assert everything(made) == everything(cached) == everything(ApplyTable.load_or_build(in_memory))
+        assert made.digest == cached.digest
+        assert made.problems == cached.problems == ()
+
+    def test_choices_by_hardware(self, open_table: Open) -> None:
+        choices = open_table().choices("scale")
+        assert {hardware: sorted(k.axes for k in c.by_key) for hardware, c in choices.items()} == {
+            "cpu": [(("M", 1),), (("M", 2),)],
+            "gpu": [(("M", 3),)],
+        }
+        assert choices["cpu"].by_key[key_of(1)].left_out == (("bad", "RUNTIME_ERROR on workload w1"),)
+        assert open_table().choices("unknown") == {}
+        assert open_table().choices("idle") == {}
+
+    def test_view_from_one_hardware(self, open_table: Open) -> None:
+        view = open_table().for_hardware("cpu")
+        assert view.match_solution("scale", key_of(1)) == "fast"
+        assert view.match_solution("scale", key_of(3)) is None
+        assert view.match_solution("unknown", key_of(1)) is None
+        assert {name: dict(keys) for name, keys in view.index.items()} == {
+            "scale": {key_of(1): "fast", key_of(2): "fast"}
+        }
+        assert view.def_best == {"scale": "fast"}
+
+    def test_other_hardware_stands_in(self, open_table: Open) -> None:
+        table = open_table()
+        assert table.for_hardware("tpu").choices("scale") is None
+        assert table.for_hardware("tpu", ["none", "gpu", "cpu"]).match_solution("scale", key_of(3)) == "slow"
+        by_config = open_table(ApplyConfig(other_hardware=("cpu",))).for_hardware("tpu")
+        assert by_config.match_solution("scale", key_of(1)) == "fast"
+        assert by_config.winners() == [("scale", "fast", 2), ("scale", "slow", 1)]
+
+    def test_winners_are_those_to_be_built(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*args: object) -> None:
+            pytest.fail("a segment was decoded")
+
+        open_table()
+        monkeypatch.setattr(table_module, "decode_choices", refuse)
+        table = open_table()
+        # `slow` is simpler and within the interval, but has a setup: plain calls get `fast`
+        assert table.winners("cpu") == [("scale", "fast", 2), ("scale", "slow", 1)]
+        assert table.winners(["tpu", "gpu"]) == [("scale", "slow", 1)]
+        assert table.winners([]) == []
+
+    def test_settings_by_definition(self, open_table: Open) -> None:
+        config = ApplyConfigRegistry()
+        config.register("scale", ApplyConfig(baseline="fast"))
+        assert open_table(config).for_hardware("cpu").def_best == {}
+
+    def test_opened_from_a_trace_set(self, open_table: Open, root: Path, tmp_path: Path, builds: Builds) -> None:
+        open_table()
+        ApplyTable.load_or_build(TraceSet.from_path(root), cache_root=tmp_path / "cache")
+        assert builds.count == 1
+
+    def test_the_cache_is_below_the_usual_folder(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "elsewhere"))
+        ApplyTable.load_or_build(root)
+        (path,) = (get_fib_cache_path() / "apply-v1").iterdir()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+    def test_memory_is_never_cached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "elsewhere"))
+        ApplyTable.load_or_build(TraceSet())
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_a_root_must_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(DataSetNotFound):
+            ApplyTable.load_or_build(tmp_path / "nowhere")
+
+
+class TestRecords:
+    def test_one_record_is_read_alone(self, open_table: Open, root: Path, solutions: list[Solution]) -> None:
+        open_table()
+        table = open_table()
+        assert table.solution("fast") == solutions[0]
+        assert table.definition("scale") == TraceSet.from_path(root).get_definition("scale")
+        assert table.solution_file("slow").relative_to(root).parts[1] == "bob"
+        assert table.definition_file("scale").name == "scale.json"
+
+    def test_in_memory(self, definition: Definition, solutions: list[Solution]) -> None:
+        table = ApplyTable.load_or_build(TraceSet(None, {"scale": definition}, {"scale": solutions}))
+        assert table.solution("fast") is solutions[0]
+        assert table.definition("scale") is definition
+        with pytest.raises(UnknownName):
+            table.definition_file("scale")
+        with pytest.raises(UnknownName):
+            table.solution("no")
+
+    def test_unknown_names(self, open_table: Open) -> None:
+        with pytest.raises(UnknownName, match="did you mean 'fast'"):
+            open_table().solution("fats")
+        with pytest.raises(UnknownName):
+            open_table().definition("no")
+
+    def test_a_solution_that_has_changed_is_refused(self, open_table: Open) -> None:
+        table = open_table()
+        path = table.solution_file("fast")
+        path.write_text(path.read_text().replace('"x"', '"y"'))
+        with pytest.raises(InvalidRecord, match="has changed"):
+            table.solution("fast")
+
+
+class TestCache:
+    def test_another_time_of_change(self, open_table: Open, builds: Builds, root: Path) -> None:
+        open_table()
+        state = trace_file(root).stat()
+        os.utime(trace_file(root), ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+        open_table()
+        assert builds.count == 2
+
+    def test_other_content_of_the_same_size(self, open_table: Open, builds: Builds, root: Path) -> None:
+        first = open_table()
+        path = trace_file(root)
+        state = path.stat()
+        path.write_text(path.read_text().replace('"latency_ms":1.0', '"latency_ms":9.0'))
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+        second = open_table()
+        assert second.choices("scale")["cpu"].by_key[key_of(2)].candidates[0].latency_ms == 9.0
+        assert path.stat().st_size == state.st_size
+        assert first.digest != second.digest
+
+    def test_another_file_of_the_same_size_and_time(self, open_table: Open, builds: Builds, root: Path) -> None:
+        open_table()
+        path, copy = trace_file(root), root / "copy"
+        state = path.stat()
+        copy.write_bytes(path.read_bytes())
+        os.utime(copy, ns=(state.st_atime_ns, state.st_mtime_ns))
+        copy.replace(path)
+        open_table()
+        assert builds.count == 2
+
+    @pytest.mark.parametrize("change", ["new", "deleted", "renamed"])
+    def test_other_files(self, open_table: Open, builds: Builds, root: Path, change: str) -> None:
+        open_table()
+        path = trace_file(root)
+        if change == "new":
+            path.with_name("more.jsonl").touch()
+        elif change == "deleted":
+            path.unlink()
+        else:
+            path.rename(path.with_name("more.jsonl"))
+        open_table()
+        assert builds.count == 2
+
+    def test_files_that_do_not_matter(self, open_table: Open, builds: Builds, root: Path) -> None:
+        open_table()
+        trace_file(root).with_name(".hidden.jsonl").touch()
+        trace_file(root).with_name("notes.txt").touch()
+        (root / "workloads").mkdir(exist_ok=True)
+        (root / "workloads" / "w.jsonl").touch()
+        open_table()
+        assert builds.count == 1
+
+    def test_settings(self, open_table: Open, builds: Builds) -> None:
+        open_table()
+        open_table(ApplyConfig(max_atol=0.5))
+        of_scale = ApplyConfigRegistry()
+        of_scale.register("scale", ApplyConfig(max_atol=0.5))
+        open_table(of_scale)
+        assert builds.count == 3
+        open_table(ApplyConfig(max_atol=0.5))
+        open_table(ApplyConfig(on_error="fallback"))  # which does not decide on choices
+        assert builds.count == 3
+
+    @pytest.mark.usefixtures("builders")
+    def test_key_builders(self, open_table: Open, builds: Builds) -> None:
+        class Other(AxesOnlyKeyBuilder):
+            pass
+
+        first = open_table()
+        ApplyKeyFactory.register("elementwise", Other)
+        assert open_table().digest != first.digest
+        open_table()
+        assert builds.count == 2
+
+    @pytest.mark.parametrize("share", [0.0, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1.0])
+    def test_a_changed_byte(
+        self, open_table: Open, builds: Builds, cache_file: Callable[[], Path], share: float
+    ) -> None:
+        expected = everything(open_table())
+        data = bytearray(cache_file().read_bytes())
+        data[int(share * (len(data) - 1))] ^= 0x40
+        cache_file().write_bytes(data)
+        assert everything(open_table()) == expected
+        assert builds.count == 2
+
+    @pytest.mark.parametrize("share", [0.0, 0.005, 0.1, 0.5, 0.999])
+    def test_a_cut_file(self, open_table: Open, builds: Builds, cache_file: Callable[[], Path], share: float) -> None:
+        expected = everything(open_table())
+        data = cache_file().read_bytes()
+        cache_file().write_bytes(data[: int(share * len(data))])
+        assert everything(open_table()) == expected
+        assert builds.count == 2
+        assert everything(open_table()) == expected
+        assert builds.count == 2
+
+    def test_a_damaged_segment_is_replaced_for_good(
+        self, open_table: Open, builds: Builds, cache_file: Callable[[], Path]
+    ) -> None:
+        expected = everything(open_table())
+        data = cache_file().read_bytes()
+        cache_file().write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        everything(open_table())
+        assert builds.count == 2
+        assert everything(open_table()) == expected
+        assert builds.count == 2
+
+    def test_another_version(self, open_table: Open, builds: Builds, cache_file: Callable[[], Path]) -> None:
+        open_table()
+        cache_file().write_bytes(b"FIBAPL00" + cache_file().read_bytes()[8:])
+        open_table()
+        assert builds.count == 2
+
+    @pytest.mark.parametrize("obstacle", ["file", "folder"])
+    def test_a_folder_that_cannot_be_written(
+        self, root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, obstacle: str
+    ) -> None:
+        (tmp_path / "cache").mkdir()
+        if obstacle == "file":
+            (tmp_path / "cache" / "apply-v1").touch()
+        else:
+            ApplyTable.load_or_build(root, cache_root=tmp_path / "cache")
+            (path,) = (tmp_path / "cache").rglob("*.table")
+            path.unlink()
+            (path / "in_the_way").mkdir(parents=True)
+        with caplog.at_level(logging.WARNING, logger="fib_apply"):
+            table = ApplyTable.load_or_build(root, cache_root=tmp_path / "cache")
+        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+        assert "is not kept" in caplog.text
+        assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+    def test_two_processes_at_once(self, root: Path, tmp_path: Path, builds: Builds, open_table: Open) -> None:
+        call = "ApplyTable.load_or_build(sys.argv[1], cache_root=sys.argv[2])"
+        code = f"import sys; from fib_apply.table import ApplyTable; {call}"
+        command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
+        writers = [subprocess.Popen(command) for _ in range(3)]
+        assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+        assert len(list((tmp_path / "cache" / "apply-v1").iterdir())) == 1
+        open_table()
+        assert builds.count == 0
+
+
+class TestBadData:
+    def test_bad_lines_are_reported(self, open_table: Open, root: Path) -> None:
+        whole = len(trace_file(root).read_text().splitlines())
+        with trace_file(root).open("a") as file:
+            file.write(
+                '{"definition": "scale"\n[]\n{"definition":"scale","workload":{},"solution":"fast"}\n   \n{"torn"'
+            )
+        for table in (open_table(), open_table()):
+            places = sorted(problem.split(": ")[0] for problem in table.problems)
+            assert [place.split(" at ")[0] for place in places] == [
+                f"{trace_file(root)}:{whole + number}" for number in (1, 2, 3, 5)
+            ]
+            assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"status": "SPLENDID"},
+            {"status": "TIMEOUT"},
+            {"correctness": None},
+            {"performance": None},
+            {"correctness": {"max_relative_error": -1.0, "max_absolute_error": 0.0}},
+            {"performance": {"latency_ms": "fast", "reference_latency_ms": 1.0, "speedup_factor": 1.0}},
+            {"environment": {}},
+        ],
+    )
+    def test_lines_are_judged_as_by_the_general_reader(
+        self, open_table: Open, root: Path, change: dict[str, object]
+    ) -> None:
+        path = trace_file(root)
+        plain = json.loads(path.read_text().splitlines()[0])
+        plain["evaluation"] |= change
+        path.write_text(json.dumps(plain) + "\n")
+        assert len(open_table().problems) == 1
+        with pytest.warns(UserWarning, match="1 problems"):
+            general = TraceSet.from_path(root).traces["scale"]
+        assert [trace.solution for trace in general] == ["slow", "slow"]
+
+    def test_odd_but_valid_lines_count(self, open_table: Open, root: Path) -> None:
+        path = trace_file(root)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines[0]["evaluation"]["correctness"]["max_relative_error"] = "NaN"
+        lines[0]["evaluation"]["environment"] = {"device": "cpu"}  # the first release's name
+        lines[0]["evaluation"]["extra"] = {"flags": ["fixed_inputs"]}
+        path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
+        assert open_table().for_hardware("cpu").match_solution("scale", key_of(1)) == "fast"
+
+    def test_names_that_are_no_text_are_reported(self, open_table: Open, root: Path) -> None:
+        path = trace_file(root)
+        path.write_text(path.read_text().replace('"hardware":"cpu"', '"hardware":"\\ud800"', 1))
+        for table in (open_table(), open_table()):
+            assert len(table.problems) == 1
+            assert table.choices("scale") == {} or "ud800" in table.problems[0]
+
+    def test_huge_sizes_are_reported(self, open_table: Open, root: Path) -> None:
+        path = trace_file(root)
+        path.write_text(path.read_text().replace('"M":1}', f'"M":{10**30}}}', 1))
+        table = open_table()
+        assert "unusable key" in table.problems[0]
+        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+
+    def test_damaged_records_are_left_out(self, open_table: Open) -> None:
+        table = open_table()
+        files = table.solution_file("fast"), table.definition_file("idle")
+        for path in files:
+            path.write_text("{")
+        table = open_table()
+        assert [any(str(path) in problem for problem in table.problems) for path in files] == [True, True]
+        assert table.definitions == ("scale",)
+        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+        with pytest.raises(UnknownName):
+            table.solution("fast")
+
+    def test_of_two_solutions_of_one_name_none_is_taken(self, open_table: Open) -> None:
+        path = open_table().solution_file("fast")
+        path.with_name("copy.json").write_bytes(path.read_bytes())
+        table = open_table()
+        assert "another solution is named 'fast'" in table.problems[0]
+        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+
+    def test_records_in_files_of_other_names_count(
+        self, open_table: Open, root: Path, new_definition: Callable[[str], Definition]
+    ) -> None:
+        expected = {key_of(1): "fast", key_of(2): "fast"}
+        path = trace_file(root)
+        path.rename(path.with_name("idle.jsonl"))
+        assert dict(open_table().for_hardware("cpu").index["scale"]) == expected
+        path.with_name("idle.jsonl").rename(path.with_name("anything.jsonl"))
+        assert dict(open_table().for_hardware("cpu").index["scale"]) == expected
+
+    def test_definitions_whose_files_are_swapped(
+        self, open_table: Open, root: Path, new_trace: Callable[..., Trace], new_solution: Callable[..., Solution]
+    ) -> None:
+        trace_set = TraceSet.from_path(root)
+        trace_set.add_solutions([new_solution("own", definition="idle")])
+        trace_set.add_traces([new_trace("own", m=5, definition="idle")])
+        one, other = trace_file(root), trace_file(root).with_name("idle.jsonl")
+        one.rename(root / "swap")
+        other.rename(one)
+        (root / "swap").rename(other)
+        index = open_table().for_hardware("cpu").index
+        assert {name: set(index[name]) for name in index} == {
+            "scale": {key_of(1), key_of(2)},
+            "idle": {key_of(5)},
+        }
+
+    def test_links_are_followed_inside_and_refused_outside(self, open_table: Open, root: Path, tmp_path: Path) -> None:
+        path = trace_file(root)
+        inside = root / "elsewhere.jsonl"
+        path.rename(inside)
+        path.symlink_to(inside)
+        (path.parent / "circle").symlink_to(root / "traces")
+        assert open_table().for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+        inside.rename(tmp_path / "outside.jsonl")
+        path.unlink()
+        path.symlink_to(tmp_path / "outside.jsonl")
+        table = open_table()
+        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+        assert any(str(path) in problem for problem in table.problems)
+
+
+def test_nothing_is_printed(open_table: Open, capfd: pytest.CaptureFixture[str]) -> None:
+    open_table()
+    open_table()
+    assert capfd.readouterr() == ("", "")
