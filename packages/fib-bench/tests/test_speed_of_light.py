@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import torch
+from fib_bench import speed_of_light
 from fib_bench.speed_of_light import Peaks, SpeedOfLight, Work, work_of
 from fib_schema import Definition
 from hypothesis import given
@@ -99,3 +101,13 @@ def test_a_trace_says_what_was_achieved() -> None:
         "achieved_tflop_per_s": 250.0,
         "attainable_fraction": 0.5,
     }
+
+
+def test_the_measured_bandwidth_is_that_of_the_fastest_way_through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_of_light, "_MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(speed_of_light, "_MEASURED_SIDE", 64)
+    monkeypatch.setattr(speed_of_light, "_streams", lambda device: iter((3e9, 5e9, 4e9)))
+    assert speed_of_light._measure(torch.device("cpu"))["bytes_per_second"] == 5e9
+    monkeypatch.undo()
+    monkeypatch.setattr(speed_of_light, "_MEASURED_BYTES", 1 << 20)
+    assert all(rate > 0 for rate in speed_of_light._streams(torch.device("cpu")))
