@@ -228,13 +228,15 @@ class TestOutputsAsArguments:
 
         found = solution("ones", "def run(A, C):\n    C.fill_(1)\n", passing=True)
         memory = torch.zeros(5, N)
+        apart = torch.zeros(4, N)
         with enable_apply(data_set(solutions=(found,), d=d)):
-            for _ in range(2):
+            for _ in range(3):
                 double(memory[:4], memory[1:])
                 assert served_by(memory[1:]) == "fallback"
-            apart = torch.zeros(4, N)
-            double(memory[:4], apart)
-            assert served_by(apart) == "solution"
+                double(memory[:4], memory[:4])
+                assert served_by(memory) == "fallback"
+                double(memory[:4], apart)
+                assert served_by(apart) == "solution"
 
 
 class TestOneCall:
@@ -357,8 +359,12 @@ class TestRuntimes:
 
     def test_are_kept_off_by_the_environment(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
-        with enable_apply(data_set()):
+        with enable_apply(data_set()) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
+            set_runtime(runtime)
+            assert served_by(gemm(A, B)) == "fallback"
+            assert runtime("gemm", args=(A, B), fallback=lambda A, B: 0) == 0
+            assert runtime.plan("gemm", A, B, fallback=int) is int
 
     def test_do_not_understand_every_word_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "maybe")
@@ -610,6 +616,23 @@ class TestBuildingLater:
             assert runtime.wait_until_built(60)
             assert served_by(gemm(A, B)) == "solution"
 
+    def test_files_that_are_gone_leave_calls_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
+        found = TraceSet.from_path(tmp_path)
+        found.add_definitions([definition()])
+        found.add_solutions([solution("ones")])
+        found.add_traces([trace("ones")])
+        runtime = ApplyRuntime(tmp_path, ApplyConfig(aot_ratio=0.0))
+        for file in tmp_path.glob("solutions/**/*.json"):
+            file.unlink()
+        with runtime:
+            assert [served_by(gemm(A, B)) for _ in range(2)] == ["fallback"] * 2
+            assert "cannot be read" in runtime.left_out()["ones"]
+        other = ApplyRuntime(tmp_path, ApplyConfig())
+        for file in tmp_path.glob("definitions/**/*.json"):
+            file.unlink()
+        with other:
+            assert served_by(gemm(A, B)) == "fallback"
+
 
 class TestShadow:
     def test_serves_the_fallback_s_result_and_quarantines_what_differs(
@@ -642,13 +665,28 @@ def run(A, B, rows):
 """
 
     def test_reach_solutions_with_setup_and_plain_calls_do_not(self, gemm: Any) -> None:
-        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),))) as runtime:
+        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),)), stats=True) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
-            dispatcher = runtime.dispatcher("gemm")
-            assert dispatcher is not None
-            run = dispatcher.plan(A, B, fallback=lambda A, B: torch.zeros(1))
+            assert runtime.stats()["gemm"].misses == {"by plan only": 1}
+            run = runtime.plan("gemm", A, B, fallback=lambda A, B: torch.zeros(1))
             assert served_by(run(A, B)) == "solution"
             assert served_by(run(A[:3], B)) == "fallback"
+
+
+class TestQuarantine:
+    def test_outlasts_a_reload_for_the_same_content(self, gemm: Any, tmp_path: Any) -> None:
+        found = TraceSet.from_path(tmp_path)
+        found.add_definitions([definition()])
+        found.add_solutions([solution("ones")])
+        found.add_traces([trace("ones")])
+        with enable_apply(tmp_path) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            assert served_by(gemm(A, B)) == "solution"
+            dispatcher.quarantine("ones", "a test")
+            assert served_by(gemm(A, B)) == "fallback"
+            runtime.reload()
+            assert served_by(gemm(A, B)) == "fallback"
 
 
 class TestFork:

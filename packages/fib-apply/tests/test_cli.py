@@ -187,6 +187,7 @@ on cpu:
                     "rtol": None,
                     "required_matched_ratio": None,
                     "workloads": 1,
+                    "may_capture": True,
                 },
                 {
                     "solution": "slow",
@@ -197,6 +198,7 @@ on cpu:
                     "rtol": None,
                     "required_matched_ratio": None,
                     "workloads": 1,
+                    "may_capture": True,
                 },
             ],
             "left_out": {"bad": "RUNTIME_ERROR on workload w1"},

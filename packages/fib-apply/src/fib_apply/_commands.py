@@ -45,12 +45,12 @@ def _check_hardware(table: ApplyTable, name: str) -> None:
         raise UnknownName("hardware with traces", name, tuple(known))
 
 
-def _sizes(definition: Definition, texts: Iterable[str], option: str = "--axes") -> dict[str, int]:
+def _sizes(definition: Definition, texts: Iterable[str]) -> dict[str, int]:
     sizes = {}
     for text in texts:
         axis, _, size = text.partition("=")
         if axis not in definition.var_axes or not size.isdecimal():
-            raise InvalidSetting(option, text, f"AXIS=SIZE; {_axes_of(definition)}")
+            raise InvalidSetting("--axes", text, f"AXIS=SIZE; {_axes_of(definition)}")
         sizes[axis] = int(size)
     return sizes
 

@@ -52,6 +52,7 @@ class Measurement(NamedTuple):
     interval_ms: tuple[float, float] | None
     has_setup: bool
     tolerance: Tolerance
+    may_capture: bool = True
 
 
 @attrs.define
@@ -209,8 +210,15 @@ def measure(evaluation: Evaluation | None, rules: Rules) -> Measurement | str:
         return f"latency {latency:g} ms"
     tolerance = _tolerance(correctness.extra) if correctness.extra else _NO_TOLERANCE
     if performance.extra and (timing := _timing(performance)):
-        return Measurement(latency, interval_of(timing.get("interval_ms"), latency), "setup_ms" in timing, tolerance)
+        interval = interval_of(timing.get("interval_ms"), latency)
+        return Measurement(
+            latency, interval, "setup_ms" in timing, tolerance, timing.get("method") not in _NOT_CAPTURED
+        )
     return Measurement(latency, None, False, tolerance)
+
+
+_NOT_CAPTURED = ("queued", "sync")
+"""What benchmarks time with where CUDA graphs fail."""
 
 
 def _timing(performance: Performance) -> Mapping[str, Any]:

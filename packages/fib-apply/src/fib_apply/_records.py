@@ -64,10 +64,12 @@ def read_unchanged(path: Path, cls: type[R], digest: bytes) -> R:
     """A record whose file must be as it was when the table was made: what was measured is what runs.
 
     Raises:
-        InvalidRecord: The file has changed.
-        OSError: It cannot be read.
+        InvalidRecord: The file has changed, or cannot be read any more.
     """
-    stored = _read(str(path), cls)
+    try:
+        stored = _read(str(path), cls)
+    except OSError as error:
+        raise InvalidRecord(cls.__name__, (Problem(str(path), "$", f"cannot be read: {error.strerror}"),)) from error
     if stored.digest != digest:
         problem = Problem(str(path), "$", "has changed since its traces were looked at; enable the runtime anew")
         raise InvalidRecord(cls.__name__, (problem,))

@@ -86,10 +86,12 @@ def encode_choices(choices: Mapping[str, Choices]) -> bytes:
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
+_OTHERS = ("has_setup", "atol", "rtol", "required_matched_ratio", "workloads", "may_capture")
+
+
 def _plain(ranking: Ranking) -> tuple[Any, ...]:
     candidates = [
-        (c.solution, c.latency_ms, c.interval_ms, c.has_setup, c.atol, c.rtol, c.required_matched_ratio, c.workloads)
-        for c in ranking.candidates
+        (c.solution, c.latency_ms, c.interval_ms, *(getattr(c, name) for name in _OTHERS)) for c in ranking.candidates
     ]
     return candidates, ranking.reason, ranking.left_out
 

@@ -79,6 +79,8 @@ class Candidate:
     required_matched_ratio: float | None = None
     workloads: int = 1
     """How many of the key's it ran."""
+    may_capture: bool = True
+    """Whether it can be called while a CUDA graph is captured: not if it was timed without one."""
 
 
 @attrs.frozen
@@ -264,8 +266,8 @@ def _candidate(standing: Standing) -> Candidate:
     measured = standing.measured
     if len(measured) > 1:
         return _merged(standing.name, measured)
-    latency_ms, interval_ms, has_setup, (atol, rtol, ratio) = measured[0][1]
-    return Candidate(standing.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio)
+    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture = measured[0][1]
+    return Candidate(standing.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio, may_capture=may_capture)
 
 
 def _merged(name: str, numbered: Sequence[tuple[int, Measurement]]) -> Candidate:
@@ -273,8 +275,8 @@ def _merged(name: str, numbered: Sequence[tuple[int, Measurement]]) -> Candidate
     latency, interval = mean_logarithms(measured)
     interval_ms = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
     tolerance = loosest(m.tolerance for m in measured)
-    has_setup = any(m.has_setup for m in measured)
-    return Candidate(name, math.exp(latency), interval_ms, has_setup, *tolerance, len(measured))
+    has_setup, may_capture = any(m.has_setup for m in measured), all(m.may_capture for m in measured)
+    return Candidate(name, math.exp(latency), interval_ms, has_setup, *tolerance, len(measured), may_capture)
 
 
 def _shown(logarithm: float) -> str:

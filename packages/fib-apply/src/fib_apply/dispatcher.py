@@ -88,6 +88,7 @@ class Dispatcher:
         workshop: Builds solutions.
         solution_of: Loads a solution by its name.
         is_counted: Whether calls are counted.
+        quarantined: Solutions that are not to be called, and why.
     """
 
     def __init__(
@@ -100,12 +101,13 @@ class Dispatcher:
         workshop: Workshop,
         solution_of: Callable[[str], Solution],
         is_counted: bool = False,
+        quarantined: Mapping[str, str] | None = None,
     ) -> None:
         self.definition = definition
         self.config = config
         self.choices = choices
         self.ledger = Ledger()
-        self.quarantined: Mapping[str, str] = {}
+        self.quarantined: Mapping[str, str] = quarantined or {}
         """Solutions that are not called any more, and why."""
         self._builder = builder
         self._workshop = workshop
@@ -251,7 +253,7 @@ class Dispatcher:
             return None
         chosen = self._built(ranking)
         if chosen is None:
-            self._count(self.ledger.miss("nothing built" if self._is_given_up(ranking) else "being built").add)
+            self._count(self.ledger.miss(self._why_not(ranking)).add)
             return None
         if _wants_alignment(chosen.runnable) and not is_aligned(args):
             self._count(self.ledger.miss("unaligned").add)
@@ -290,9 +292,14 @@ class Dispatcher:
         except FibError as error:
             self.quarantine(name, str(error))
 
-    def _is_given_up(self, ranking: Ranking) -> bool:
-        names = [candidate.solution for candidate in ranking.candidates]
-        return all(name in self.quarantined or self._workshop.problem(name) is not None for name in names)
+    def _why_not(self, ranking: Ranking) -> str:
+        """Why no candidate serves plain calls now."""
+        plain = [candidate.solution for candidate in ranking.candidates if not candidate.has_setup]
+        left = [n for n in plain if n not in self.quarantined and self._workshop.problem(n) is None]
+        built = [runnable for name in left if (runnable := self._workshop.find(name)) is not None]
+        if len(built) < len(left):
+            return "being built"
+        return "by plan only" if built or not plain else "nothing built"
 
     def _ready_kernel(
         self,
@@ -308,14 +315,21 @@ class Dispatcher:
         run = chosen.solution, key, device
         kernel = self._kernel(way, chosen)
         tally = self.ledger.hit(str(key)).add
-        entry = (check_of(args, is_aligned=_wants_alignment(chosen.runnable)), kernel, tally)
+        may_capture = chosen.candidate.may_capture
+        check = check_of(
+            args,
+            outputs=len(args) - len(self.definition.inputs),
+            is_aligned=_wants_alignment(chosen.runnable),
+            may_capture=may_capture,
+        )
+        entry = (check, kernel, tally)
+        if _is_capturing(device) and not (may_capture and run in self._ready):
+            self._count(self.ledger.miss("capturing").add)
+            return None
         if run in self._ready:
             self._install(way, shapes, entry, generation)
             self._count(tally)
             return kernel
-        if _is_capturing(device):
-            self._count(self.ledger.miss("capturing").add)
-            return None
         if chosen.runnable.metadata.build_type in _COMPILED_AT_FIRST_CALL:
             self._warm_up(run, chosen, args)
             self._count(self.ledger.miss("being compiled").add)
@@ -364,7 +378,7 @@ class Dispatcher:
     def _refuse(self, way: _Way, shapes: Any, args: Sequence[Any], refusal: Refusal, generation: int) -> None:
         tally = self.ledger.miss(refusal.kind).add
         if refusal.is_lasting and len(args) == way.guard.arity:
-            self._install(way, shapes, (check_of(args, is_aligned=False), None, tally), generation)
+            self._install(way, shapes, (check_of(args), None, tally), generation)
         self._count(tally)
 
     def _install(self, way: _Way, shapes: Any, entry: Entry, generation: int) -> None:

@@ -77,7 +77,7 @@ class Guard:
                 if problem := _scalar_problem(spec, value):
                     return Refusal("arguments", f"{name}: {problem}")
             elif problem := _tensor_problem(spec, dtype, value):
-                return Refusal("tensor", f"{name}: {problem}", is_lasting=isinstance(value, torch.Tensor))
+                return Refusal("tensor", f"{name}: {problem}", is_lasting=_is_strided(value))
         return self._refusal_of_all(args, tensors)
 
     def _refusal_of_all(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Refusal | None:
@@ -140,6 +140,10 @@ def scalar_type(spec: TensorSpec) -> type:
     return _SCALARS.get(str(spec.dtype), float)
 
 
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
 def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any) -> str | None:
     if type(value) not in _PLAIN or value.layout is not torch.strided:
         return f"{type(value).__name__} is no plain tensor"
@@ -169,12 +173,14 @@ def _mode_problem(tensors: Sequence[torch.Tensor]) -> str | None:
 # -- checks of one pattern -----------------------------------------------------------------------
 
 
-def check_of(args: Sequence[Any], *, is_aligned: bool) -> Check:
+def check_of(args: Sequence[Any], *, outputs: int = 0, is_aligned: bool = False, may_capture: bool = True) -> Check:
     """A check for calls like one that a `Guard` has admitted or refused.
 
     Args:
         args: The call's arguments.
+        outputs: How many of them, at the end, are outputs, which must not overlap with others.
         is_aligned: Whether addresses must be multiples of `_ALIGNMENT`, as those of the call must be.
+        may_capture: Whether calls pass while a CUDA graph is captured.
     """
     names = [f"a{index}" for index in range(len(args))]
     tensors = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, torch.Tensor)}
@@ -185,14 +191,35 @@ def check_of(args: Sequence[Any], *, is_aligned: bool) -> Check:
         conditions.insert(0, "not grad()")
     if is_aligned:
         conditions.append(f"not ({' | '.join(f'{name}.data_ptr()' for name in tensors)}) & {_ALIGNMENT - 1}")
+    conditions += _apart(list(tensors.items()), outputs)
     if _device_matters(tensors):
         conditions.append(f"device() == {next(iter(tensors.values())).device.index}")
+    if not may_capture and any(tensor.is_cuda for tensor in tensors.values()):
+        conditions.insert(0, "not capturing()")
     if len(conditions) == 1:
         return check
     code = f"lambda {', '.join(names)}: {' and '.join(conditions)}"
-    scope = {"check": check, "grad": torch.is_grad_enabled, "device": torch.cuda.current_device}
+    scope = {
+        "check": check,
+        "grad": torch.is_grad_enabled,
+        "device": torch.cuda.current_device,
+        "capturing": torch.cuda.is_current_stream_capturing,
+    }
     made: Check = eval(code, scope)  # noqa: S307 made of a0, a1, names of types and numbers
     return made
+
+
+def _apart(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int) -> list[str]:
+    """Conditions that outputs, the last of contiguous tensors, overlap with no other."""
+    if not outputs:
+        return []
+    conditions = [f"(p_{name} := {name}.data_ptr()) is not None" for name, _ in tensors]
+    for index in range(len(tensors) - outputs, len(tensors)):
+        name, tensor = tensors[index]
+        conditions += [
+            f"not -{tensor.nbytes} < p_{name} - p_{other} < {another.nbytes}" for other, another in tensors[:index]
+        ]
+    return conditions
 
 
 def is_aligned(args: Sequence[Any]) -> bool:

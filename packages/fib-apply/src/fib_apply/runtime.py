@@ -60,7 +60,10 @@ class ApplyRuntime:
         self._workshop = Workshop()
         self._source = trace_set
         self._table = self._load(trace_set)
+        self.is_off = self.is_killed()
+        """Whether it serves nothing, because the environment said so when it was made."""
         self._is_prepared = False
+        self._carried: dict[str, dict[str, str]] = {}
 
     def _load(self, source: TraceSet | str | os.PathLike[str] | None) -> ApplyTable:
         trace_set = source if isinstance(source, TraceSet) else TraceSet.from_path(source)
@@ -70,10 +73,10 @@ class ApplyRuntime:
 
     def start(self) -> Self:
         """Build what is to be built ahead, and put this runtime in force, over others."""
-        if self.is_killed():
+        if self.is_off:
             logger.info("%s keeps routing off", ENABLE_VARIABLE)
-            return self
-        self.prepare()
+        else:
+            self.prepare()
         _push(self)
         return self
 
@@ -127,6 +130,7 @@ class ApplyRuntime:
                     workshop=self._workshop,
                     solution_of=self._table.solution,
                     is_counted=self._is_counted,
+                    quarantined=self._carried.get(name, {}),
                 )
             self._dispatchers = {**self._dispatchers, name: made}
             return made
@@ -156,7 +160,7 @@ class ApplyRuntime:
             kwargs, fallback = None, kwargs
         positional = () if isinstance(args, Mapping) else tuple(args)
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
-        dispatcher = self.dispatcher(def_name)
+        dispatcher = None if self.is_off else self.dispatcher(def_name)
 
         def serve_otherwise() -> Any:
             if fallback is None:
@@ -189,6 +193,19 @@ class ApplyRuntime:
             name = name(*args, **named)
         return self.dispatch(name, args, named, fallback)
 
+    def plan(self, def_name: str, *inputs: Any, fallback: Callable[..., Any] | None = None) -> Callable[..., Any]:
+        """Set the best solution up for inputs; returns what to call with inputs like these. See `Dispatcher.plan`.
+
+        Raises:
+            NoKernel: The data set has no such definition, and there is no fallback.
+        """
+        dispatcher = None if self.is_off else self.dispatcher(def_name)
+        if dispatcher is not None:
+            return dispatcher.plan(*inputs, fallback=fallback)
+        if fallback is None:
+            raise NoKernel(def_name, "no such definition")
+        return fallback
+
     # -- building ------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -211,8 +228,9 @@ class ApplyRuntime:
     def _wanted(self, table: ApplyTable) -> list[tuple[str, str]]:
         """What is to be built ahead: of each definition the share that settings say, those first that win most keys."""
         winners: dict[str, list[str]] = {}
-        for definition, solution, _ in table.winners(hardware_at_hand()):
-            winners.setdefault(definition, []).append(solution)
+        for hardware in hardware_at_hand():
+            for definition, solution, _ in table.for_hardware(hardware).winners():
+                winners.setdefault(definition, []).append(solution)
         counts = {name: math.ceil(self._config.get(name).aot_ratio * len(found)) for name, found in winners.items()}
         wanted = [(name, solution) for name, found in winners.items() for solution in found[: counts[name]]]
         return list(dict.fromkeys([*wanted, *self._wanted_for_misses(table)]))
@@ -244,9 +262,23 @@ class ApplyRuntime:
                 source = source.root
             table = self._load(source)
             self._build_ahead(table)
+            self._carried = self._still_quarantined(table)
             self._table, self._dispatchers = table, {}
         if get_runtime() is self:
-            sites.point_all(self)
+            _point()
+
+    def _still_quarantined(self, table: ApplyTable) -> dict[str, dict[str, str]]:
+        """Solutions that are not called any more, and are the same in another table."""
+        found: dict[str, dict[str, str]] = {}
+        for name, dispatcher in self._dispatchers.items():
+            for solution, reason in dispatcher.quarantined.items() if dispatcher is not None else ():
+                try:
+                    is_same = self._table.solution(solution).hash() == table.solution(solution).hash()
+                except FibError:
+                    continue  # it has changed, or is gone
+                if is_same:
+                    found.setdefault(name, {})[solution] = reason
+        return found
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and first runs in the background; returns whether none is left."""
@@ -289,10 +321,10 @@ class ApplyRuntime:
 
 
 def hardware_at_hand() -> tuple[str, ...]:
-    """What devices of this machine call themselves; the CPU where there is no other."""
+    """What devices of this machine call themselves, the CPU last."""
     from fib_compile.device import hardware_from_device, list_cuda_devices
 
-    return tuple(dict.fromkeys(hardware_from_device(device) for device in list_cuda_devices())) or ("cpu",)
+    return tuple(dict.fromkeys(hardware_from_device(device) for device in (*list_cuda_devices(), "cpu")))
 
 
 def _log_progress(done: int, total: int, name: str) -> None:
@@ -345,7 +377,7 @@ def _remove(runtime: ApplyRuntime) -> None:
 
 
 def _point() -> None:
-    sites.point_all(_stack[-1] if _stack else None)
+    sites.point_all(_stack[-1] if _stack and not _stack[-1].is_off else None)
 
 
 def _ask_environment() -> None:

@@ -140,8 +140,7 @@ class ApplyTable:
 
         Raises:
             UnknownName: There is none.
-            InvalidRecord: Its file has changed since the table was made.
-            OSError: Its file cannot be read.
+            InvalidRecord: Its file has changed since the table was made, or cannot be read any more.
         """
         if isinstance(self._source, TraceSet):
             return self._source.get_definition(name)
@@ -152,8 +151,7 @@ class ApplyTable:
 
         Raises:
             UnknownName: There is none.
-            InvalidRecord: Its file has changed since the table was made.
-            OSError: Its file cannot be read.
+            InvalidRecord: Its file has changed since the table was made, or cannot be read any more.
         """
         if isinstance(self._source, CachedContent):
             return read_unchanged(self.solution_file(name), Solution, self._solution_place(name).digest)

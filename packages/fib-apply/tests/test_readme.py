@@ -1,0 +1,43 @@
+"""The examples of the README run."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import metadata, requires
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_apply import ApplyConfig, disable_apply
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+def readme() -> str:
+    """The README beside these tests, or what the installed package carries of it."""
+    return README.read_text("utf-8") if README.exists() else str(metadata("fib-apply").get_payload())
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", readme(), re.DOTALL))
+def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    try:
+        exec(compile(example, "README.md", "exec"), {})
+    finally:
+        disable_apply()
+
+
+def test_every_setting_is_in_the_table() -> None:
+    rows = dict(re.findall(r"^\| (`[^|]+) \| `([^|]*)` \|", readme(), re.MULTILINE))
+    told = {name: default for names, default in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    defaults = {field.name: getattr(ApplyConfig(), field.name) for field in attrs.fields(ApplyConfig)}
+    have = {name: f'"{value}"' if isinstance(value, str) else repr(value) for name, value in defaults.items()}
+    assert told == {**have, "nearest": "{}"}  # it is a read-only view of this, which looks otherwise
+
+
+def test_what_an_install_adds_is_told() -> None:
+    """Directly needed packages are in the list; what those need in turn is counted by hand."""
+    listed = readme().partition("installs seven packages:")[2].partition(".")[0]
+    for requirement in requires("fib-apply") or ():
+        assert f"`{re.match(r'[A-Za-z0-9-]+', requirement)[0]}`" in listed  # type: ignore[index]
