@@ -1,0 +1,73 @@
+"""The end-to-end script runs on the CPU, small: results agree, and chosen solutions serve every part."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+PARTS = ["input_norm", "qkv", "attention", "o", "post_norm", "down"]
+
+
+def _data_set() -> Path:
+    given = os.environ.get("FIB_TEST_DATASET")
+    return Path(given) if given else HERE.parent.parent / "shared" / "flashinfer-trace"
+
+
+pytestmark = [
+    pytest.mark.skipif(
+        not (_data_set() / "definitions").is_dir(),
+        reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder",
+    ),
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(scope="module", params=["eager", "aot_eager"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the script writes, run with a backend of torch.compile."""
+    out = tmp_path_factory.mktemp("out")
+    options = ["--device", "cpu", "--small", "--seconds", "0.03", "--batches", "1", "4", "--backend", request.param]
+    command = [sys.executable, HERE / "transformer_block.py", _data_set(), "--out", out, *options]
+    environment = {**os.environ, "FIB_CACHE_PATH": str(tmp_path_factory.getbasetemp() / "cache")}
+    environment.pop("FIB_ENABLE_APPLY", None)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "## What apply adds" in (out / "report.md").read_text("utf-8")
+    numbers: dict[str, Any] = json.loads((out / "numbers.json").read_text("utf-8"))
+    return numbers
+
+
+def test_two_solutions_of_each_part_pass(run: dict[str, Any]) -> None:
+    passed = [row["definition"] for row in run["benchmark"] if row["status"] == "PASSED"]
+    assert len(passed) == len(run["benchmark"])
+    assert {passed.count(name) for name in passed} == {4}
+    assert len(set(passed)) == len(PARTS)
+
+
+def test_a_chosen_solution_serves_each_part_in_each_mode(run: dict[str, Any]) -> None:
+    assert [(row["batch"], row["part"]) for row in run["served"]] == [
+        (batch, part) for batch in (1, 4) for part in PARTS
+    ]
+    for row in run["served"]:
+        assert row["solution"]
+        assert (row["eager"], row["compiled"]) == (1, 1)
+
+
+def test_results_with_and_without_apply_agree(run: dict[str, Any]) -> None:
+    assert run["problems"] == []
+    assert len(run["agreement"]) == 8  # two batches, two modes, with and without
+
+
+def test_times_and_overheads_are_told(run: dict[str, Any]) -> None:
+    assert [(row["batch"], row["mode"]) for row in run["block_us"]] == [
+        (batch, mode) for batch in (1, 4) for mode in ("eager", "compiled")
+    ]
+    assert [row["unit"] for row in run["overhead"]] == ["us", "us", "ns"]
+    assert all(row["direct"] > 0 and row["routed"] > 0 for row in run["overhead"])
