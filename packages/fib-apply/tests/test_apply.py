@@ -365,6 +365,7 @@ class TestRuntimes:
             assert served_by(gemm(A, B)) == "fallback"
             assert runtime("gemm", args=(A, B), fallback=lambda A, B: 0) == 0
             assert runtime.plan("gemm", A, B, fallback=int) is int
+            assert served_by(apply("gemm")(lambda A, B: torch.zeros(4, N))(A, B)) == "fallback"
 
     def test_do_not_understand_every_word_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "maybe")

@@ -213,7 +213,7 @@ def _apart(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int) -> list[st
     """Conditions that outputs, the last of contiguous tensors, overlap with no other."""
     if not outputs:
         return []
-    conditions = [f"(p_{name} := {name}.data_ptr()) is not None" for name, _ in tensors]
+    conditions = [f"({', '.join(f'p_{name} := {name}.data_ptr()' for name, _ in tensors)},)"]  # a tuple is true
     for index in range(len(tensors) - outputs, len(tensors)):
         name, tensor = tensors[index]
         conditions += [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fib_schema import FibError, TraceSet, UnknownName
+from fib_schema import FibError, TraceSet, UnknownName, get_fib_dataset_path
 
 from . import hook, sites
 from .building import Workshop
@@ -66,8 +66,7 @@ class ApplyRuntime:
         self._carried: dict[str, dict[str, str]] = {}
 
     def _load(self, source: TraceSet | str | os.PathLike[str] | None) -> ApplyTable:
-        trace_set = source if isinstance(source, TraceSet) else TraceSet.from_path(source)
-        return ApplyTable.load_or_build(trace_set, self._config)
+        return ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, self._config)
 
     # -- being in force ------------------------------------------------------------------------------
 
@@ -345,6 +344,12 @@ def get_runtime() -> ApplyRuntime | None:
     return _stack[-1] if _stack else None
 
 
+def get_serving_runtime() -> ApplyRuntime | None:
+    """The runtime in force, if the environment does not keep it from serving."""
+    get_runtime()
+    return _serving()
+
+
 def set_runtime(runtime: ApplyRuntime | None) -> None:
     """Put a runtime in the place of the one in force; None takes that away."""
     global _stack  # noqa: PLW0603 there is one stack in a process
@@ -377,7 +382,11 @@ def _remove(runtime: ApplyRuntime) -> None:
 
 
 def _point() -> None:
-    sites.point_all(_stack[-1] if _stack and not _stack[-1].is_off else None)
+    sites.point_all(_serving())
+
+
+def _serving() -> ApplyRuntime | None:
+    return _stack[-1] if _stack and not _stack[-1].is_off else None
 
 
 def _ask_environment() -> None:
