@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import torch
 from fib_apply import apply, disable_apply, enable_apply
-from fib_apply.guards import check_of
+from fib_apply.routing.guards import check_of
 from fib_schema import (
     AxisConst,
     AxisVar,

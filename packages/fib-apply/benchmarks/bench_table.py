@@ -65,7 +65,7 @@ def show(results: list[dict[str, float]]) -> None:
 
 def measure_table(root: Path) -> dict[str, float]:
     """What making, opening and using a table takes."""
-    from fib_apply.table import ApplyTable
+    from fib_apply.choosing.table import ApplyTable
 
     with tempfile.TemporaryDirectory(prefix="fib-bench-table-cache-") as cache:
         start = time.perf_counter()
@@ -110,7 +110,7 @@ def measure_choosing(root: Path) -> dict[str, float]:
     """What choosing takes, of traces that are in memory."""
     import gc
 
-    from fib_apply.choosing import SolutionFacts, choose
+    from fib_apply.choosing.rules import SolutionFacts, choose
     from fib_apply.config import ApplyConfig
     from fib_apply.key import ApplyKeyFactory
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import attrs
 import pytest
-from fib_apply import _background, _round
-from fib_apply.building import Progress, Workshop
+from fib_apply.building import background, rounds
+from fib_apply.building.workshop import Progress, Workshop
 from fib_compile import BuilderRegistry, PythonBuilder, Runnable
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
@@ -91,7 +91,7 @@ def no_probing(monkeypatch: pytest.MonkeyPatch) -> None:
     def safe(pairs: Any, **_: Any) -> dict[str, None]:
         return {solution.name: None for _, solution in pairs}
 
-    monkeypatch.setattr(_round, "probe", safe)
+    monkeypatch.setattr(rounds, "probe", safe)
 
 
 def in_thread(call: Any) -> threading.Thread:
@@ -143,7 +143,7 @@ def test_bad_solutions_are_left_out_with_one_warning_each(
 def test_what_does_not_compile_is_left_out_and_not_probed(
     builder: Gated, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_round, "probe", lambda pairs, **_: dict.fromkeys(pairs))
+    monkeypatch.setattr(rounds, "probe", lambda pairs, **_: dict.fromkeys(pairs))
     spec = BuildSpec("cpp", ("cpu",), "kernel.cpp::run")
     workshop.build_ahead([(DEFINITION, Solution("c++", "copy", "tests", spec, (SourceFile("kernel.cpp", ""),)))])
 
@@ -394,7 +394,7 @@ def test_a_job_may_build_ahead(workshop: Workshop) -> None:
 
 
 def test_the_thread_ends_when_idle_and_comes_back(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_background, "_IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(background, "_IDLE_SECONDS", 0.0)
     threads: list[threading.Thread] = []
     for _ in range(2):
         workshop.submit(lambda: threads.append(threading.current_thread()), "looking")
@@ -458,7 +458,7 @@ def test_what_cannot_be_probed_is_not_loaded(
     def fail(pairs: Any, **_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(_round, "probe", fail)
+    monkeypatch.setattr(rounds, "probe", fail)
     workshop.build_ahead([pair("one")])
 
     assert workshop.left_out() == {"one": "it could not be probed: MemoryError"}
@@ -466,7 +466,7 @@ def test_what_cannot_be_probed_is_not_loaded(
 
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
-    code = "import sys; from fib_apply.building import Workshop; w = Workshop(); w.find('x'); w.request"
+    code = "import sys; from fib_apply.building.workshop import Workshop; w = Workshop(); w.find('x'); w.request"
     code += "; assert not {'torch', 'triton', 'fib_compile.registry'} & sys.modules.keys()"
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from fib_apply.choosing import Candidate, Choices, Ranking, Selection, SolutionFacts, choose
+from fib_apply.choosing.rules import Candidate, Choices, Ranking, Selection, SolutionFacts, choose
 from fib_apply.config import ApplyConfig
 from fib_apply.key import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
 from fib_schema import Definition, Solution, Trace, Workload

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import _commands
+from fib_apply import commands
+from fib_apply.choosing.table import ApplyTable
 from fib_apply.cli import main
 from fib_apply.explaining import answer
-from fib_apply.table import ApplyTable
 from fib_schema import Definition, Solution, Trace, TraceSet
 
 SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
@@ -31,7 +31,7 @@ def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands see no other device, whatever this machine has."""
-    monkeypatch.setattr(_commands, "hardware_at_hand", lambda: ("cpu",))
+    monkeypatch.setattr(commands, "hardware_at_hand", lambda: ("cpu",))
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ on cpu:
     def test_says_by_what_hardware_it_goes(
         self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_commands, "hardware_at_hand", lambda: ("cpu", "NVIDIA B200"))
+        monkeypatch.setattr(commands, "hardware_at_hand", lambda: ("cpu", "NVIDIA B200"))
         main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8"])
         nothing = "on NVIDIA B200: nothing was measured (but on cpu, NVIDIA H200), the fallback serves all calls"
         assert nothing in capsys.readouterr().out

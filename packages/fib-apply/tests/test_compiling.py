@@ -10,9 +10,9 @@ import attrs
 import pytest
 import torch
 import torch._dynamo
-from fib_apply import compiling
-from fib_apply.compiling import StandIn, make_stand_in
 from fib_apply.errors import CannotRoute
+from fib_apply.routing import compiling
+from fib_apply.routing.compiling import StandIn, make_stand_in
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 from torch._dynamo.testing import CompileCounterWithBackend
 

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from fib_apply import guards
-from fib_apply.guards import Guard, check_of
+from fib_apply.routing import guards
+from fib_apply.routing.guards import Guard, check_of
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -12,8 +12,8 @@ import types
 from pathlib import Path
 
 import pytest
-from fib_apply import _probe_child, probing
-from fib_apply.probing import probe
+from fib_apply.building import probe_child, probing
+from fib_apply.building.probing import probe
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
 
 RUN = "\ndef run(x):\n    return x\n"
@@ -55,7 +55,7 @@ def test_whatever_a_solution_does_only_those_that_end_the_process_are_blamed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(_probe_child, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
+    monkeypatch.setattr(probe_child, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
     pairs = [
         pair("works"),
         pair("raises", "raise ValueError('no')"),
@@ -88,7 +88,7 @@ def test_one_that_hangs_is_blamed_after_a_while_and_the_next_are_probed(
 ) -> None:
     hangs = tmp_path / "hangs"
     clock = types.SimpleNamespace(monotonic=lambda: 120.5 if hangs.exists() else 0.0, sleep=time.sleep)
-    monkeypatch.setattr(_probe_child, "time", clock)
+    monkeypatch.setattr(probe_child, "time", clock)
     code = f"import time\nprint('waiting for', 'Godot', flush=True)\n{touch(hangs)}\nwhile True: time.sleep(1)"
 
     results = probe([pair("hangs", code), pair("works")])
@@ -223,7 +223,7 @@ def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     code = f"import time\nfile = open({str(pipe)!r}, 'wb', 0)\nfile.write(b'x')\nwhile True: time.sleep(1)\n"
-    script = "import sys\nfrom fib_schema import *\nfrom fib_apply.probing import probe\n"
+    script = "import sys\nfrom fib_schema import *\nfrom fib_apply.building.probing import probe\n"
     script += "probe([(parse_json(sys.argv[1], Definition), parse_json(sys.argv[2], Solution))])"
     records = [format_json(record) for record in pair("hangs", code)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -236,13 +236,13 @@ def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    close = _probe_child.ProbeChild.close
+    close = probe_child.ProbeChild.close
 
-    def closing(child: _probe_child.ProbeChild) -> None:
+    def closing(child: probe_child.ProbeChild) -> None:
         close(child)
         ended.append(child._process.returncode)
 
-    monkeypatch.setattr(_probe_child.ProbeChild, "close", closing)
+    monkeypatch.setattr(probe_child.ProbeChild, "close", closing)
 
     def interrupt(name: str, reason: str | None) -> None:
         signal.raise_signal(signal.SIGINT)

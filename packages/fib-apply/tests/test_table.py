@@ -12,12 +12,12 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_apply import _building, _cache
-from fib_apply import table as table_module
-from fib_apply.choosing import Choices
+from fib_apply.choosing import cache, making
+from fib_apply.choosing import table as table_module
+from fib_apply.choosing.rules import Choices
+from fib_apply.choosing.table import ApplyTable
 from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
-from fib_apply.table import ApplyTable
 from fib_schema import (
     DataSetNotFound,
     Definition,
@@ -76,13 +76,13 @@ def root(
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     found = Builds()
-    build = _building.build_from_files
+    build = making.build_from_files
 
     def counted(*args: object) -> object:
         found.count += 1
         return build(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(_cache, "build_from_files", counted)
+    monkeypatch.setattr(cache, "build_from_files", counted)
     return found
 
 
@@ -363,7 +363,7 @@ class TestCache:
 
     def test_two_processes_at_once(self, root: Path, tmp_path: Path, builds: Builds, open_table: Open) -> None:
         call = "ApplyTable.load_or_build(sys.argv[1], cache_root=sys.argv[2])"
-        code = f"import sys; from fib_apply.table import ApplyTable; {call}"
+        code = f"import sys; from fib_apply.choosing.table import ApplyTable; {call}"
         command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
         writers = [subprocess.Popen(command) for _ in range(3)]
         assert [writer.wait(60) for writer in writers] == [0, 0, 0]

@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .api import apply, disable_apply, enable_apply
+    from .choosing.table import ApplyTable
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidSetting, NoKernel
     from .hook import add_listener, get_apply_hook, remove_listener, set_apply_hook
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     )
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .stats import DefinitionStats
-    from .table import ApplyTable
 
 _MODULES = {
     "api": "apply disable_apply enable_apply",
@@ -36,7 +36,7 @@ _MODULES = {
     "key": ("ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"),
     "runtime": "ApplyRuntime get_runtime set_runtime",
     "stats": "DefinitionStats",
-    "table": "ApplyTable",
+    "choosing.table": "ApplyTable",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 

@@ -8,8 +8,9 @@ from typing import Any, TypeVar, overload
 
 from fib_schema import TraceSet
 
-from . import hook, runtime, sites
+from . import hook, runtime
 from .config import Settings
+from .routing import sites
 from .runtime import ApplyRuntime, Progress
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 from fib_schema import FibError
 
-from . import _commands
+from . import commands as doing
 from .config import ApplyConfig, OnMiss
 from .errors import InvalidSetting
 
@@ -127,14 +127,14 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="AXIS=FACTOR",
         help="axes that may differ from what was recorded, and by how much; implies --on-miss nearest",
     )
-    command.set_defaults(run=_commands.explain)
+    command.set_defaults(run=doing.explain)
 
 
 def _add_table(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = _add_command(commands, "table", "what is chosen for each definition and key", (_TABLE, _TABLE_EXAMPLES))
     _add_hardware(command)
     _add_settings(command)
-    command.set_defaults(run=_commands.table)
+    command.set_defaults(run=doing.table)
 
 
 def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -142,7 +142,7 @@ def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only what is chosen for these definitions")
     command.add_argument("-j", "--jobs", type=int, help="how many to compile at once (default: all cores)")
     _add_settings(command)
-    command.set_defaults(run=_commands.warm)
+    command.set_defaults(run=doing.warm)
 
 
 def _add_hardware(command: argparse.ArgumentParser) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from .choosing import Candidate, Choices, Ranking
+from .choosing.rules import Candidate, Choices, Ranking
 from .config import ApplyConfig
 from .key import ApplyKey
-from .policy import ranking_for
+from .routing.policy import ranking_for
 
 if TYPE_CHECKING:
-    from .dispatcher import Dispatcher
+    from .routing.dispatcher import Dispatcher
 
 
 @attrs.frozen

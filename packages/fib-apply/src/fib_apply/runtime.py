@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fib_schema import FibError, TraceSet, UnknownName, get_fib_dataset_path
 
-from . import hook, sites
-from .building import Workshop
+from . import hook
+from .building.workshop import Workshop
+from .choosing.table import ApplyTable
 from .config import ENABLE_VARIABLE, ApplyConfigRegistry, OnMiss, Settings, enabled_by_environment, to_registry
 from .errors import NoKernel
 from .key import ApplyKeyFactory
 from .log import logger
+from .routing import sites
 from .stats import DefinitionStats
-from .table import ApplyTable
 
 if TYPE_CHECKING:
-    from .dispatcher import Dispatcher
+    from .routing.dispatcher import Dispatcher
 
 Progress = Callable[[int, int, str], None]
 """Called with how many solutions are built, of how many, and the name of the last one."""
@@ -111,7 +112,7 @@ class ApplyRuntime:
             return self._make_dispatcher(name)
 
     def _make_dispatcher(self, name: str) -> Dispatcher | None:
-        from .dispatcher import Dispatcher
+        from .routing.dispatcher import Dispatcher
 
         with self._lock:
             if name in self._dispatchers:

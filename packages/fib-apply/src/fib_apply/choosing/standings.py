@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ._measurements import Measurement
+from .measurements import Measurement
 
 Measured: TypeAlias = list[tuple[int, Measurement]]
 """Measurements with the numbers of their workloads."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from fib_schema import Definition
 
-from .choosing import Candidate
+from ..choosing.rules import Candidate
 
 _TOLERANCE = 1e-2
 """Absolute and relative, where traces tell none: what benchmarks take by default."""

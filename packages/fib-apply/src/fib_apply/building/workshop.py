@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import Definition, Solution
 
-from ._background import Background
-from ._round import How, OnProgress, Pair, Result, Round, Stopped
+from .background import Background
+from .rounds import How, OnProgress, Pair, Result, Round, Stopped
 
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, Runnable

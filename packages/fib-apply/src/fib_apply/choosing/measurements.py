@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 from fib_schema import Evaluation, EvaluationStatus, Performance, Trace, Workload
 
-from .config import ApplyConfig
-from .key import ApplyKey, ApplyKeyBuilder
+from ..config import ApplyConfig
+from ..key import ApplyKey, ApplyKeyBuilder
 
 Tolerance: TypeAlias = tuple[float | None, float | None, float | None]
 Run: TypeAlias = tuple[str, dict[str, Trace]]

@@ -35,10 +35,10 @@ from operator import itemgetter
 import attrs
 from fib_schema import Definition, Solution, Trace
 
-from ._measurements import Keys, Latest, Measurement, Rules, Run, latest_evaluations, loosest, measure
-from ._standings import Standing, are_separate, beats, mean_logarithms, separation, standings
-from .config import ApplyConfig
-from .key import ApplyKey, ApplyKeyBuilder
+from ..config import ApplyConfig
+from ..key import ApplyKey, ApplyKeyBuilder
+from .measurements import Keys, Latest, Measurement, Rules, Run, latest_evaluations, loosest, measure
+from .standings import Standing, are_separate, beats, mean_logarithms, separation, standings
 
 LANGUAGES = ("python", "triton", "tilelang", "cpp", "cuda")
 """From the simplest on; what is not among them comes last."""

@@ -10,7 +10,7 @@ import attrs
 from fib_schema import Definition, InvalidRecord, Problem, Solution
 from fib_schema.codec import parse_upgraded
 
-from ._listing import digest_of
+from .listing import digest_of
 
 R = TypeVar("R", Definition, Solution)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from .choosing import Choices, Ranking
-from .config import ApplyConfig, OnMiss
-from .key import ApplyKey
+from ..choosing.rules import Choices, Ranking
+from ..config import ApplyConfig, OnMiss
+from ..key import ApplyKey
 
 
 def ranking_for(choices: Choices | None, key: ApplyKey, config: ApplyConfig) -> Ranking | None:

@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 from fib_schema import Definition, Solution, Trace, TraceSet
 
-from ._lines import TraceReader
-from ._listing import Listing, digest_of, stem
-from ._records import Stored, read_records
-from ._segments import Entry, Header, Place, checksum, encode_choices
-from .choosing import Choices, SolutionFacts, choose
-from .config import ApplyConfigRegistry
-from .key import ApplyKeyFactory
+from ..config import ApplyConfigRegistry
+from ..key import ApplyKeyFactory
+from .lines import TraceReader
+from .listing import Listing, digest_of, stem
+from .records import Stored, read_records
+from .rules import Choices, SolutionFacts, choose
+from .segments import Entry, Header, Place, checksum, encode_choices
 
 _IN_MEMORY = Place(b"", b"")
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from fib_schema import Definition
 
-from .errors import CannotRoute
+from ..errors import CannotRoute
 
 _SIMPLE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _RECEIVERS = ("self", "cls")

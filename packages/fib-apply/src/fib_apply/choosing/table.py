@@ -15,14 +15,14 @@ from types import MappingProxyType
 import attrs
 from fib_schema import Definition, Solution, TraceSet, UnknownName, get_fib_cache_path
 
-from ._building import build_from_memory
-from ._cache import CachedContent
-from ._records import read_unchanged
-from ._segments import Content, NotUsable, Place, decode_choices
-from .choosing import Choices
-from .config import ApplyConfigRegistry, Settings, to_registry
-from .key import ApplyKey
-from .log import logger
+from ..config import ApplyConfigRegistry, Settings, to_registry
+from ..key import ApplyKey
+from ..log import logger
+from .cache import CachedContent
+from .making import build_from_memory
+from .records import read_unchanged
+from .rules import Choices
+from .segments import Content, NotUsable, Place, decode_choices
 
 _NO_CHOICES: Mapping[str, Choices] = MappingProxyType({})
 

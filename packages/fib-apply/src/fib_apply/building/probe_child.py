@@ -21,7 +21,7 @@ from types import TracebackType
 import attrs
 from fib_schema import Definition, Solution, format_json
 
-from .config import ENABLE_VARIABLE
+from ..config import ENABLE_VARIABLE
 
 BEGIN, END = b"b", b"e"
 _POLL_SECONDS = 0.05
@@ -217,7 +217,7 @@ def _start(jobs: int, marks: int, printed: int) -> subprocess.Popen[bytes]:
     """Start the child in a session of its own, with the modules that this process can import."""
     paths = [str(path) or os.curdir for path in sys.path]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "fib_apply.probing", str(marks), str(jobs), str(os.getpid())],
+        [sys.executable, "-P", "-m", "fib_apply.building.probing", str(marks), str(jobs), str(os.getpid())],
         pass_fds=(marks, jobs),
         stdin=subprocess.DEVNULL,
         stdout=printed,

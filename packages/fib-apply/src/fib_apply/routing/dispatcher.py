@@ -20,17 +20,17 @@ from fib_compile import Runnable
 from fib_compile.device import hardware_from_device
 from fib_schema import AxisError, Definition, FibError, Solution
 
-from .building import Workshop
-from .choosing import Candidate, Choices, Ranking
+from ..building.workshop import Workshop
+from ..choosing.rules import Candidate, Choices, Ranking
+from ..config import ApplyConfig, OnError
+from ..key import ApplyKey, ApplyKeyBuilder
+from ..log import logger
+from ..stats import DefinitionStats, Ledger
 from .codegen import Style, compiled, key_expression, route_source
-from .config import ApplyConfig, OnError
 from .guards import Check, Guard, Refusal, check_of, is_aligned
-from .key import ApplyKey, ApplyKeyBuilder
-from .log import logger
 from .matching import Form
 from .policy import ranking_for
 from .shadow import Differs, compare_outputs
-from .stats import DefinitionStats, Ledger
 from .warming import first_run
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -486,7 +486,7 @@ class Dispatcher:
         return run
 
     def _nothing(self, *args: Any) -> Any:
-        from .errors import NoKernel
+        from ..errors import NoKernel
 
         del args
         raise NoKernel(self.definition.name, "nothing can be planned for it")

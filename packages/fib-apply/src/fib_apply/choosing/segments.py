@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .choosing import Candidate, Choices, Ranking
-from .key import ApplyKey
+from ..key import ApplyKey
+from .rules import Candidate, Choices, Ranking
 
 FORMAT = b"FIBAPL01"
 _PREFIX = struct.Struct("<8sQ16s")

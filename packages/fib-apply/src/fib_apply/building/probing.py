@@ -25,7 +25,7 @@ from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, get_fib_cache_path, parse_json
 from fib_schema.framing import framed
 
-from ._probe_child import BEGIN, END, ProbeChild, Verdict
+from .probe_child import BEGIN, END, ProbeChild, Verdict
 
 Pair: TypeAlias = tuple[Definition, Solution]
 OnDone: TypeAlias = Callable[[str, str | None], None]

@@ -31,7 +31,7 @@ from fib_schema import AxisConst, Definition, DType, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.framing import framed
 
-from .errors import CannotRoute
+from ..errors import CannotRoute
 
 if TYPE_CHECKING:
     import torch

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fib_schema import FibError
 
+from ..errors import CannotRoute
+from ..hook import is_listened, notes_for
+from ..log import logger
 from .codegen import compiled, wrapper_source
 from .compiling import StandIn, make_stand_in
-from .errors import CannotRoute
-from .hook import is_listened, notes_for
-from .log import logger
 from .matching import match, parameters_of
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 import attrs
 from fib_schema import DataSetNotFound
 
-from ._building import build_from_files
-from ._listing import Listing, digest_of
-from ._measurements import Rules
-from ._segments import FORMAT, Content, NotUsable, decode_table, encode_table, publish
-from .config import ApplyConfigRegistry
-from .key import ApplyKeyFactory
-from .log import logger
+from ..config import ApplyConfigRegistry
+from ..key import ApplyKeyFactory
+from ..log import logger
+from .listing import Listing, digest_of
+from .making import build_from_files
+from .measurements import Rules
+from .segments import FORMAT, Content, NotUsable, decode_table, encode_table, publish
 
 FOLDER = "apply-v1"
 

@@ -16,15 +16,15 @@ import attrs
 from fib_compile import BuilderRegistry
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
 
-from .building import Workshop
-from .choosing import Choices, Ranking
+from .building.workshop import Workshop
+from .choosing.rules import Choices, Ranking
+from .choosing.table import ApplyTable
 from .config import ApplyConfig
 from .errors import InvalidSetting
 from .explaining import Answer, answer, latency_text, lines_on, plain_ranking, sorted_keys
 from .key import ApplyKey
-from .matching import match
+from .routing.matching import match
 from .runtime import ApplyRuntime, hardware_at_hand
-from .table import ApplyTable
 
 
 def _opened(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:

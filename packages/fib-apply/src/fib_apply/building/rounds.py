@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import Definition, Solution
 
-from ._background import in_words
+from .background import in_words
 from .probing import probe
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Which solution serves which calls: rules on traces, and tables of what they choose, kept in the cache. No torch."""
