@@ -66,10 +66,10 @@ def answer(choices: Choices | None, key: ApplyKey, config: ApplyConfig) -> Answe
 def explain(dispatcher: Dispatcher, left_out: Mapping[str, str]) -> str:
     """What is chosen for each key of each hardware, and the generated code."""
     lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})"]
-    for choices in dispatcher.choices.values():
+    for choices in dispatcher.supply.choices.values():
         answers = [answer(choices, key, dispatcher.config) for key in sorted_keys(choices)]
         lines += ["", f"on {choices.hardware}:", *lines_on(choices, answers, dispatcher.config, left_out)]
-    if not dispatcher.choices:
+    if not dispatcher.supply.choices:
         lines += ["", "nothing was measured: the fallback serves all calls"]
     for source in dispatcher.sources.values():
         lines += ["", source.rstrip()]

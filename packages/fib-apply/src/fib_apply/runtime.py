@@ -271,7 +271,7 @@ class ApplyRuntime:
         """Solutions that are not called any more, and are the same in another table."""
         found: dict[str, dict[str, str]] = {}
         for name, dispatcher in self._dispatchers.items():
-            for solution, reason in dispatcher.quarantined.items() if dispatcher is not None else ():
+            for solution, reason in dispatcher.supply.quarantined.items() if dispatcher is not None else ():
                 try:
                     is_same = self._table.solution(solution).hash() == table.solution(solution).hash()
                 except FibError:
@@ -303,7 +303,7 @@ class ApplyRuntime:
 
     def left_out(self) -> dict[str, str]:
         """Solutions that are not called, and why."""
-        quarantined = [d.quarantined for d in self._dispatchers.values() if d is not None]
+        quarantined = [d.supply.quarantined for d in self._dispatchers.values() if d is not None]
         return {**self._workshop.left_out(), **{name: why for found in quarantined for name, why in found.items()}}
 
     def explain(self, name: str) -> str:

@@ -1,0 +1,96 @@
+"""A way of calling (outputs are returned, or passed) with what has been resolved for it, by shapes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from fib_schema import Definition
+
+from .codegen import key_expression
+from .guards import Check, Guard
+
+Kernel: TypeAlias = Callable[..., Any]
+Entry: TypeAlias = "tuple[Check | None, Kernel | None, Callable[[], int]]"
+"""A check (None admits all calls of the shapes), a kernel (None is the fallback), and a tally."""
+
+_MOST_ENTRIES = 8192
+_MOST_ALIKE = 4
+"""Patterns of calls with the same shapes: parameters and tensors, with and without gradients."""
+
+
+class Way:
+    """One way of calling a definition.
+
+    Entries are replaced, never edited: who reads needs no lock. A generation keeps entries out that
+    rest on what is no more.
+
+    Args:
+        definition: What is computed.
+        is_passing: Whether outputs are among the arguments.
+        is_memoised: Whether shapes decide; else nothing is kept.
+    """
+
+    def __init__(self, definition: Definition, *, is_passing: bool, is_memoised: bool) -> None:
+        self.name = "passing" if is_passing else "returning"
+        self.is_passing = is_passing
+        self.guard = Guard(definition, has_outputs=is_passing)
+        self.entries: dict[Any, Entry] = {}
+        """By shapes; the short way looks here."""
+        self.generation = 0
+        self._alike: dict[Any, tuple[Entry, ...]] = {}
+        self._is_memoised = is_memoised
+        self._shapes_of = _shapes_of(definition, is_passing=is_passing)
+        self._lock = threading.Lock()
+
+    def shapes(self, args: Sequence[Any]) -> Any:
+        """What entries of such calls go by; None for calls that can have none."""
+        if not self._is_memoised:
+            return None
+        try:
+            return self._shapes_of(*args)
+        except (AttributeError, TypeError):
+            return None
+
+    def find(self, shapes: Any, args: Sequence[Any]) -> Entry | None:
+        """The entry of a call, the first one of its shapes or another."""
+        first = self.entries.get(shapes)
+        if first is None:
+            return None
+        for entry in (first, *self._alike.get(shapes, ())):
+            check, kernel, _ = entry
+            if check(*args) if check is not None else kernel is None:
+                return entry
+        return None
+
+    def install(self, shapes: Any, entry: Entry, generation: int) -> None:
+        """Leave an entry, unless it was resolved in an earlier generation."""
+        if shapes is None:
+            return
+        with self._lock:
+            if generation != self.generation:
+                return
+            if len(self.entries) >= _MOST_ENTRIES:
+                self._clear()
+            if self.entries.setdefault(shapes, entry) is not entry:
+                self._alike[shapes] = (*self._alike.get(shapes, ()), entry)[-_MOST_ALIKE:]
+
+    def forget(self) -> None:
+        """Have all calls resolved anew."""
+        with self._lock:
+            self.generation += 1
+            self._clear()
+
+    def _clear(self) -> None:
+        self.entries.clear()
+        self._alike.clear()
+
+
+def _shapes_of(definition: Definition, *, is_passing: bool) -> Callable[..., Any]:
+    """A function of a call's arguments that gives what the generated code looks up."""
+    inputs, outputs = tuple(definition.inputs), tuple(definition.outputs) if is_passing else ()
+    names = [f"_{name}" for name in (*inputs, *outputs)]
+    expression = key_expression(definition, names[: len(inputs)], names[len(inputs) :])
+    made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {expression}")  # noqa: S307 made of identifiers
+    return made
