@@ -195,3 +195,49 @@ def test_nothing_is_lost_or_doubled(lasts: list[int], sizes: list[int]) -> None:
     assert done <= wanted(parts)
     given_up = sum(e.count for e in events if isinstance(e, Skipped))
     assert sum(done.values()) + given_up == sum(wanted(parts).values())
+
+
+class TestPieces:
+    def sizes(self, parts: Sequence[DefinitionPlan], stations: int) -> list[tuple[str, int]]:
+        events: list[tuple[str, int]] = []
+        lock = threading.Lock()
+
+        @attrs.define
+        class Told(Fake):
+            def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+                with lock:
+                    events.append((part.definition.name, part.count))
+                yield from Fake.execute(self, part)
+
+        run([Told] * stations, parts)
+        return events
+
+    def test_are_whole_definitions_for_one_station_in_their_order(self) -> None:
+        assert self.sizes(PARTS, 1) == [("a", 10), ("b", 2), ("c", 21)]
+
+    def test_are_whole_definitions_where_there_are_many(self) -> None:
+        parts = [part(f"d{index}", 2) for index in range(16)]
+        assert sorted(self.sizes(parts, 2)) == sorted((f"d{index}", 4) for index in range(16))
+
+    def test_of_what_is_large_are_some_of_its_workloads(self) -> None:
+        assert sorted(self.sizes([part("large", 16), part("small", 1)], 2)) == [*[("large", 4)] * 8, ("small", 2)]
+
+
+def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
+    both, tries = threading.Barrier(2, timeout=60), Counter[str]()
+
+    def opener(name: str) -> Open:
+        def open_() -> Station:
+            tries[name] += 1
+            if tries[name] == 1:
+                both.wait()  # neither goes on before the other is under way
+                if name == "second":
+                    raise JudgeFailed("not yet")
+            return Fake(pause=0.005)
+
+        return open_
+
+    with Crew([("first", opener("first")), ("second", opener("second"))]) as crew:
+        assert pairs(list(crew.execute(PARTS))) == wanted(PARTS)
+    assert tries["first"] == 1
+    assert tries["second"] >= 1
