@@ -151,6 +151,15 @@ class TestWhatItSays:
         }
         assert view.def_best == {"scale": "fast"}
 
+    def test_as_this_machine_sees_it(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+        table = open_table()
+        monkeypatch.setattr(table_module, "hardware_at_hand", lambda: ("gpu", "cpu"))
+        assert table.match_solution("scale", key_of(1)) == "fast"
+        assert table.match_solution("scale", key_of(3)) == "slow"
+        assert table.match_solution("scale", key_of(99)) is None
+        assert table.index["scale"] == {key_of(3): "slow"}
+        assert set(table.def_best) == {"scale"}
+
     def test_other_hardware_stands_in(self, open_table: Open) -> None:
         table = open_table()
         assert table.for_hardware("tpu").choices("scale") is None

@@ -22,9 +22,10 @@ from .choosing.table import ApplyTable
 from .config import ApplyConfig
 from .errors import InvalidSetting
 from .explaining import Answer, answer, latency_text, lines_on, plain_ranking, sorted_keys
+from .hardware import hardware_at_hand
 from .key import ApplyKey
 from .routing.matching import match
-from .runtime import ApplyRuntime, hardware_at_hand
+from .runtime import ApplyRuntime
 
 
 def _opened(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:

@@ -78,7 +78,7 @@ def explain(dispatcher: Dispatcher, left_out: Mapping[str, str]) -> str:
 
 def sorted_keys(choices: Choices) -> list[ApplyKey]:
     """What is recorded, by size."""
-    return sorted(choices.by_key, key=lambda key: (key.axes, key.encode()))
+    return sorted(choices.by_key, key=lambda key: (key.axes, key.encode))
 
 
 def lines_on(

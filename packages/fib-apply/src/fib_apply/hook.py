@@ -61,9 +61,13 @@ def set_apply_hook(function: ApplyHook | None) -> None:
     _changed()
 
 
-def get_apply_hook() -> ApplyHook | None:
-    """The function that is called before each call, if there is one."""
-    return None if _hook is None else _hook.function
+def get_apply_hook() -> ApplyHook:
+    """The function that is called before each call; one that does nothing if none was set."""
+    return _ignore if _hook is None else _hook.function
+
+
+def _ignore(definition: str, arguments: Mapping[str, Any]) -> None:
+    del definition, arguments
 
 
 def add_listener(listener: Listener) -> None:

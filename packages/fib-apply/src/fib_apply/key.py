@@ -28,6 +28,7 @@ class ApplyKey:
     axes: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_sorted_items)
     feats: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_sorted_items)
 
+    @property
     def encode(self) -> str:
         """As text that sorts and compares like the key."""
         return json.dumps([self.axes, self.feats], separators=(",", ":"))

@@ -20,6 +20,7 @@ from .building.workshop import Workshop
 from .choosing.table import ApplyTable
 from .config import ENABLE_VARIABLE, ApplyConfigRegistry, OnMiss, Settings, enabled_by_environment, to_registry
 from .errors import NoKernel
+from .hardware import hardware_at_hand
 from .key import ApplyKeyFactory
 from .log import logger
 from .routing import sites
@@ -318,13 +319,6 @@ class ApplyRuntime:
         if dispatcher is None:
             raise UnknownName("definition", name, self._table.definitions)
         return explain(dispatcher, self.left_out())
-
-
-def hardware_at_hand() -> tuple[str, ...]:
-    """What devices of this machine call themselves, the CPU last."""
-    from fib_compile.device import hardware_from_device, list_cuda_devices
-
-    return tuple(dict.fromkeys(hardware_from_device(device) for device in (*list_cuda_devices(), "cpu")))
 
 
 def _log_progress(done: int, total: int, name: str) -> None:

@@ -8,14 +8,16 @@ choices of a definition are decoded when they are asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import attrs
 from fib_schema import Definition, Solution, TraceSet, UnknownName, get_fib_cache_path
 
 from ..config import ApplyConfigRegistry, Settings, to_registry
+from ..hardware import hardware_at_hand
 from ..key import ApplyKey
 from ..log import logger
 from .cache import CachedContent
@@ -23,6 +25,8 @@ from .making import build_from_memory
 from .records import read_unchanged
 from .rules import Choices
 from .segments import Content, NotUsable, Place, decode_choices
+
+T = TypeVar("T")
 
 _NO_CHOICES: Mapping[str, Choices] = MappingProxyType({})
 
@@ -130,6 +134,26 @@ class ApplyTable:
             others: Whose traces count where there are none of it; None means each definition's `other_hardware`.
         """
         return HardwareView(self, name, None if others is None else tuple(others))
+
+    @property
+    def index(self) -> Mapping[str, Mapping[ApplyKey, str]]:
+        """By definition and key, the solution for plain calls on this machine; decodes everything."""
+        return self._of_machine(lambda view: view.index)
+
+    @property
+    def def_best(self) -> Mapping[str, str]:
+        """By definition, the solution for this machine that is best over all keys; decodes everything."""
+        return self._of_machine(lambda view: view.def_best)
+
+    def match_solution(self, definition: str, key: ApplyKey) -> str | None:
+        """The solution for a recorded key on this machine; None on a miss."""
+        views = map(self.for_hardware, hardware_at_hand())
+        return next((found for view in views if (found := view.match_solution(definition, key))), None)
+
+    def _of_machine(self, read: Callable[[HardwareView], Mapping[str, T]]) -> dict[str, T]:
+        """What is read from the view of each device of this machine; the first that knows a definition counts."""
+        views = [self.for_hardware(name) for name in reversed(hardware_at_hand())]
+        return {definition: value for view in views for definition, value in read(view).items()}
 
     def hardware_order(self, name: str, others: Sequence[str] | None, definition: str) -> tuple[str, ...]:
         """A hardware and those that stand in for it, for one definition."""
