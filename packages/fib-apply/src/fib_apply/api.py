@@ -68,7 +68,7 @@ def apply(
                 "apply() got a fallback, but no call: pass args=(...), kwargs={...} or runtime_kwargs={...}"
             )
         return lambda function: _decorate(def_name_or_resolver, function)
-    positional = () if args is _UNSET else tuple(args)
+    positional = () if args is _UNSET or args is None else tuple(args)
     named = {**_given(kwargs), **_given(runtime_kwargs)}
     return _call(def_name_or_resolver, positional, named, None if fallback is _UNSET else fallback)
 
@@ -89,10 +89,10 @@ def _call(name: sites.Name, args: Sequence[Any], kwargs: Mapping[str, Any], fall
         return fallback(*args, **kwargs)
     if not isinstance(name, str):
         name = name(*args, **kwargs)
-    if hook.is_listened():
-        sites.note_general(name, args, kwargs)
     if found is not None:
         return found.dispatch(name, args, kwargs, fallback)
+    if hook.is_listened():
+        sites.note_general(name, args, kwargs)
     if fallback is None:
         from .errors import NoKernel
 

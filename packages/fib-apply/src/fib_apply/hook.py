@@ -97,6 +97,12 @@ def is_listened() -> bool:
     return _hook is not None or bool(_listeners)
 
 
+def renew_lock() -> None:
+    """After a fork: the lock may be held by a thread that is no more."""
+    global _lock  # noqa: PLW0603 there is one in a process
+    _lock = threading.Lock()
+
+
 def on_change(then: Callable[[], None]) -> None:
     """Call a function whenever somebody else listens than before."""
     _on_change.append(then)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 from fib_schema import Definition, Workload
+
+from .log import logger
 
 
 def _sorted_items(value: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
@@ -50,6 +52,11 @@ class ApplyKey:
         return ", ".join(f"{name}={value}" for name, value in (*self.axes, *self.feats)) or "no variable axes"
 
 
+_OF_CALLS = {"features", "build_from_args", "build_from_runtime"}
+_ABSENT = "without"
+"""The feature that names optional inputs which are not there: it takes part in what was verified."""
+
+
 class ApplyKeyBuilder(ABC):
     """Makes the keys of one definition.
 
@@ -62,6 +69,12 @@ class ApplyKeyBuilder(ABC):
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """What a subclass computes of a call may rest on values, unless it says that it does not."""
+        super().__init_subclass__(**options)
+        if _OF_CALLS & vars(cls).keys() and "is_by_shape" not in vars(cls):
+            cls.is_by_shape = False
 
     @abstractmethod
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
@@ -88,18 +101,29 @@ class ApplyKeyBuilder(ABC):
 
 
 class AxesOnlyKeyBuilder(ApplyKeyBuilder):
-    """Keys of axes alone."""
+    """Keys of axes, and of which optional inputs are there.
+
+    A subclass with `features` of its own makes the keys of workloads with the same ones.
+    """
 
     is_by_shape = True
 
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
         """The key of a call."""
-        return ApplyKey(self.definition.get_axes_values_from_inputs(args), self.features(args))
+        given = {name for name, value in zip(self.definition.inputs, args, strict=True) if value is not None}
+        axes = self.definition.get_axes_values_from_inputs(args)
+        return ApplyKey(axes, (*self.features(args), *self._absent(given)))
 
     def build_from_workload(self, workload: Workload) -> ApplyKey:
         """The key of a recorded workload."""
         var_axes = set(self.definition.var_axes)
-        return ApplyKey({axis: size for axis, size in workload.axes.items() if axis in var_axes})
+        axes = {axis: size for axis, size in workload.axes.items() if axis in var_axes}
+        return ApplyKey(axes, self._absent(workload.inputs))
+
+    def _absent(self, given: Container[str]) -> tuple[tuple[str, str], ...]:
+        """The feature that names optional inputs that are not given; none if all are."""
+        names = [n for n, spec in self.definition.inputs.items() if spec.optional and n not in given]
+        return ((_ABSENT, ",".join(names)),) if names else ()
 
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
         """Nothing."""
@@ -137,6 +161,11 @@ class ApplyKeyFactory:
         """
         if not (isinstance(builder, type) and issubclass(builder, ApplyKeyBuilder)):
             raise TypeError(f"a key builder for {op_type!r} must be a subclass of ApplyKeyBuilder, got {builder!r}")
+        if "features" in vars(builder) and "build_from_workload" not in vars(builder):
+            logger.warning(
+                "%s has features of calls and none of workloads, so that no key matches; define build_from_workload",
+                builder.__qualname__,
+            )
         cls._builders = {**cls._builders, op_type: builder}
 
     @classmethod

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +25,7 @@ from .hardware import hardware_at_hand
 from .key import ApplyKeyFactory
 from .log import logger
 from .routing import sites
-from .stats import DefinitionStats
+from .stats import DefinitionStats, Ledger
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
@@ -58,22 +59,29 @@ class ApplyRuntime:
         self._is_counted = stats
         self._on_progress = on_progress or _log_progress
         self._lock = threading.RLock()
+        self._reloading = threading.Lock()
+        self._entered = 0
+        self._below: tuple[ApplyRuntime, ...] = ()
         self._dispatchers: dict[str, Dispatcher | None] = {}
         self._workshop = Workshop()
         self._source = trace_set
-        self._table = self._load(trace_set)
+        self._table = self._load(trace_set, self._config)
         self.is_off = self.is_killed()
         """Whether it serves nothing, because the environment said so when it was made."""
         self._is_prepared = False
         self._carried: dict[str, dict[str, str]] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        _alive.add(self)
 
-    def _load(self, source: TraceSet | str | os.PathLike[str] | None) -> ApplyTable:
-        return ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, self._config)
+    @staticmethod
+    def _load(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
+        return ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
 
     # -- being in force ------------------------------------------------------------------------------
 
     def start(self) -> Self:
         """Build what is to be built ahead, and put this runtime in force, over others."""
+        get_runtime()  # what the environment asks for lies below
         if self.is_off:
             logger.info("%s keeps routing off", ENABLE_VARIABLE)
         else:
@@ -86,12 +94,15 @@ class ApplyRuntime:
         _remove(self)
 
     def __enter__(self) -> Self:
+        self._entered += 1
         return self if self in _stack else self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self._entered -= 1
+        if self._entered == 0:
+            _restore(self, self._below)
 
     @staticmethod
     def is_killed() -> bool:
@@ -118,7 +129,7 @@ class ApplyRuntime:
         with self._lock:
             if name in self._dispatchers:
                 return self._dispatchers[name]
-            made = None
+            made: Dispatcher | None = None
             if name not in self._table.definitions:
                 logger.info("the data set has no definition %r: its calls go to their fallbacks", name)
             else:
@@ -132,6 +143,7 @@ class ApplyRuntime:
                     solution_of=self._table.solution,
                     is_counted=self._is_counted,
                     quarantined=self._carried.get(name, {}),
+                    ledger=self._ledgers.setdefault(name, Ledger()),
                 )
             self._dispatchers = {**self._dispatchers, name: made}
             return made
@@ -139,7 +151,7 @@ class ApplyRuntime:
     def dispatch(
         self,
         def_name: str,
-        args: Sequence[Any] | Mapping[str, Any] = (),
+        args: Sequence[Any] | Mapping[str, Any] | None = (),
         kwargs: Mapping[str, Any] | Callable[..., Any] | None = None,
         fallback: Callable[..., Any] | None = None,
         *,
@@ -159,9 +171,12 @@ class ApplyRuntime:
         """
         if callable(kwargs):
             kwargs, fallback = None, kwargs
-        positional = () if isinstance(args, Mapping) else tuple(args)
+        positional = () if args is None or isinstance(args, Mapping) else tuple(args)
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
         dispatcher = None if self.is_off else self.dispatcher(def_name)
+        if hook.is_listened():
+            known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
+            sites.note_general(def_name, positional, named, known)
 
         def serve_otherwise() -> Any:
             if fallback is None:
@@ -170,9 +185,13 @@ class ApplyRuntime:
 
         if dispatcher is None:
             return serve_otherwise()
+        definition = dispatcher.definition
+        known_names = {**definition.inputs, **definition.outputs}
+        given = {name: value for name, value in named.items() if value is not None or name in known_names}
         try:
-            merged = dispatcher.definition.merge_kwargs_to_args(positional, named)
+            merged = definition.merge_kwargs_to_args(positional, given)
         except TypeError:
+            dispatcher.count_arguments()
             if fallback is None:
                 raise
             return serve_otherwise()
@@ -184,10 +203,13 @@ class ApplyRuntime:
         runtime_kwargs: Mapping[str, Any] | None = None,
         fallback: Callable[..., Any] | None = None,
         *,
-        args: Sequence[Any] = (),
+        args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Serve one call, like `apply` does with the runtime in force."""
+        """Serve one call, like `apply` does with the runtime in force; to decorate a function, use `apply`."""
+        if runtime_kwargs is None and args is None and kwargs is None:
+            raise TypeError("there is no call to serve: pass args=(...), kwargs={...} or runtime_kwargs={...}")
+        args = () if args is None else args
         named = {**(kwargs or {}), **(runtime_kwargs or {})}
         name = def_name_or_resolver
         if not isinstance(name, str):
@@ -211,20 +233,42 @@ class ApplyRuntime:
 
     def prepare(self) -> None:
         """Build what settings say is to be built ahead; once."""
-        with self._lock:
+        with self._reloading:
             if not self._is_prepared:
                 self._is_prepared = True
                 self._build_ahead(self._table)
 
     def _build_ahead(self, table: ApplyTable) -> None:
+        """Build what is chosen; where that cannot be, what comes next."""
+        wanted, tried = self._wanted(table), set[tuple[str, str]]()
+        while wanted:
+            tried.update(wanted)
+            self._build_all(table, wanted)
+            left_out = self._workshop.left_out()
+            failed = {name for name, solution in wanted if solution in left_out}
+            wanted = [pair for pair in self._next_best(table, failed, left_out) if pair not in tried]
+
+    def _build_all(self, table: ApplyTable, wanted: Iterable[tuple[str, str]]) -> None:
         pairs = []
-        for name, solution in self._wanted(table):
+        for name, solution in wanted:
             try:
                 pairs.append((table.definition(name), table.solution(solution)))
             except FibError as error:
                 logger.warning("%s", error)
         if pairs:
             self._workshop.build_ahead(pairs, self._on_progress)
+
+    def _next_best(
+        self, table: ApplyTable, definitions: Iterable[str], left_out: Container[str]
+    ) -> Iterator[tuple[str, str]]:
+        """Of each key the first solution for plain calls that is not left out."""
+        for name in definitions:
+            for hardware in hardware_at_hand():
+                choices = table.for_hardware(hardware).choices(name)
+                for ranking in choices.by_key.values() if choices is not None else ():
+                    usable = (c.solution for c in ranking.candidates if not c.has_setup and c.solution not in left_out)
+                    if (solution := next(usable, None)) is not None:
+                        yield name, solution
 
     def _wanted(self, table: ApplyTable) -> list[tuple[str, str]]:
         """What is to be built ahead: of each definition the share that settings say, those first that win most keys."""
@@ -253,18 +297,18 @@ class ApplyRuntime:
 
     def rebuild(self, traceset: TraceSet | str | os.PathLike[str] | None = None, config: Settings = None) -> None:
         """Take another data set or other settings in."""
-        with self._lock:
-            if config is not None:
-                self._config = to_registry(config)
-            if traceset is not None:
-                self._source = traceset
-            source = self._source
+        with self._reloading:  # builders may decorate functions: what calls need is not locked meanwhile
+            settings = self._config if config is None else to_registry(config)
+            source = self._source if traceset is None else traceset
             if isinstance(source, TraceSet) and source.root is not None:
-                source = source.root
-            table = self._load(source)
+                source = source.root  # its records are as they were when it was opened
+            table = self._load(source, settings)
+            with self._lock:
+                self._config, self._source = settings, source
             self._build_ahead(table)
-            self._carried = self._still_quarantined(table)
-            self._table, self._dispatchers = table, {}
+            with self._lock:
+                self._carried = self._still_quarantined(table)
+                self._table, self._dispatchers = table, {}
         if get_runtime() is self:
             _point()
 
@@ -280,6 +324,13 @@ class ApplyRuntime:
                 if is_same:
                     found.setdefault(name, {})[solution] = reason
         return found
+
+    def renew_after_fork(self) -> None:
+        """Locks may be held by threads that are no more."""
+        self._lock, self._reloading = threading.RLock(), threading.Lock()
+        for dispatcher in self._dispatchers.values():
+            if dispatcher is not None:
+                dispatcher.renew_after_fork()
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and first runs in the background; returns whether none is left."""
@@ -329,6 +380,7 @@ def _log_progress(done: int, total: int, name: str) -> None:
 
 _lock = threading.RLock()
 _stack: tuple[ApplyRuntime, ...] = ()
+_alive: weakref.WeakSet[ApplyRuntime] = weakref.WeakSet()
 _has_asked_environment = False
 
 
@@ -346,10 +398,11 @@ def get_serving_runtime() -> ApplyRuntime | None:
 
 
 def set_runtime(runtime: ApplyRuntime | None) -> None:
-    """Put a runtime in the place of the one in force; None takes that away."""
+    """Have one runtime in force and no other below it; None takes all away."""
     global _stack  # noqa: PLW0603 there is one stack in a process
+    get_runtime()  # what the environment asks for would come later
     with _lock:
-        _stack = (*_stack[:-1], *(() if runtime is None else (runtime,)))
+        _stack = () if runtime is None else (runtime,)
         _point()
 
 
@@ -364,7 +417,8 @@ def stop_all() -> None:
 def _push(runtime: ApplyRuntime) -> None:
     global _stack  # noqa: PLW0603 likewise
     with _lock:
-        _stack = (*(other for other in _stack if other is not runtime), runtime)
+        runtime._below = tuple(other for other in _stack if other is not runtime)  # noqa: SLF001 of this module
+        _stack = (*runtime._below, runtime)  # noqa: SLF001 likewise
         _point()
 
 
@@ -374,6 +428,15 @@ def _remove(runtime: ApplyRuntime) -> None:
         if runtime in _stack:
             _stack = tuple(other for other in _stack if other is not runtime)
             _point()
+
+
+def _restore(runtime: ApplyRuntime, below: tuple[ApplyRuntime, ...]) -> None:
+    """Take a runtime out of force; where something else has taken its place, what was below it is in force again."""
+    global _stack  # noqa: PLW0603 likewise
+    with _lock:
+        is_there = runtime in _stack
+        _stack = tuple(other for other in _stack if other is not runtime) if is_there else below
+        _point()
 
 
 def _point() -> None:
@@ -397,4 +460,15 @@ def _ask_environment() -> None:
             logger.error("%s asks for routing, which cannot be: %s", ENABLE_VARIABLE, error)
 
 
+def _after_fork() -> None:
+    """Locks may be held by threads that are no more."""
+    global _lock  # noqa: PLW0603 likewise
+    _lock = threading.RLock()
+    sites.renew_lock()
+    hook.renew_lock()
+    for runtime in list(_alive):
+        runtime.renew_after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 hook.on_change(_point)

@@ -64,6 +64,7 @@ _PASS_SECONDS = 0.2  # a pass is about no longer
 _PLANTED = 8  # one of so many timed calls is verified, on average
 _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
+_ASKING_AT_FIRST = 0.8  # until there are enough: asking costs less in a pass that is made anyway than in one of its own
 _LEAST_ASKED = 4  # unless that takes too long
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
@@ -460,7 +461,7 @@ class Side:
         with self._conditions.ledger.during(Phase.INPUTS):
             begun = self._begin(prepared, chains * chain, must_ask)
         key = SECRET.getrandbits(64) - (1 << 63)
-        request = Sample(chains, key, self._slots.hide(prepared.varying, key))
+        request = Sample(chains, key, self._slots.hide(prepared.varying, key, chains * chain))
         self._synchronise()
         reply, begin = self._clocked(request)
         self._end(prepared, begun)
@@ -473,7 +474,7 @@ class Side:
         planned = self._plan_plants(used)
         drawn = self._draw(used, planned) if self._may_ask(must_ask) else []
         before = self._outputs_of([*planned, *drawn])
-        self._refresh(prepared)
+        self._refresh(prepared, used)
         self._plant(planned)
         return _Pass(used, planned, {slot: self._slots.inputs[slot].clone() for slot in drawn}, before)
 
@@ -507,7 +508,8 @@ class Side:
         if must_ask:
             return not self.asked or self._asked_seconds < _MOST_ASKING_SECONDS
         limit = max(_ASKING_SHARE * self._seconds, _ASKING_SECONDS)
-        return self._asked_seconds < limit and SECRET.random() < _ASKING_CHANCE
+        chance = _ASKING_CHANCE if self.asked >= _LEAST_ASKED else _ASKING_AT_FIRST
+        return self._asked_seconds < limit and SECRET.random() < chance
 
     def _ask_about(self, given: Mapping[int, torch.Tensor]) -> dict[int, InputSet]:
         """What must have come out of slots with these inputs, as far as the referee knows."""
@@ -542,14 +544,14 @@ class Side:
         self._idle.rest()
         return reply, begin
 
-    def _refresh(self, prepared: PreparedWorkload) -> None:
-        """New values in all slots, and poison where outputs will be."""
+    def _refresh(self, prepared: PreparedWorkload, used: int | None = None) -> None:
+        """New values in the first slots, or in all, and poison where outputs will be."""
         if prepared.varying:
             first, second = two_of(prepared.bases)
             generator = torch.Generator(self._conditions.device).manual_seed(SECRET.getrandbits(62))
             sources = (self.layout.input_tensors(first.inputs), self.layout.input_tensors(second.inputs))
-            vary(self.layout.input_tensors(self._slots.inputs), *sources, prepared.varying, generator)
-        self._slots.poison(_POISONS[1])
+            vary(self.layout.input_tensors(self._slots.inputs[:used]), *sources, prepared.varying, generator)
+        self._slots.poison(_POISONS[1], used)
         self._synchronise()
 
     def _plan_plants(self, used: int) -> dict[int, InputSet]:
@@ -752,7 +754,6 @@ class Side:
             WorkerLost: It took its worker down.
         """
         kept, warm = self._samples, self._warm
-        self._refresh(prepared)
         request = WarmUp(1, 0.0, warm.method == "graph", 1)
         self._warm = ask(self.worker, request, Warm, self._timeout)
         self._samples = []

@@ -149,20 +149,20 @@ class Slots:
         """Put one set of inputs into slots."""
         self.inputs[slots] = memory
 
-    def hide(self, names: Iterable[str], key: int) -> tuple[int, ...]:
-        """Combine input tensors in all slots with a key, eight bytes at a time; returns their places."""
+    def hide(self, names: Iterable[str], key: int, used: int | None = None) -> tuple[int, ...]:
+        """Combine input tensors in the first slots, or all, with a key, eight bytes at a time; returns their places."""
         places = []
         for name in names:
             slot = self.layout.inputs[name]
             size = tensor_in(self.inputs[0], slot).nbytes // _WORD * _WORD
             if size:
-                self.inputs[:, slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
+                self.inputs[:used, slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
                 places.append(next(i for i, other in enumerate(self.layout.wire.inputs) if other is slot))
         return tuple(places)
 
-    def poison(self, pattern: int) -> None:
-        """Overwrite all outputs."""
-        self.outputs.fill_(pattern)
+    def poison(self, pattern: int, used: int | None = None) -> None:
+        """Overwrite the outputs of the first slots, or of all."""
+        self.outputs[:used].fill_(pattern)
 
     def unwritten(self, used: int, pattern: int) -> list[int]:
         """Which of the first `used` slots still hold nothing but poison; none where that may happen by chance."""

@@ -9,14 +9,14 @@ kernel; whatever it does not find it leaves to ``_fib_resolve``. All names of ou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
 import attrs
 from fib_schema import AxisVar, Definition
 
-from .matching import Form
+from .matching import VARIADIC, Form
 
 
 @attrs.frozen(kw_only=True)
@@ -48,8 +48,9 @@ def route_source(name: str, definition: Definition, form: Form, style: Style) ->
     """The source of a route."""
     lines = [f"def {name}({_signature(form.parameters, has_defaults=False)}):"]
     fallback = f"return _fib_fallback({_passed(form.parameters)})"
+    counted = ["        _fib_count_extra()"] if style.is_counted else []
     for extra in form.extras:
-        lines += [f"    if {extra} is not _fib_extra_{extra}:", f"        {fallback}"]
+        lines += [f"    if {_is_given(extra)}:", *counted, f"        {fallback}"]
     inputs = [name or "None" for name in form.inputs]
     if form.outputs and not form.may_lack_outputs:
         lines += _body(definition, inputs, form.outputs, style, fallback, "passing", 1)
@@ -78,15 +79,13 @@ def _body(
         lines += [
             "try:",
             f"    _fib_entry = _fib_memo_{way}({key_expression(definition, inputs, outputs)})",
-            "except (AttributeError, TypeError):",
+            "except _fib_no_shapes:",
             "    _fib_entry = None",
             "if _fib_entry is not None:",
             "    _fib_check, _fib_kernel, _fib_count = _fib_entry",
-            "    if _fib_kernel is None:",
-            f"        if _fib_check is None or _fib_check({args}):",
-            *_indented([*counted, fallback], 3),
-            f"    elif _fib_check({args}):",
-            *_indented([*counted, *_call(args, outputs, style, fallback)], 2),
+            f"    if _fib_check({args}):",
+            *_indented([*counted, "if _fib_kernel is None:", f"    {fallback}"], 2),
+            *_indented(_call(args, outputs, style, fallback), 2),
         ]
     lines += [
         f"_fib_kernel = _fib_resolve_{way}(({args},))",
@@ -106,7 +105,7 @@ def _call(args: str, outputs: Sequence[str], style: Style, fallback: str) -> lis
     if not outputs:
         call = [
             f"_fib_result = _fib_kernel({args})",
-            "if type(_fib_result) is _fib_usual:",
+            "if _fib_type(_fib_result) is _fib_usual:",
             "    return _fib_result",
             "return _fib_unpack(_fib_result)",
         ]
@@ -114,7 +113,7 @@ def _call(args: str, outputs: Sequence[str], style: Style, fallback: str) -> lis
         call = [
             "try:",
             *_indented(call, 1),
-            "except Exception as _fib_error:",
+            "except _fib_errors as _fib_error:",
             "    _fib_failed(_fib_error, _fib_kernel)",
             fallback,
         ]
@@ -142,14 +141,31 @@ def key_expression(definition: Definition, inputs: Sequence[str], outputs: Seque
     return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
 
 
+_COMPARED = (bool, int, float, str, bytes)
+"""Defaults of these types may be passed as another object of the same value."""
+
+
+def _is_given(extra: Parameter) -> str:
+    """A condition for a parameter that is not left at its default."""
+    if extra.kind in VARIADIC:
+        return extra.name
+    condition = f"{extra.name} is not _fib_extra_{extra.name}"
+    if type(extra.default) in _COMPARED:
+        same_type = f"_fib_type({extra.name}) is _fib_type(_fib_extra_{extra.name})"
+        condition += f" and not ({same_type} and {extra.name} == _fib_extra_{extra.name})"
+    return condition
+
+
 def _signature(parameters: Sequence[Parameter], *, has_defaults: bool) -> str:
     parts: list[str] = []
     kinds = [p.kind for p in parameters]
     for index, parameter in enumerate(parameters):
-        if parameter.kind is Parameter.KEYWORD_ONLY and Parameter.KEYWORD_ONLY not in kinds[:index]:
+        is_first_keyword = parameter.kind is Parameter.KEYWORD_ONLY and Parameter.KEYWORD_ONLY not in kinds[:index]
+        if is_first_keyword and Parameter.VAR_POSITIONAL not in kinds:
             parts.append("*")
         has_default = has_defaults and parameter.default is not Parameter.empty
-        parts.append(f"{parameter.name}=_fib_default{index}" if has_default else parameter.name)
+        stars = _STARS.get(parameter.kind, "")
+        parts.append(f"{parameter.name}=_fib_default{index}" if has_default else f"{stars}{parameter.name}")
         is_last_positional = parameter.kind is Parameter.POSITIONAL_ONLY and (
             index + 1 == len(kinds) or kinds[index + 1] is not Parameter.POSITIONAL_ONLY
         )
@@ -158,8 +174,14 @@ def _signature(parameters: Sequence[Parameter], *, has_defaults: bool) -> str:
     return ", ".join(parts)
 
 
+_STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
+
+
 def _passed(parameters: Iterable[Parameter]) -> str:
-    return ", ".join(f"{p.name}={p.name}" if p.kind is Parameter.KEYWORD_ONLY else p.name for p in parameters)
+    return ", ".join(
+        f"{p.name}={p.name}" if p.kind is Parameter.KEYWORD_ONLY else _STARS.get(p.kind, "") + p.name
+        for p in parameters
+    )
 
 
 def _indented(lines: Iterable[str], depth: int) -> list[str]:

@@ -14,19 +14,20 @@ from typing import Any, TypeAlias
 
 import torch
 from fib_compile import Runnable
-from fib_schema import AxisError, Definition, Solution
+from fib_schema import Definition, Solution
 
 from ..building.workshop import Workshop
 from ..choosing.rules import Choices
 from ..config import ApplyConfig, OnError
 from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
-from ..stats import DefinitionStats, Ledger
+from ..log import logger
+from ..stats import DefinitionStats, Ledger, Tally
 from .codegen import Style, compiled, route_source
-from .guards import Refusal, check_of, is_aligned
+from .guards import Check, Refusal, check_of, is_aligned
 from .matching import Form
 from .shadow import Differs, compare_outputs
-from .supply import Supplied, Supply
+from .supply import BEING_BUILT, Supplied, Supply
 from .warming import first_run
 from .ways import Kernel, Way
 
@@ -37,6 +38,10 @@ _COMPILED_AT_FIRST_CALL = frozenset({"triton", "tilelang"})
 _WANTS_ALIGNMENT = frozenset({"tvm_ffi", "torch", "tilelang"})
 """May have vectorised loads that nothing checks; Triton compiles for what it is given."""
 _NAME = "fib_solution"
+_ERRORS = (Exception, SystemExit)
+"""What a solution may raise: ending the engine is no answer either."""
+_MOST_READY = 65_536
+_UNCOUNTED = Tally()
 
 
 class Dispatcher:
@@ -51,6 +56,7 @@ class Dispatcher:
         solution_of: Loads a solution by its name.
         is_counted: Whether calls are counted.
         quarantined: Solutions that are not to be called, and why.
+        ledger: What was counted before.
     """
 
     def __init__(
@@ -64,16 +70,19 @@ class Dispatcher:
         solution_of: Callable[[str], Solution],
         is_counted: bool = False,
         quarantined: Mapping[str, str] | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.definition = definition
         self.config = config
         self.supply = Supply(definition, choices, config, workshop, solution_of, quarantined or {})
         self.sources: dict[str, str] = {}
         """The generated code of routes, by the name of the function."""
-        self._ledger = Ledger()
+        self.ledger = Ledger() if ledger is None else ledger
+        """What was counted so far."""
         self._builder = builder
         self._workshop = workshop
         self._lock = threading.Lock()
+        self._logged: set[str] = set()
         self._ready: set[Run] = set()
         self._warming: set[Run] = set()
         self._kernels: dict[tuple[str, bool], Kernel] = {}
@@ -102,6 +111,10 @@ class Dispatcher:
         scope: dict[str, Any] = {
             "_fib_fallback": fallback,
             "_fib_usual": self._usual,
+            "_fib_type": type,
+            "_fib_no_shapes": (AttributeError, TypeError),
+            "_fib_errors": _ERRORS,
+            "_fib_count_extra": self.ledger.miss("arguments").add,
             "_fib_unpack": self._unpack,
             "_fib_failed": self._failed,
             "_fib_compare": self._compare,
@@ -129,7 +142,7 @@ class Dispatcher:
             return self._compare(kernel, args, fallback)
         try:
             return self._result(kernel, args)
-        except Exception as error:
+        except _ERRORS as error:
             if not self._style.catches:
                 raise
             self._failed(error, kernel)
@@ -144,11 +157,17 @@ class Dispatcher:
     def _unpack(self, result: Any) -> Any:
         """What a solution returned, in the form that callers get: a tensor, or a tuple of all outputs."""
         if isinstance(result, Mapping):
-            result = tuple(result[name] for name in self.definition.outputs)
+            result = self._in_order(result)
         elif isinstance(result, list):
             result = tuple(result)
         is_single = len(self.definition.outputs) == 1 and isinstance(result, tuple) and len(result) == 1
         return result[0] if is_single else result
+
+    def _in_order(self, result: Mapping[str, Any]) -> tuple[Any, ...]:
+        missing = [name for name in self.definition.outputs if name not in result]
+        if missing:
+            raise TypeError(f"{self.definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
+        return tuple(result[name] for name in self.definition.outputs)
 
     # -- the long way --------------------------------------------------------------------------------
 
@@ -160,30 +179,31 @@ class Dispatcher:
             self._count(tally)
             return kernel
         refusal = way.guard.refusal(args)
-        if refusal is None:
-            try:
-                key = self._builder.build_from_args(args[: self._arity])
-            except AxisError as error:
-                refusal = Refusal("size", str(error))
-            else:
-                return self._choose(way, shapes, args, key, generation)
-        tally = self._ledger.miss(refusal.kind).add
-        if refusal.is_lasting and len(args) == way.guard.arity:
-            way.install(shapes, (check_of(args), None, tally), generation)
-        self._count(tally)
-        return None
+        key = self._key(args) if refusal is None else refusal
+        if isinstance(key, Refusal):
+            is_lasting = key.is_lasting and len(args) == way.guard.arity
+            return self._miss(key.kind, way, shapes if is_lasting else None, args, generation)
+        return self._choose(way, shapes, args, key, generation)
+
+    def _key(self, args: Sequence[Any]) -> ApplyKey | Refusal:
+        try:
+            key = self._builder.build_from_args(args[: self._arity])
+            hash(key)
+        except Exception as error:  # noqa: BLE001 a key builder may be somebody else's: the engine must go on
+            self._log_once(f"no key could be made: {type(error).__name__}: {error}")
+            return Refusal("key", str(error))
+        return key
 
     def _choose(self, way: Way, shapes: Any, args: Sequence[Any], key: ApplyKey, generation: int) -> Kernel | None:
         device = _device_of(args)
         ranking = self.supply.ranking(key, device)
         if ranking is None or not ranking.candidates:
-            tally = self._ledger.miss("not recorded" if ranking is None else "nothing chosen").add
-            way.install(shapes, (None, None, tally), generation)
-            self._count(tally)
-            return None
+            reason = "not recorded" if ranking is None else "nothing chosen"
+            return self._miss(reason, way, shapes, args, generation)
         supplied = self.supply.first(ranking)
         if supplied is None:
-            return self._miss(self.supply.why_none(ranking))
+            reason = self.supply.why_none(ranking)
+            return self._miss(reason, way, None if reason == BEING_BUILT else shapes, args, generation)
         if _wants_alignment(supplied.runnable) and not is_aligned(args):
             return self._miss("unaligned")
         return self._ready_kernel(way, shapes, args, (supplied.solution, key, device), supplied, generation)
@@ -199,26 +219,37 @@ class Dispatcher:
         if not is_ready and supplied.runnable.metadata.build_type in _COMPILED_AT_FIRST_CALL:
             self._warm_up(run, supplied, args)
             return self._miss("being compiled")
-        kernel, tally = self._kernel(way, supplied), self._ledger.hit(str(run[1])).add
-        check = check_of(
-            args,
-            outputs=len(args) - self._arity,
-            is_aligned=_wants_alignment(supplied.runnable),
-            may_capture=may_capture,
-        )
+        kernel = self._kernel(way, supplied)
+        tally = self.ledger.hit(str(run[1])).add if self._style.is_counted else _UNCOUNTED.add
         self._count(tally)
+        entry = None if shapes is None else (self._check(supplied, args), kernel, tally)
         if is_ready:
-            way.install(shapes, (check, kernel, tally), generation)
+            if entry is not None:
+                way.install(shapes, entry, generation)
             return kernel
 
         def first(*values: Any) -> Any:
             result = kernel(*values)
-            self._ready.add(run)
-            way.install(shapes, (check, kernel, tally), generation)
+            self._mark_ready(run)
+            if entry is not None:
+                way.install(shapes, entry, generation)
             return result
 
         setattr(first, _NAME, supplied.solution)
         return first
+
+    def _check(self, supplied: Supplied, args: Sequence[Any]) -> Check:
+        return check_of(
+            args,
+            outputs=len(args) - self._arity,
+            is_aligned=_wants_alignment(supplied.runnable),
+            may_capture=supplied.candidate.may_capture,
+        )
+
+    def _mark_ready(self, run: Run) -> None:
+        if len(self._ready) >= _MOST_READY:
+            self._ready.clear()  # they run once more in the long way
+        self._ready.add(run)
 
     def _warm_up(self, run: Run, supplied: Supplied, args: Sequence[Any]) -> None:
         """Have the first run made in the background, on copies of what decides where it reads."""
@@ -234,7 +265,7 @@ class Dispatcher:
             except Exception as error:  # noqa: BLE001 a solution may raise whatever it likes
                 self.quarantine(supplied.solution, f"its first run failed: {type(error).__name__}: {error}")
             else:
-                self._ready.add(run)
+                self._mark_ready(run)
             finally:
                 self._warming.discard(run)
 
@@ -247,9 +278,21 @@ class Dispatcher:
             self._kernels[place] = _in_style(supplied.runnable, is_passing=way.is_passing)
         return self._kernels[place]
 
-    def _miss(self, reason: str) -> Kernel | None:
-        self._count(self._ledger.miss(reason).add)
+    def _miss(
+        self, reason: str, way: Way | None = None, shapes: Any = None, args: Sequence[Any] = (), generation: int = 0
+    ) -> Kernel | None:
+        """Count a miss; with shapes, leave an entry for calls of the kind."""
+        tally = self.ledger.miss(reason).add
+        self._count(tally)
+        if way is not None and shapes is not None:
+            has_grad = torch.is_grad_enabled()
+            way.install(shapes, (check_of(args, has_grad=has_grad), None, tally), generation)
         return None
+
+    def _log_once(self, problem: str) -> None:
+        if problem not in self._logged:
+            self._logged.add(problem)
+            logger.warning("%s: %s", self.definition.name, problem)
 
     def _count(self, tally: Callable[[], int]) -> None:
         if self._style.is_counted:
@@ -263,10 +306,10 @@ class Dispatcher:
             self._returning.forget()
             self._passing.forget()
 
-    def _failed(self, error: Exception, kernel: Kernel) -> None:
+    def _failed(self, error: BaseException, kernel: Kernel) -> None:
         """A solution has raised: count it, and quarantine it or let the caller see."""
         solution = self._solution_of(kernel)
-        self._ledger.error(solution).add()
+        self.ledger.error(solution).add()
         if self.config.on_error is OnError.RAISE:
             raise error
         self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
@@ -285,17 +328,18 @@ class Dispatcher:
         copies = tuple(output.clone() for output in outputs)
         try:
             found = self._result(kernel, (*inputs, *copies))
-        except Exception as error:  # noqa: BLE001 a solution may raise whatever it likes
-            self._ledger.error(solution).add()
+        except _ERRORS as error:
+            self.ledger.error(solution).add()
             self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
             return fallback()
         expected = fallback()
+        key = self._key(args)
         try:
-            recorded = self.supply.recorded(solution, device)
+            recorded = None if isinstance(key, Refusal) else self.supply.recorded(solution, key, device)
             compare_outputs(self.definition, copies or found, tuple(outputs) or expected, recorded)
         except Differs as difference:
             self.quarantine(solution, f"its results differ from the fallback's: {difference}")
-        return expected
+        return None if outputs else expected
 
     # -- planned calls -------------------------------------------------------------------------------
 
@@ -310,24 +354,48 @@ class Dispatcher:
             fallback: What serves all other calls; it takes the inputs, and outputs behind them or none.
         """
         otherwise = fallback or self._nothing
-        if self._returning.guard.refusal(inputs) is not None:
-            return otherwise
-        ranking = self.supply.ranking(self._builder.build_from_args(inputs), _device_of(inputs))
-        supplied = None if ranking is None else self.supply.first(ranking, is_planned=True)
+        supplied, key = self._plannable(inputs)
         if supplied is None:
             return otherwise
-        planned = supplied.runnable.plan(*inputs)
+        tally = self.ledger.hit(f"{key}, planned").add
+        named = _named(supplied.solution)
+        try:
+            planned = supplied.runnable.plan(*inputs)
+        except _ERRORS as error:
+            if not self._style.catches:
+                raise
+            self._failed(error, named)
+            return otherwise
         is_like_planned = check_of(inputs, is_aligned=_wants_alignment(supplied.runnable))
-        count, guard = self._arity, self._passing.guard
+        count, guard, is_given_up = self._arity, self._passing.guard, self.supply.quarantined
 
         def run(*args: Any) -> Any:
-            if not is_like_planned(*args[:count]):
+            is_passing = len(args) > count
+            if (
+                not is_like_planned(*args[:count])
+                or (is_passing and guard.refusal(args))
+                or self.supply.quarantined is not is_given_up
+            ):
                 return otherwise(*args)
-            if len(args) == count:
-                return planned.call_value_returning(*args)
-            return otherwise(*args) if guard.refusal(args) else planned.call_destination_passing(*args)
+            self._count(tally)
+            try:
+                if is_passing:
+                    return planned.call_destination_passing(*args)
+                return self._unpack(planned.call_value_returning(*args))
+            except _ERRORS as error:
+                if not self._style.catches:
+                    raise
+                self._failed(error, named)
+                return otherwise(*args)
 
         return run
+
+    def _plannable(self, inputs: Sequence[Any]) -> tuple[Supplied | None, ApplyKey | None]:
+        """The best solution for inputs, those with ``setup`` included."""
+        if self._returning.guard.refusal(inputs) is not None or isinstance(key := self._key(inputs), Refusal):
+            return None, None
+        ranking = self.supply.ranking(key, _device_of(inputs))
+        return (None if ranking is None else self.supply.first(ranking, is_planned=True)), key
 
     def _nothing(self, *args: Any) -> Any:
         del args
@@ -337,7 +405,30 @@ class Dispatcher:
 
     def stats(self) -> DefinitionStats:
         """What was counted so far."""
-        return self._ledger.read(is_caught=self.config.on_error is OnError.FALLBACK)
+        is_caught = self.config.on_error is OnError.FALLBACK or self.config.shadow_ratio > 0
+        return self.ledger.read(is_caught=is_caught)
+
+    def count_arguments(self) -> None:
+        """Count a call whose arguments are not the definition's."""
+        self._miss("arguments")
+
+    def renew_after_fork(self) -> None:
+        """Locks may be held by threads that are no more, and what they were about will not be done here."""
+        self._lock = threading.Lock()
+        self._warming.clear()
+        self._returning.renew_lock()
+        self._passing.renew_lock()
+        self.supply.renew_after_fork()
+
+
+def _named(solution: str) -> Callable[..., Any]:
+    """Stands for a kernel of a solution."""
+
+    def kernel(*args: Any) -> Any:
+        raise AssertionError(args)
+
+    setattr(kernel, _NAME, solution)
+    return kernel
 
 
 def _device_of(args: Sequence[Any]) -> str:

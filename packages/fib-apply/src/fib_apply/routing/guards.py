@@ -72,12 +72,15 @@ class Guard:
             return Refusal("arguments", "no tensor among the arguments")
         if problem := _mode_problem(tensors):
             return Refusal("mode", problem)
-        for (name, spec), dtype, value in zip(self._specs.items(), self._dtypes, args, strict=True):
+        is_lasting = all(map(_is_strided, tensors))
+        for place, ((name, spec), dtype, value) in enumerate(zip(self._specs.items(), self._dtypes, args, strict=True)):
+            if dtype is None and place >= self._inputs:
+                return Refusal("arguments", f"{name}: an output that is a number cannot be passed")
             if dtype is None or value is None:
                 if problem := _scalar_problem(spec, value):
-                    return Refusal("arguments", f"{name}: {problem}")
+                    return Refusal("arguments", f"{name}: {problem}", is_lasting)
             elif problem := _tensor_problem(spec, dtype, value):
-                return Refusal("tensor", f"{name}: {problem}", is_lasting=_is_strided(value))
+                return Refusal("tensor", f"{name}: {problem}", is_lasting and isinstance(value, torch.Tensor))
         return self._refusal_of_all(args, tensors)
 
     def _refusal_of_all(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Refusal | None:
@@ -85,7 +88,7 @@ class Guard:
         if any(tensor.device != device for tensor in tensors):
             return Refusal("device", "tensors on several devices", is_lasting=True)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return Refusal("grad", "a tensor requires a gradient")
+            return Refusal("grad", "a tensor requires a gradient", is_lasting=True)
         if problem := self._size_problem(args):
             return Refusal("size", problem, is_lasting=True)
         problem = self._overlap(args)
@@ -158,6 +161,8 @@ def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any) -> str | N
 
 def _mode_problem(tensors: Sequence[torch.Tensor]) -> str | None:
     """What turns a plain call into something else, and where a kernel would run elsewhere."""
+    if torch.autograd.forward_ad._current_level >= 0:  # noqa: SLF001 torch has no public name for it
+        return "tangents are carried forward"
     device = tensors[0].device
     if device.type not in ("cpu", "cuda"):
         return f"tensors on {device.type!r}"
@@ -173,7 +178,14 @@ def _mode_problem(tensors: Sequence[torch.Tensor]) -> str | None:
 # -- checks of one pattern -----------------------------------------------------------------------
 
 
-def check_of(args: Sequence[Any], *, outputs: int = 0, is_aligned: bool = False, may_capture: bool = True) -> Check:
+def check_of(
+    args: Sequence[Any],
+    *,
+    outputs: int = 0,
+    is_aligned: bool = False,
+    may_capture: bool = True,
+    has_grad: bool = False,
+) -> Check:
     """A check for calls like one that a `Guard` has admitted or refused.
 
     Args:
@@ -181,14 +193,29 @@ def check_of(args: Sequence[Any], *, outputs: int = 0, is_aligned: bool = False,
         outputs: How many of them, at the end, are outputs, which must not overlap with others.
         is_aligned: Whether addresses must be multiples of `_ALIGNMENT`, as those of the call must be.
         may_capture: Whether calls pass while a CUDA graph is captured.
+        has_grad: Whether gradients are recorded, if a tensor requires one; else they must not be.
     """
+    scope: dict[str, Any] = {
+        "grad": torch.is_grad_enabled,
+        "device": torch.cuda.current_device,
+        "capturing": torch.cuda.is_current_stream_capturing,
+        "type": type,
+    }
     names = [f"a{index}" for index in range(len(args))]
-    tensors = {name: value for name, value in zip(names, args, strict=True) if isinstance(value, torch.Tensor)}
-    check = _pattern_check()(list(tensors.values()))
-    conditions = [_plain_condition(name, value) for name, value in zip(names, args, strict=True) if name not in tensors]
+    tensors: dict[str, torch.Tensor] = {}
+    conditions: list[str] = []
+    for name, value in zip(names, args, strict=True):
+        if not isinstance(value, torch.Tensor):
+            scope[f"t_{name}"] = type(value)
+            conditions.append(f"type({name}) is t_{name}")
+        elif same := next((other for other, known in tensors.items() if known is value), None):
+            conditions.append(f"{name} is {same}")  # torch's guards take each tensor once
+        else:
+            tensors[name] = value
+    check = scope["check"] = _pattern_check()(list(tensors.values()))
     conditions.append(f"check({', '.join(tensors)})")
     if any(tensor.requires_grad for tensor in tensors.values()):
-        conditions.insert(0, "not grad()")
+        conditions.insert(0, "grad()" if has_grad else "not grad()")
     if is_aligned:
         conditions.append(f"not ({' | '.join(f'{name}.data_ptr()' for name in tensors)}) & {_ALIGNMENT - 1}")
     conditions += _apart(list(tensors.items()), outputs)
@@ -196,15 +223,9 @@ def check_of(args: Sequence[Any], *, outputs: int = 0, is_aligned: bool = False,
         conditions.append(f"device() == {next(iter(tensors.values())).device.index}")
     if not may_capture and any(tensor.is_cuda for tensor in tensors.values()):
         conditions.insert(0, "not capturing()")
-    if len(conditions) == 1:
+    if len(conditions) == 1 and len(tensors) == len(args):
         return check
     code = f"lambda {', '.join(names)}: {' and '.join(conditions)}"
-    scope = {
-        "check": check,
-        "grad": torch.is_grad_enabled,
-        "device": torch.cuda.current_device,
-        "capturing": torch.cuda.is_current_stream_capturing,
-    }
     made: Check = eval(code, scope)  # noqa: S307 made of a0, a1, names of types and numbers
     return made
 
@@ -225,10 +246,6 @@ def _apart(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int) -> list[st
 def is_aligned(args: Sequence[Any]) -> bool:
     """Whether all tensors begin where benchmarked ones may."""
     return all(arg.data_ptr() % _ALIGNMENT == 0 for arg in args if isinstance(arg, torch.Tensor))
-
-
-def _plain_condition(name: str, value: object) -> str:
-    return f"{name} is None" if value is None else f"type({name}) is {type(value).__name__}"
 
 
 def _device_matters(tensors: Mapping[str, torch.Tensor]) -> bool:
@@ -284,6 +301,8 @@ def _tells_apart(make: Callable[[Sequence[torch.Tensor]], Check]) -> bool:
     """Whether checks that are made so admit what they must, and nothing else."""
     a, b = torch.zeros(2, 3), torch.zeros(3)
     check = make([a, b])
+    if check(b, b):
+        return False
     others = [a.double(), a[:1], a.T.contiguous().T, a.unsqueeze(0), torch.zeros(2, 4), a.to("meta")]
     others += [a.clone().requires_grad_(), torch.nn.Parameter(a, requires_grad=False), a.to_sparse()]
     if any(check(other, b) for other in others) or not check(torch.ones(2, 3), b):

@@ -12,7 +12,8 @@ from fib_schema import Definition
 
 from ..errors import CannotRoute
 
-_SIMPLE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _RECEIVERS = ("self", "cls")
 RESERVED = "_fib_"
 """Names in generated code begin with it; a function with such parameters is called in the general way."""
@@ -29,8 +30,8 @@ class Form:
     """Likewise of each output; nothing if the function returns them."""
     may_lack_outputs: bool = False
     """Whether the outputs may be None: the call then returns them."""
-    extras: tuple[str, ...] = ()
-    """Parameters that the definition does not know: only their defaults may be passed."""
+    extras: tuple[Parameter, ...] = ()
+    """Parameters that the definition does not know: only their defaults may be passed, and nothing to variadic ones."""
 
     def by_name(self, definition: Definition) -> dict[str, str]:
         """The parameters by the names of the inputs and outputs that they carry."""
@@ -42,13 +43,13 @@ class Form:
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...] | None:
-    """A function's parameters; None if it has no fixed ones."""
+    """A function's own parameters; None if it takes anything, or does not tell."""
     try:
-        found = tuple(inspect.signature(function).parameters.values())
+        found = tuple(inspect.signature(function, follow_wrapped=False).parameters.values())
     except (ValueError, TypeError):
         return None
-    is_simple = all(p.kind in _SIMPLE and not p.name.startswith(RESERVED) for p in found)
-    return found if is_simple else None
+    is_general = all(p.kind in VARIADIC for p in found) or any(p.name.startswith(RESERVED) for p in found)
+    return None if is_general else found
 
 
 def match(definition: Definition, parameters: Sequence[Parameter]) -> Form:
@@ -57,6 +58,7 @@ def match(definition: Definition, parameters: Sequence[Parameter]) -> Form:
     Raises:
         CannotRoute: Neither fits.
     """
+    parameters = tuple(parameters)
     names = [p.name for p in parameters]
     required = [name for name, spec in definition.inputs.items() if not spec.optional]
     form = _by_name(definition, parameters) if set(required) <= set(names) else _by_position(definition, parameters)
@@ -65,9 +67,9 @@ def match(definition: Definition, parameters: Sequence[Parameter]) -> Form:
     if others and others[0] is parameters[0] and others[0].name in _RECEIVERS:
         others = others[1:]
     for parameter in others:
-        if parameter.default is Parameter.empty:
+        if parameter.default is Parameter.empty and parameter.kind not in VARIADIC:
             raise CannotRoute(definition.name, f"parameter {parameter.name!r} is none of {_takes(definition)}")
-    return attrs.evolve(form, extras=tuple(p.name for p in others))
+    return attrs.evolve(form, extras=tuple(others))
 
 
 def _by_name(definition: Definition, parameters: Sequence[Parameter]) -> Form:
@@ -82,15 +84,22 @@ def _by_name(definition: Definition, parameters: Sequence[Parameter]) -> Form:
 
 
 def _by_position(definition: Definition, parameters: Sequence[Parameter]) -> Form:
-    """A parameter with a default is never taken for an output: it may be a bias."""
+    """What is not named like an output, or has a default, is never taken for one: it may be a residual or a bias."""
     offset = 1 if parameters and parameters[0].name in _RECEIVERS else 0
-    places = [p for p in parameters[offset:] if p.kind is not Parameter.KEYWORD_ONLY]
+    places = [p for p in parameters[offset:] if p.kind in _POSITIONAL]
     count, more = len(definition.inputs), len(definition.outputs)
     bare = [p for p in places if p.default is Parameter.empty]
     if len(places) < count or (len(bare) > count and len(bare) != count + more):
         names = ", ".join(p.name for p in parameters)
         raise CannotRoute(definition.name, f"({names}) fits neither by name nor by position {_takes(definition)}")
     outputs = tuple(p.name for p in places[count : count + more]) if len(bare) == count + more and more else ()
+    order = dict(zip((*definition.inputs, *definition.outputs), (p.name for p in places), strict=False))
+    for name, parameter in order.items():
+        if parameter != name and parameter in (*definition.inputs, *definition.outputs):
+            raise CannotRoute(definition.name, f"{parameter!r} stands where {name!r} should: {_takes(definition)}")
+    for name in outputs:
+        if name not in definition.outputs and "out" not in name:
+            raise CannotRoute(definition.name, f"parameter {name!r} may or may not be an output: {_takes(definition)}")
     return Form(tuple(parameters), tuple(p.name for p in places[:count]), outputs)
 
 

@@ -8,6 +8,7 @@ else listens, all sites are pointed anew; a call that is under way finishes wher
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from ..hook import is_listened, notes_for
 from ..log import logger
 from .codegen import compiled, wrapper_source
 from .compiling import StandIn, make_stand_in
-from .matching import match, parameters_of
+from .matching import VARIADIC, match, parameters_of
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -49,14 +50,16 @@ class Site:
     """
 
     def __init__(self, name: Name, function: Function) -> None:
+        _check_kind(name, function)
         self._definition = name
         self._function = function
         self._parameters = parameters_of(function)
         self._label = _identifier(getattr(function, "__name__", "call"))
         self._scope: dict[str, Any] = {_ROUTE: function}
         wrapper = compiled(self._wrapper_source(), self._label, self._scope)
-        # without its attributes: they may tell torch.compile not to look at it
         self.wrapper: Function = functools.update_wrapper(wrapper, function, updated=())
+        kept = {name: value for name, value in getattr(function, "__dict__", {}).items() if _is_kept(name)}
+        vars(wrapper).update(kept)
         vars(wrapper)["__fib_site__"] = self  # the two live as long as each other
 
     def _wrapper_source(self) -> str:
@@ -102,7 +105,7 @@ class Site:
         return target
 
     def _behind_listeners(self, name: str, target: Function) -> Function:
-        if self._parameters is None:
+        if self._parameters is None or any(p.kind in VARIADIC for p in self._parameters):
             return listened_in_general(name, target)
         return _listened(name, tuple(p.name for p in self._parameters), target)
 
@@ -132,11 +135,15 @@ def _dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
 def general_route(dispatcher: Dispatcher, function: Function) -> Function:
     """Routes calls of a function that takes anything, as the definition orders it."""
     definition = dispatcher.definition
+    count = len(definition.inputs)
 
     def route(*args: Any, **kwargs: Any) -> Any:
         try:
-            merged = definition.merge_kwargs_to_args(args, kwargs)
+            merged = definition.merge_kwargs_to_args(args[:count], kwargs)
         except TypeError:
+            merged = ()
+        if not merged or len(args) > count:  # what stands behind the inputs may be something else than outputs
+            dispatcher.count_arguments()
             return function(*args, **kwargs)
         return dispatcher.serve(merged, lambda: function(*args, **kwargs))
 
@@ -155,9 +162,10 @@ def listened_in_general(name: str, target: Function) -> Function:
     return listened
 
 
-def note_general(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Tell those who listen of a call whose parameters are not known."""
-    names = (*(f"arg{index}" for index in range(len(args))), *kwargs)
+def note_general(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+    """Tell those who listen of a call; positional arguments have names as far as these are known."""
+    unknown = (f"arg{index}" for index in range(len(known), len(args)))
+    names = (*known[: len(args)], *unknown, *kwargs)
     for note in notes_for(name, names):
         note(*args, *kwargs.values())
 
@@ -183,6 +191,23 @@ def _listened(name: str, names: tuple[str, ...], target: Function) -> Function:
     return noted_by_all
 
 
+def _check_kind(name: Name, function: Function) -> None:
+    """Refuse functions whose calls do not give results.
+
+    Raises:
+        CannotRoute: It is a coroutine function or a generator function.
+    """
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(function) for is_kind in kinds):
+        problem = "a coroutine or generator function gives no result when it is called; decorate what it calls"
+        raise CannotRoute(name if isinstance(name, str) else "a function", problem)
+
+
+def _is_kept(attribute: str) -> bool:
+    """Not what torch.compile has left there: it may say not to look at the function."""
+    return not attribute.startswith("_torch") and attribute not in ("__wrapped__", "__fib_site__")
+
+
 def _identifier(name: str) -> str:
     return name if name.isidentifier() and not name.startswith("_fib_") else "call"
 
@@ -196,6 +221,12 @@ def add_site(site: Site, runtime: Runtime | None) -> None:
     with _lock:
         _sites.add(site)
         site.point(runtime)
+
+
+def renew_lock() -> None:
+    """After a fork: the lock may be held by a thread that is no more."""
+    global _lock  # noqa: PLW0603 there is one in a process
+    _lock = threading.RLock()
 
 
 def point_all(runtime: Runtime | None) -> None:

@@ -17,6 +17,9 @@ from ..key import ApplyKey
 from ..log import logger
 from .policy import ranking_for
 
+BEING_BUILT = "being built"
+"""The one reason that passes."""
+
 
 @attrs.frozen
 class Supplied:
@@ -90,7 +93,7 @@ class Supply:
         plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
         built = [self._workshop.find(candidate.solution) for candidate in self._left(ranking) if candidate in plain]
         if None in built:
-            return "being built"
+            return BEING_BUILT
         return "by plan only" if built or not plain else "nothing built"
 
     def _left(self, ranking: Ranking) -> Iterator[Candidate]:
@@ -119,8 +122,12 @@ class Supply:
         logger.warning("%s: %r is not called any more: %s", self._definition.name, solution, reason)
         return True
 
-    def recorded(self, solution: str, device: str) -> Candidate | None:
-        """What traces say of a solution at some key: its tolerance, for one."""
-        choices = self._choices_on(device)
-        rankings = choices.by_key.values() if choices is not None else ()
-        return next((c for ranking in rankings for c in ranking.candidates if c.solution == solution), None)
+    def recorded(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:
+        """What traces say of a solution at a key: its tolerance, for one."""
+        ranking = self.ranking(key, device)
+        return next((c for c in ranking.candidates if c.solution == solution), None) if ranking is not None else None
+
+    def renew_after_fork(self) -> None:
+        """The lock may be held by a thread that is no more; what was asked for is not being built here."""
+        self._lock = threading.Lock()
+        self._requested.clear()

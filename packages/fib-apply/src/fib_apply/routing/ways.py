@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from fib_schema import Definition
@@ -12,12 +13,12 @@ from .codegen import key_expression
 from .guards import Check, Guard
 
 Kernel: TypeAlias = Callable[..., Any]
-Entry: TypeAlias = "tuple[Check | None, Kernel | None, Callable[[], int]]"
-"""A check (None admits all calls of the shapes), a kernel (None is the fallback), and a tally."""
+Entry: TypeAlias = "tuple[Check, Kernel | None, Callable[[], int]]"
+"""A check, a kernel (None is the fallback), and a tally."""
 
 _MOST_ENTRIES = 8192
-_MOST_ALIKE = 4
-"""Patterns of calls with the same shapes: parameters and tensors, with and without gradients."""
+_MOST_ALIKE = 8
+"""Patterns of calls with the same shapes: parameters and tensors, with and without gradients; of each kind of entry."""
 
 
 class Way:
@@ -40,6 +41,7 @@ class Way:
         """By shapes; the short way looks here."""
         self.generation = 0
         self._alike: dict[Any, tuple[Entry, ...]] = {}
+        self._refused: dict[Any, tuple[Entry, ...]] = {}
         self._is_memoised = is_memoised
         self._shapes_of = _shapes_of(definition, is_passing=is_passing)
         self._lock = threading.Lock()
@@ -58,9 +60,8 @@ class Way:
         first = self.entries.get(shapes)
         if first is None:
             return None
-        for entry in (first, *self._alike.get(shapes, ())):
-            check, kernel, _ = entry
-            if check(*args) if check is not None else kernel is None:
+        for entry in (first, *self._alike.get(shapes, ()), *self._refused.get(shapes, ())):
+            if entry[0](*args):
                 return entry
         return None
 
@@ -72,19 +73,25 @@ class Way:
             if generation != self.generation:
                 return
             if len(self.entries) >= _MOST_ENTRIES:
-                self._clear()
+                self._drop(list(itertools.islice(self.entries, _MOST_ENTRIES // 2)))
             if self.entries.setdefault(shapes, entry) is not entry:
-                self._alike[shapes] = (*self._alike.get(shapes, ()), entry)[-_MOST_ALIKE:]
+                others = self._refused if entry[1] is None else self._alike
+                others[shapes] = (*others.get(shapes, ()), entry)[-_MOST_ALIKE:]
 
     def forget(self) -> None:
         """Have all calls resolved anew."""
         with self._lock:
             self.generation += 1
-            self._clear()
+            self._drop(list(self.entries))
 
-    def _clear(self) -> None:
-        self.entries.clear()
-        self._alike.clear()
+    def _drop(self, shapes: Iterable[Any]) -> None:
+        for some in shapes:
+            for entries in (self.entries, self._alike, self._refused):
+                entries.pop(some, None)
+
+    def renew_lock(self) -> None:
+        """After a fork: the lock may be held by a thread that is no more."""
+        self._lock = threading.Lock()
 
 
 def _shapes_of(definition: Definition, *, is_passing: bool) -> Callable[..., Any]:
