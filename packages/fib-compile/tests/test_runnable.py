@@ -126,6 +126,14 @@ def test_wrong_results_are_not_copied(
         runnable(lambda x: returned, definition, dps=False).call_destination_passing(X, torch.empty(2, 4))
 
 
+def test_results_by_name_are_copied_by_name(definition: Definition) -> None:
+    buffer = torch.zeros_like(X)
+    runnable(lambda x: {"y": x + 1}, definition, dps=False).call_destination_passing(X, buffer)
+    assert torch.equal(buffer, X + 1)
+    with pytest.raises(TypeError, match=r"returned \['z'\], without 'y'"):
+        runnable(lambda x: {"z": x}, definition, dps=False).call_destination_passing(X, buffer)
+
+
 def test_destination_passing_call_counts_its_arguments(definition: Definition) -> None:
     with pytest.raises(TypeError, match=r"takes \(x, y\) in this style, got 1"):
         runnable(lambda x: x, definition, dps=False).call_destination_passing(X)

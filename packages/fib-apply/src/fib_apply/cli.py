@@ -115,7 +115,9 @@ def _add_command(
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = _add_command(commands, "explain", "which solution serves a call, and why", (_EXPLAIN, _EXPLAIN_EXAMPLES))
     command.add_argument("--definition", required=True, metavar="NAME", help="whose calls")
-    command.add_argument("--axes", nargs="+", default=[], metavar="AXIS=SIZE", help="sizes of its variable axes")
+    command.add_argument(
+        "--axes", nargs="+", action="extend", default=[], metavar="AXIS=SIZE", help="sizes of its variable axes"
+    )
     command.add_argument("--source", action="store_true", help="print the generated route, too; needs torch")
     _add_hardware(command)
     settings = _add_settings(command)

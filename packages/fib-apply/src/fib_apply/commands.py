@@ -52,6 +52,8 @@ def _sizes(definition: Definition, texts: Iterable[str]) -> dict[str, int]:
         axis, _, size = text.partition("=")
         if axis not in definition.var_axes or not size.isdecimal():
             raise InvalidSetting("--axes", text, f"AXIS=SIZE; {_axes_of(definition)}")
+        if axis in sizes:
+            raise InvalidSetting("--axes", text, f"one size for {axis}")
         sizes[axis] = int(size)
     return sizes
 
@@ -78,6 +80,7 @@ def explain(options: argparse.Namespace) -> int:
     sizes = _sizes(definition, options.axes)
     views = [_View.of(table, name, definition, sizes, config) for name in hardware]
     source = _route_source(options.dataset, config, definition) if options.source else None
+    _print_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
         _print_json({**plain, "hardware": [view.to_plain() for view in views]})

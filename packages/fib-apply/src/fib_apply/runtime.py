@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from fib_schema import FibError, TraceSet, UnknownName, get_fib_dataset_path
+from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 
 from . import hook
 from .building.workshop import Workshop
@@ -22,7 +22,7 @@ from .choosing.table import ApplyTable
 from .config import ENABLE_VARIABLE, ApplyConfigRegistry, OnMiss, Settings, enabled_by_environment, to_registry
 from .errors import NoKernel
 from .hardware import hardware_at_hand
-from .key import ApplyKeyFactory
+from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
 from .log import logger
 from .routing import sites
 from .stats import DefinitionStats, Ledger
@@ -134,11 +134,12 @@ class ApplyRuntime:
                 logger.info("the data set has no definition %r: its calls go to their fallbacks", name)
             else:
                 definition = self._table.definition(name)
+                builder = _key_builder(definition)
                 made = Dispatcher(
                     definition,
                     self._table.choices(name),
                     self._config.get(name),
-                    builder=ApplyKeyFactory.specialize(definition),
+                    builder=builder,
                     workshop=self._workshop,
                     solution_of=self._table.solution,
                     is_counted=self._is_counted,
@@ -370,6 +371,15 @@ class ApplyRuntime:
         if dispatcher is None:
             raise UnknownName("definition", name, self._table.definitions)
         return explain(dispatcher, self.left_out())
+
+
+def _key_builder(definition: Definition) -> ApplyKeyBuilder:
+    """A definition's key builder; one of axes alone where that fails, whose keys are not in the table."""
+    try:
+        return ApplyKeyFactory.specialize(definition)
+    except Exception as error:  # noqa: BLE001 it may be somebody else's: the engine must go on
+        logger.warning("%s: its key builder raised %s: %s", definition.name, type(error).__name__, error)
+        return AxesOnlyKeyBuilder(definition)
 
 
 def _log_progress(done: int, total: int, name: str) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import keyword
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fib_schema import Definition
@@ -143,9 +143,14 @@ def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) ->
     """Copy what a solution returned into the buffers of a destination-passing call.
 
     Raises:
-        TypeError: There are more or fewer results than outputs, or one has another dtype.
+        TypeError: There are more or fewer results than outputs, one has another dtype, or a name is missing.
         ValueError: A result does not have its buffer's shape.
     """
+    if isinstance(result, Mapping):
+        missing = [name for name in definition.outputs if name not in result]
+        if missing:
+            raise TypeError(f"{definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
+        result = [result[name] for name in definition.outputs]
     results = _as_sequence(result, len(buffers))
     if len(results) != len(buffers):
         raise TypeError(f"{definition.name} has {len(buffers)} outputs, the solution returned {len(results)}")

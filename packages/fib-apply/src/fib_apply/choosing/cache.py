@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import attrs
 from fib_schema import DataSetNotFound
 
+from .. import __version__
 from ..config import ApplyConfigRegistry
 from ..key import ApplyKeyFactory
 from ..log import logger
@@ -77,7 +79,9 @@ class CachedContent:
     def _digest(self, listing: Listing) -> str:
         """Of all that the content depends on."""
         registered = ApplyKeyFactory.registered()
-        builders = [f"{op}={cls.__module__}.{cls.__qualname__}" for op, cls in sorted(registered.items())]
+        builders = [
+            f"{op}={cls.__module__}.{cls.__qualname__} {_source_of(cls)}" for op, cls in sorted(registered.items())
+        ]
         parts: list[str | bytes] = [FORMAT, os.fsencode(listing.root), listing.fingerprint(), "settings"]
         return digest_of([*parts, *self._settings(), "builders", *builders]).hex()
 
@@ -86,3 +90,16 @@ class CachedContent:
         for name, of_definition in sorted(self.config.per_definition.items()):
             yield name
             yield repr(Rules.from_config(of_definition))
+
+
+def _source_of(cls: type) -> str:
+    """The text of a class and of those that it rests on, as far as there is one: a changed one makes other keys."""
+    texts = [__version__]  # for those of this package, whose text takes longer to find than the table
+    for base in cls.__mro__[:-1]:
+        if base.__module__.partition(".")[0] == "fib_apply":
+            continue
+        try:
+            texts.append(inspect.getsource(base))
+        except (OSError, TypeError):  # made in a console, or of an extension
+            texts.append(base.__qualname__)
+    return "\n".join(texts)

@@ -38,9 +38,15 @@ class _Contents:
     ) -> None:
         """Choose for one definition; a second time replaces the first."""
         settings = config.get(definition.name)
-        selection = choose(definition, traces, facts, settings, ApplyKeyFactory.specialize(definition))
-        self.problems += selection.problems
-        choices = selection.choices
+        choices: Mapping[str, Choices] = {}
+        try:
+            builder = ApplyKeyFactory.specialize(definition)
+        except Exception as error:  # noqa: BLE001 a key builder may be somebody else's
+            self.problems.append(f"{definition.name}: its key builder raised {type(error).__name__}: {error}")
+        else:
+            selection = choose(definition, traces, facts, settings, builder)
+            self.problems += selection.problems
+            choices = selection.choices
         try:
             segment = encode_choices(choices)
         except ValueError as error:  # a name of hardware that is no text in UTF-8, say
