@@ -65,6 +65,7 @@ _PLANTED = 8  # one of so many timed calls is verified, on average
 _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
 _ASKING_AT_FIRST = 0.8  # until there are enough: asking costs less in a pass that is made anyway than in one of its own
+_ASKS_ALONE = 6  # calls that do each other's work are right in chains, and wrong alone: most of them
 _LEAST_ASKED = 4  # unless that takes too long
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
@@ -442,12 +443,15 @@ class Side:
         """About what a call takes."""
         return self._warm.call_ns
 
-    def sample(self, prepared: PreparedWorkload, *, must_ask: bool = False, most_chains: int = sys.maxsize) -> None:
+    def sample(
+        self, prepared: PreparedWorkload, *, must_ask: bool = False, asks: int = 1, most_chains: int = sys.maxsize
+    ) -> None:
         """Time one pass over the slots, and verify some of the timed calls, which nobody could foresee.
 
         Args:
             prepared: The workload.
             must_ask: Ask the referee about a call in any case, rather than now and then.
+            asks: About how many calls to ask, if so.
             most_chains: Chains to time at most.
 
         Raises:
@@ -459,7 +463,7 @@ class Side:
         chains = min(chains, most_chains)
         first = time.monotonic()
         with self._conditions.ledger.during(Phase.INPUTS):
-            begun = self._begin(prepared, chains * chain, must_ask)
+            begun = self._begin(prepared, chains * chain, must_ask, asks)
         key = SECRET.getrandbits(64) - (1 << 63)
         request = Sample(chains, key, self._slots.hide(prepared.varying, key, chains * chain))
         self._synchronise()
@@ -469,10 +473,10 @@ class Side:
         self._keep(reply.samples_ns, begin)
         self._seconds += time.monotonic() - first
 
-    def _begin(self, prepared: PreparedWorkload, used: int, must_ask: bool) -> _Pass:
+    def _begin(self, prepared: PreparedWorkload, used: int, must_ask: bool, asks: int = 1) -> _Pass:
         """Put fresh values into the slots, known ones into some, and choose what to look at."""
         planned = self._plan_plants(used)
-        drawn = self._draw(used, planned) if self._may_ask(must_ask) else []
+        drawn = self._draw(used, planned, asks) if self._may_ask(must_ask) else []
         before = self._outputs_of([*planned, *drawn])
         self._refresh(prepared, used)
         self._plant(planned)
@@ -490,10 +494,10 @@ class Side:
         """Copies of what is in slots: what is written from now on does not count."""
         return {slot: self._slots.outputs[slot].clone() for slot in slots}
 
-    def _draw(self, used: int, planned: Mapping[int, InputSet]) -> list[int]:
-        """A slot, of those to be used, about which the referee will be asked; nobody can foresee which."""
+    def _draw(self, used: int, planned: Mapping[int, InputSet], asks: int) -> list[int]:
+        """Slots, of those to be used, about which the referee will be asked; nobody can foresee which."""
         others = [slot for slot in range(used) if slot not in planned]
-        return [SECRET.choice(others)] if others else []
+        return SECRET.sample(others, min(asks, len(others)))
 
     @property
     def is_asked_enough(self) -> bool:
@@ -759,7 +763,7 @@ class Side:
         self._samples = []
         try:
             for _ in range(passes):
-                self.sample(prepared, must_ask=True, most_chains=most_calls)
+                self.sample(prepared, must_ask=True, asks=_ASKS_ALONE, most_chains=most_calls)
             return statistics.median(self._samples) if self._samples else 0.0
         finally:
             self._samples, self._warm = kept, warm
