@@ -242,3 +242,11 @@ def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work()
         assert pairs(list(crew.execute(PARTS))) == wanted(PARTS)
     assert tries["first"] == 1
     assert tries["second"] >= 1
+
+
+def test_an_error_of_ours_while_a_station_opens_ends_the_run() -> None:
+    def broken() -> Station:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        run([Fake, broken], PARTS)

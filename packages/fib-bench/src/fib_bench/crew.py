@@ -175,10 +175,10 @@ class Crew:
     def _serve(self, name: str, opener: Callable[[], Station]) -> None:
         """Do work at a station until there is none, or the station has failed too often."""
         failures = 0
-        with suppress(JudgeFailed):  # it is opened again for its first item, and then it counts
-            self._open(name, opener)
-        self._has_begun.wait()
         try:
+            with suppress(JudgeFailed):  # it is opened again for its first item, and then it counts
+                self._open(name, opener)
+            self._has_begun.wait()
             while failures < _MOST_FAILURES and (item := self._take(name)) is not None:
                 station = None
                 try:
