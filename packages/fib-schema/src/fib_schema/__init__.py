@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .trace_set import TraceSet
     from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
+    from .workload_log import WorkloadLog
 
 _MODULES = {
     "blobs": "BlobError",
@@ -68,6 +69,7 @@ _MODULES = {
     "trace_set": "TraceSet",
     "validation": "Report validate",
     "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
+    "workload_log": "WorkloadLog",
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
@@ -116,6 +118,7 @@ __all__ = [
     "TraceSetSummary",
     "UnknownName",
     "Workload",
+    "WorkloadLog",
     "__version__",
     "append_jsonl_file",
     "constraint_names",

@@ -7,6 +7,7 @@ before it returns. If anything fails, every file of the batch is cut back to its
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import uuid
@@ -38,6 +39,36 @@ def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
     finally:
         for descriptor, _ in files:
             os.close(descriptor)
+
+
+def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
+    """Append those lines that are chosen under the lock: what is in the file by then may decide.
+
+    Args:
+        path: The file.
+        choose: Given the locked file's descriptor, returns the lines, without their newlines.
+
+    Returns:
+        What was chosen; it is on the disk.
+
+    Raises:
+        OSError: Nothing was appended.
+    """
+    descriptor = _locked(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        lines = choose(descriptor)
+        if not lines:
+            return lines
+        try:
+            _write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+            os.fdatasync(descriptor)
+        except BaseException:
+            os.ftruncate(descriptor, size)
+            raise
+        return lines
+    finally:
+        os.close(descriptor)
 
 
 def _locked(path: str) -> int:
@@ -103,6 +134,52 @@ def create_file(path: Path, data: bytes) -> None:
         OSError: It could not be written.
     """
     _publish(path, data, os.link)
+
+
+def create_files(contents: Mapping[str, bytes]) -> None:
+    """Write new files, all of one folder or of several; what has its name already is left as it is.
+
+    Each is whole from the moment that it has its name, and all are on the disk when this returns. They are written
+    first and synced together, so that the file system commits them in one go.
+
+    Raises:
+        OSError: Some could not be written; those that have a name are whole.
+    """
+    if not contents:
+        return
+    folders = {folder for name in contents for folder in _make_folders(Path(name).parent)}
+    waiting: dict[str, str] = {}
+    try:
+        for name, data in contents.items():
+            if not os.path.exists(name):
+                waiting[name] = os.path.join(os.path.dirname(name), f".{uuid.uuid4().hex}.tmp")
+                _write_unsynced(waiting[name], data)
+        for temporary in waiting.values():
+            _sync_file(temporary)
+        for name, temporary in waiting.items():
+            with contextlib.suppress(FileExistsError):  # somebody else was faster
+                os.link(temporary, name)
+    finally:
+        for temporary in waiting.values():
+            Path(temporary).unlink(missing_ok=True)
+    for folder in folders:
+        _sync_folder(folder)
+
+
+def _write_unsynced(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        _write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None]) -> None:

@@ -86,13 +86,18 @@ def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> 
         BlobError: The file exists.
         OSError: It could not be written.
     """
-    from safetensors.torch import save
-
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     try:
-        create_file(file, data)
+        create_file(file, format_tensors(tensors))
     except FileExistsError as error:
         raise BlobError(path, "the file exists already; blobs are never overwritten") from error
+
+
+def format_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Tensors as the content of a safetensors file: contiguous and on the CPU."""
+    from safetensors.torch import save
+
+    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return data
 
 
 def _file(root: Path | None, path: str) -> Path:

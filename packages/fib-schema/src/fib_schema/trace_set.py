@@ -24,6 +24,7 @@ from .errors import DataSetNotFound, DuplicateName, NoRoot, Problem, UnknownName
 from .ranking import League, ScoreBoard, SpeedupMetrics, TraceSetSummary
 from .solution import Solution
 from .trace import Trace
+from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
     import torch
@@ -424,6 +425,15 @@ class TraceSet:
         if self.root is not None:
             append_lines({self._writable(path): lines for path, lines in files.items()})
         self._traces, self._workloads = later_traces, later_workloads
+
+    def workload_log(self) -> WorkloadLog:
+        """What appends collected workloads to the files of this set, each once; the set itself does not see them.
+
+        Raises:
+            NoRoot: The set is in memory only.
+        """
+        self._rooted("workload_log")
+        return WorkloadLog(self._writable)
 
     def _line(self, trace: Trace) -> bytes:
         """A trace as one line, in the fast way where that is sure to be right."""

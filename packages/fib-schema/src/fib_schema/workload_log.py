@@ -1,0 +1,130 @@
+"""WorkloadLog: appends collected workloads to a data set, each once, whoever else is appending.
+
+A workload's uuid is its identity: who collects makes it of the content, and two processes that see
+the same traffic then agree on it. Under the lock on a definition's file, the log reads what others
+have appended since it last looked, so that finding out costs no more than what is new.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import msgspec
+
+from . import _layout
+from ._durable import append_new_lines, create_files
+from .codec import format_json
+from .definition import Definition
+from .trace import Trace
+from .workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Named(msgspec.Struct):
+    uuid: str
+
+
+class _Line(msgspec.Struct):
+    workload: _Named
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+@attrs.define
+class _Seen:
+    """What a file of workloads held when it was last looked at."""
+
+    uuids: set[str] = attrs.field(factory=set)
+    inode: int = 0
+    size_bytes: int = 0
+
+    def read(self, descriptor: int) -> None:
+        """Take in what was appended; everything, if it is another file now."""
+        status = os.fstat(descriptor)
+        if status.st_ino != self.inode or status.st_size < self.size_bytes:
+            self.uuids, self.inode, self.size_bytes = set(), status.st_ino, 0
+        tail = os.pread(descriptor, status.st_size - self.size_bytes, self.size_bytes)
+        self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
+        self.size_bytes += len(tail)
+
+
+class WorkloadLog:
+    """Appends workloads that are not there yet; made by `TraceSet.workload_log`.
+
+    Safe to use from several processes, and from one thread of each at a time.
+
+    Args:
+        path_of: The path to write to, of one relative to the data set's root.
+    """
+
+    def __init__(self, path_of: Callable[[str], str]) -> None:
+        self._path_of = path_of
+        self._seen: dict[str, _Seen] = {}
+
+    def blob_path(self, definition: Definition, uuid: str) -> str:
+        """Where a workload's tensors lie, relative to the root: for its `SafetensorsInput`."""
+        return _layout.blob_file(definition, uuid)
+
+    def is_known(self, definition: Definition, uuid: str) -> bool:
+        """Whether a workload was there when the log last looked; a new one may be there all the same."""
+        path = _layout.workloads_file(definition)
+        return path in self._seen and uuid in self._seen[path].uuids
+
+    def append(
+        self,
+        definition: Definition,
+        workloads: Mapping[str, Workload],
+        tensors: Mapping[str, Mapping[str, torch.Tensor]],
+    ) -> list[str]:
+        """Append those that are not there; they and their tensors are on the disk when this returns.
+
+        Args:
+            definition: Whose workloads they are.
+            workloads: By uuid.
+            tensors: By uuid, what lies at `blob_path`; nothing for a workload without tensors.
+
+        Returns:
+            The uuids of those that were appended; all others were there.
+
+        Raises:
+            OSError: They could not be written, and no line was.
+        """
+        if not workloads:
+            return []
+        path = _layout.workloads_file(definition)
+        seen = self._seen.setdefault(path, _Seen())
+        new = [uuid for uuid in workloads if uuid not in seen.uuids]
+        self._write_tensors(definition, {uuid: tensors[uuid] for uuid in new if tensors.get(uuid)})
+        lines = {uuid: format_json(Trace(definition.name, workloads[uuid])).encode() for uuid in new}
+
+        def choose(descriptor: int) -> list[bytes]:
+            seen.read(descriptor)
+            return [line for uuid, line in lines.items() if uuid not in seen.uuids]
+
+        written = set(append_new_lines(self._path_of(path), choose)) if lines else set()
+        appended = [uuid for uuid, line in lines.items() if line in written]
+        seen.uuids.update(appended)
+        return appended
+
+    def _write_tensors(self, definition: Definition, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        """A file of that name holds the same: its name is made of its content."""
+        from .blobs import format_tensors
+
+        contents = {
+            self._path_of(_layout.blob_file(definition, uuid)): format_tensors(group) for uuid, group in tensors.items()
+        }
+        create_files(contents)
+
+
+def _uuid_of(line: bytes) -> str | None:
+    """The uuid of a whole line; None if it is torn or no workload, which is for those to report who read the set."""
+    try:
+        return _decode_line(line).workload.uuid
+    except msgspec.DecodeError:
+        return None
