@@ -188,15 +188,15 @@ def _check_config(name: str, config: object) -> None:
         raise InvalidSetting(name, config, "an ApplyConfig")
 
 
-def enabled_by_environment() -> bool | None:
-    """What `ENABLE_VARIABLE` says; None if it is not set.
+def enabled_by_environment(variable: str = ENABLE_VARIABLE) -> bool | None:
+    """What a variable says; None if it is not set.
 
     Raises:
         InvalidSetting: It says neither yes nor no.
     """
-    value = os.environ.get(ENABLE_VARIABLE, "").strip().lower()
+    value = os.environ.get(variable, "").strip().lower()
     if not value:
         return None
     if value not in _WORDS:
-        raise InvalidSetting(ENABLE_VARIABLE, value, "one of " + ", ".join(_WORDS))
+        raise InvalidSetting(variable, value, "one of " + ", ".join(_WORDS))
     return _WORDS[value]

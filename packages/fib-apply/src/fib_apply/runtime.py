@@ -34,6 +34,11 @@ Progress = Callable[[int, int, str], None]
 """Called with how many solutions are built, of how many, and the name of the last one."""
 
 
+LISTENERS = "fib_apply.listeners"
+"""Entry points of functions that start a listener; that of ``tracing`` is called if ``FIB_ENABLE_TRACING`` is set."""
+_ENABLE_PREFIX = "FIB_ENABLE_"
+
+
 class ApplyRuntime:
     """Routes calls to what a data set says is fastest here.
 
@@ -468,6 +473,19 @@ def _ask_environment() -> None:
                 ApplyRuntime().start()
         except FibError as error:  # the engine runs without us
             logger.error("%s asks for routing, which cannot be: %s", ENABLE_VARIABLE, error)
+    _start_listeners()
+
+
+def _start_listeners() -> None:
+    """Start those of other packages whose variables are set; each reads its own (``FIB_ENABLE_TRACING``)."""
+    others = {name for name in os.environ if name.startswith(_ENABLE_PREFIX)} - {ENABLE_VARIABLE}
+    if not others:  # to ask for entry points takes milliseconds
+        return
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=LISTENERS):
+        if _ENABLE_PREFIX + point.name.upper() in others:
+            point.load()()
 
 
 def _after_fork() -> None:

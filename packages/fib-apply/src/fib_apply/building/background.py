@@ -128,7 +128,7 @@ class Background:
 
         def do(job: _Job) -> None:
             nonlocal is_relaxed
-            is_relaxed = is_relaxed or _let_others_capture()
+            is_relaxed = is_relaxed or let_others_capture()
             _enter_device(job.device)
             job.run()
 
@@ -174,7 +174,7 @@ def _enter_device(index: int | None) -> None:
         torch.cuda.set_device(index)
 
 
-def _let_others_capture() -> bool:
+def let_others_capture() -> bool:
     """Keep what this thread does from breaking a CUDA graph that another thread is capturing.
 
     By default a capture forbids *every* thread of the process to allocate device memory or load a module,

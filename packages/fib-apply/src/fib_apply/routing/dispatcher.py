@@ -92,22 +92,27 @@ class Dispatcher:
             catches=config.on_error is OnError.FALLBACK or is_counted,
             shadow_ratio=config.shadow_ratio,
         )
-        self._returning = Way(definition, is_passing=False, is_memoised=builder.is_by_shape)
-        self._passing = Way(definition, is_passing=True, is_memoised=builder.is_by_shape)
+        self._ways: dict[frozenset[str], tuple[Way, Way]] = {}
+        self._returning, self._passing = self._ways_beside(frozenset())
         self._arity = len(definition.inputs)
         self._usual = torch.Tensor if len(definition.outputs) == 1 else tuple
 
     # -- the short way -------------------------------------------------------------------------------
 
-    def route(self, name: str, form: Form, fallback: Callable[..., Any]) -> Callable[..., Any]:
+    def route(
+        self, name: str, form: Form, fallback: Callable[..., Any], *, own: frozenset[str] = frozenset()
+    ) -> Callable[..., Any]:
         """A function that routes calls, with the parameters of `form`, all of them to be passed.
 
         Args:
             name: What it is called in tracebacks.
-            form: How its parameters make up a call.
+            form: How its parameters make up a call; the fallback gets those as well that are neither inputs nor
+                outputs nor extras.
             fallback: What serves all other calls; it has the same parameters.
+            own: Solutions that are the fallback in another form: where one of them is the best, the fallback serves.
         """
         source = self.sources[name] = route_source(name, self.definition, form, self._style)
+        returning, passing = self._ways_beside(own)
         scope: dict[str, Any] = {
             "_fib_fallback": fallback,
             "_fib_usual": self._usual,
@@ -119,14 +124,28 @@ class Dispatcher:
             "_fib_failed": self._failed,
             "_fib_compare": self._compare,
             "_fib_random": random.random,
-            "_fib_memo_returning": self._returning.entries.get,
-            "_fib_memo_passing": self._passing.entries.get,
-            "_fib_resolve_returning": lambda args: self._resolve(self._returning, args),
-            "_fib_resolve_passing": lambda args: self._resolve(self._passing, args),
+            "_fib_memo_returning": returning.entries.get,
+            "_fib_memo_passing": passing.entries.get,
+            "_fib_resolve_returning": lambda args: self._resolve(returning, args),
+            "_fib_resolve_passing": lambda args: self._resolve(passing, args),
         }
         for parameter in form.parameters:
             scope[f"_fib_extra_{parameter.name}"] = parameter.default
         return compiled(source, name, scope)
+
+    def _ways_beside(self, own: frozenset[str]) -> tuple[Way, Way]:
+        """The ways of calls whose fallback is certain solutions itself."""
+        with self._lock:
+            if own not in self._ways:
+                is_memoised = self._builder.is_by_shape
+                self._ways[own] = (
+                    Way(self.definition, is_passing=False, is_memoised=is_memoised, own=own),
+                    Way(self.definition, is_passing=True, is_memoised=is_memoised, own=own),
+                )
+            return self._ways[own]
+
+    def _all_ways(self) -> list[Way]:
+        return [way for pair in list(self._ways.values()) for way in pair]
 
     def serve(self, args: Sequence[Any], fallback: Callable[[], Any]) -> Any:
         """Serve one call whose function is not known beforehand.
@@ -204,6 +223,8 @@ class Dispatcher:
         if supplied is None:
             reason = self.supply.why_none(ranking)
             return self._miss(reason, way, None if reason == BEING_BUILT else shapes, args, generation)
+        if supplied.solution in way.own:
+            return self._miss("the fallback is the best", way, shapes, args, generation)
         if _wants_alignment(supplied.runnable) and not is_aligned(args):
             return self._miss("unaligned")
         return self._ready_kernel(way, shapes, args, (supplied.solution, key, device), supplied, generation)
@@ -303,8 +324,8 @@ class Dispatcher:
     def quarantine(self, solution: str, reason: str) -> None:
         """Do not call a solution any more; the next best one takes its place."""
         if self.supply.give_up(solution, reason):
-            self._returning.forget()
-            self._passing.forget()
+            for way in self._all_ways():
+                way.forget()
 
     def _failed(self, error: BaseException, kernel: Kernel) -> None:
         """A solution has raised: count it, and quarantine it or let the caller see."""
@@ -353,10 +374,28 @@ class Dispatcher:
             inputs: The definition's inputs, in order.
             fallback: What serves all other calls; it takes the inputs, and outputs behind them or none.
         """
-        otherwise = fallback or self._nothing
         supplied, key = self._plannable(inputs)
-        if supplied is None:
-            return otherwise
+        otherwise = fallback or self._nothing
+        return otherwise if supplied is None else self._planned(supplied, key, inputs, otherwise)
+
+    def plan_setup(
+        self, *inputs: Any, fallback: Callable[..., Any], own: frozenset[str] = frozenset()
+    ) -> Callable[..., Any] | None:
+        """What `plan` returns where the best solution has a ``setup``; None where calls can be routed instead.
+
+        Args:
+            inputs: The definition's inputs, in order.
+            fallback: What serves all other calls; it takes the inputs, and outputs behind them or none.
+            own: Solutions that are the fallback in another form: where one of them is the best, the fallback is it.
+        """
+        supplied, key = self._plannable(inputs)
+        if supplied is None or supplied.runnable.setup is None:
+            return None
+        return fallback if supplied.solution in own else self._planned(supplied, key, inputs, fallback)
+
+    def _planned(
+        self, supplied: Supplied, key: ApplyKey | None, inputs: Sequence[Any], otherwise: Callable[..., Any]
+    ) -> Callable[..., Any]:
         tally = self.ledger.hit(f"{key}, planned").add
         named = _named(supplied.solution)
         try:
@@ -416,8 +455,8 @@ class Dispatcher:
         """Locks may be held by threads that are no more, and what they were about will not be done here."""
         self._lock = threading.Lock()
         self._warming.clear()
-        self._returning.renew_lock()
-        self._passing.renew_lock()
+        for way in self._all_ways():
+            way.renew_lock()
         self.supply.renew_after_fork()
 
 

@@ -97,8 +97,9 @@ class Site:
         """What calls of a definition go to: a route or the function, behind those who listen."""
         dispatcher = _dispatcher(name, runtime)
         if dispatcher is None:
-            return self._behind_listeners(name, self._function)
-        route, stand_in = self._route(dispatcher)
+            route, stand_in = self._function, StandIn(self._function, None, "no runtime serves its calls")
+        else:
+            route, stand_in = self._route(dispatcher)
         target = self._behind_listeners(name, route)
         if target is not self._function:
             stand_in.attach(target)

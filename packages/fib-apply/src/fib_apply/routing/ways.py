@@ -31,11 +31,15 @@ class Way:
         definition: What is computed.
         is_passing: Whether outputs are among the arguments.
         is_memoised: Whether shapes decide; else nothing is kept.
+        own: Solutions that are the fallback in another form.
     """
 
-    def __init__(self, definition: Definition, *, is_passing: bool, is_memoised: bool) -> None:
+    def __init__(
+        self, definition: Definition, *, is_passing: bool, is_memoised: bool, own: frozenset[str] = frozenset()
+    ) -> None:
         self.name = "passing" if is_passing else "returning"
         self.is_passing = is_passing
+        self.own = own
         self.guard = Guard(definition, has_outputs=is_passing)
         self.entries: dict[Any, Entry] = {}
         """By shapes; the short way looks here."""

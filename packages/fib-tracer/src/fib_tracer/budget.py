@@ -1,0 +1,43 @@
+"""Budget: how many bytes of copies may be in memory at a time."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Budget:
+    """Bytes that are taken before a copy is made and given back when it is stored or dropped."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin with nothing taken, in a forked process."""
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @property
+    def taken_bytes(self) -> int:
+        """What is in memory now."""
+        return self._taken
+
+    def take(self, size_bytes: int) -> bool:
+        """Take some; False if there is not so much left."""
+        with self._changed:
+            if self._taken + size_bytes > self.size_bytes:
+                return False
+            self._taken += size_bytes
+            return True
+
+    def give(self, size_bytes: int) -> None:
+        """Give some back."""
+        with self._changed:
+            self._taken -= size_bytes
+            self._changed.notify_all()
+
+    def wait_for(self, size_bytes: int, timeout_seconds: float) -> bool:
+        """Wait until so much is left, without taking it; False if it is not within a time, or can never be."""
+        with self._changed:
+            fits = size_bytes <= self.size_bytes
+            return fits and self._changed.wait_for(lambda: self._taken + size_bytes <= self.size_bytes, timeout_seconds)

@@ -1,0 +1,196 @@
+"""Copies of a call's tensors, made before the call so that the caller may overwrite them at once.
+
+On the CPU a copy is made where it is asked for. Of a CUDA tensor, first the caller's stream makes a
+copy on the device (a large one the side stream makes straight from the tensor, and the caller's stream waits for it
+there); then a side stream moves it into pinned memory, and the thread that writes waits for the
+event. No call waits for the device, and no stream waits for the host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import attrs
+import torch
+
+RING_BYTES = 32 << 20
+"""Pinned memory that copies pass through."""
+_MOST_ON_DEVICE = 4 << 20
+"""Bytes of one call that are copied on the device first; above that, the time that the caller's stream would
+wait is not worth the memory, which an engine has given to its caches."""
+_ALIGNMENT = 256
+
+
+class Landing(Protocol):
+    """Copies that are on their way to the CPU."""
+
+    def wait(self) -> dict[str, torch.Tensor]:
+        """The copies, when they have arrived; to be called once."""
+        ...
+
+
+@attrs.frozen
+class Landed:
+    """Copies that were made on the CPU."""
+
+    tensors: dict[str, torch.Tensor]
+
+    def wait(self) -> dict[str, torch.Tensor]:
+        """They are there."""
+        return self.tensors
+
+
+def copy_on_cpu(tensors: Mapping[str, torch.Tensor]) -> Landed:
+    """Contiguous copies of CPU tensors."""
+    return Landed({name: _copied(tensor) for name, tensor in tensors.items()})
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+class Ring:
+    """Pinned memory that is given out in pieces, which come back in any order and are free again in the order given."""
+
+    def __init__(self, size_bytes: int = RING_BYTES, *, is_pinned: bool = True) -> None:
+        self.memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+        self._lock = threading.Lock()
+        self._given: deque[list[int]] = deque()
+        """Pieces from the oldest on: where they begin and end, and whether they are in use."""
+
+    def take(self, size_bytes: int) -> torch.Tensor | None:
+        """A piece, or None if there is no room now."""
+        size = -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        with self._lock:
+            begin = self._place(size)
+            if begin is None:
+                return None
+            self._given.append([begin, begin + size, 1])
+        return self.memory[begin : begin + size_bytes]
+
+    def give(self, piece: torch.Tensor) -> None:
+        """Have a piece back."""
+        begin = piece.data_ptr() - self.memory.data_ptr()
+        with self._lock:
+            for given in self._given:
+                if given[0] == begin and given[2]:
+                    given[2] = 0
+                    break
+            while self._given and not self._given[0][2]:
+                self._given.popleft()
+
+    def _place(self, size: int) -> int | None:
+        """Where a piece fits: behind the newest one, or at the beginning again."""
+        most = self.memory.numel()
+        if not self._given:
+            return 0 if size <= most else None
+        oldest, newest = self._given[0][0], self._given[-1][1]
+        if newest > oldest:
+            if size <= most - newest:
+                return newest
+            return 0 if size <= oldest else None
+        return newest if size <= oldest - newest else None
+
+
+@attrs.frozen(eq=False)
+class _OnTheWay:
+    """Copies in pinned memory, or on their way there."""
+
+    ring: Ring
+    piece: torch.Tensor
+    layout: tuple[tuple[str, int, torch.dtype, torch.Size], ...]
+    arrived: torch.cuda.Event
+
+    def wait(self) -> dict[str, torch.Tensor]:
+        """Wait for the device, and move them out of the ring."""
+        try:
+            self.arrived.synchronize()
+            return {name: self._tensor(begin, dtype, shape) for name, begin, dtype, shape in self.layout}
+        finally:
+            self.ring.give(self.piece)
+
+    def _tensor(self, begin: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+        size = dtype.itemsize * shape.numel()
+        return self.piece[begin : begin + size].clone().view(dtype).view(shape)
+
+
+class DeviceCopier:
+    """Copies CUDA tensors without making anybody wait."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ring: Ring | None = None
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def prepare(self) -> None:
+        """Allocate pinned memory, which takes some milliseconds, and a stream for the current device."""
+        self._prepared_ring()
+        self._stream(torch.device("cuda", torch.cuda.current_device()))
+
+    def _prepared_ring(self) -> Ring:
+        with self._lock:
+            if self._ring is None:
+                self._ring = Ring()
+            return self._ring
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> Landing | None:
+        """Have tensors of one device copied behind what the caller's current stream has to do.
+
+        Returns:
+            The copies on their way; None if there is no pinned memory left for them now.
+        """
+        ring = self._prepared_ring()
+        layout, size_bytes = _layout(tensors)
+        if size_bytes > ring.memory.numel():
+            ring = Ring(size_bytes)
+        piece = ring.take(size_bytes)
+        if piece is None:
+            return None
+        device = next(iter(tensors.values())).device
+        try:
+            arrived = self._enqueue(tensors, layout, piece, device)
+        except BaseException:
+            ring.give(piece)
+            raise
+        return _OnTheWay(ring, piece, layout, arrived)
+
+    def _enqueue(
+        self, tensors: Mapping[str, torch.Tensor], layout: Any, piece: torch.Tensor, device: torch.device
+    ) -> torch.cuda.Event:
+        side = self._stream(device)
+        is_small = piece.numel() <= _MOST_ON_DEVICE
+        with torch.cuda.device(device), torch.no_grad():
+            caller = torch.cuda.current_stream(device)
+            sources = {n: _copied(t) if is_small else t.detach() for n, t in tensors.items()}
+            side.wait_stream(caller)
+            with torch.cuda.stream(side):
+                for name, begin, dtype, shape in layout:
+                    source = sources[name].contiguous().reshape(-1).view(torch.uint8)
+                    piece[begin : begin + dtype.itemsize * shape.numel()].copy_(source, non_blocking=True)
+                arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+                arrived.record(side)
+            if is_small:
+                for source in sources.values():
+                    source.record_stream(side)
+            else:
+                caller.wait_stream(side)  # on the device: what the caller enqueues next comes behind the copy
+        return arrived
+
+    def _stream(self, device: torch.device) -> torch.cuda.Stream:
+        with self._lock:
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            return self._streams[device]
+
+
+def _layout(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[tuple[str, int, torch.dtype, torch.Size], ...], int]:
+    """Where each tensor lies in a piece, and how many bytes that takes."""
+    found, end = [], 0
+    for name, tensor in tensors.items():
+        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        found.append((name, begin, tensor.dtype, tensor.shape))
+        end = begin + tensor.dtype.itemsize * tensor.numel()
+    return tuple(found), max(end, 1)

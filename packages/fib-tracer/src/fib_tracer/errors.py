@@ -1,0 +1,18 @@
+"""What can be wrong with settings; all of it is a `fib_schema.FibError`."""
+
+from __future__ import annotations
+
+import attrs
+from fib_schema import FibError
+
+
+@attrs.frozen
+class InvalidSetting(FibError, ValueError):
+    """A setting has a value that it cannot have."""
+
+    name: str
+    value: object
+    wanted: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: got {self.value!r}, expected {self.wanted}"

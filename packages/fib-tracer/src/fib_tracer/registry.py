@@ -1,0 +1,118 @@
+"""PolicyRegistry: policies by name, those of other packages included.
+
+A package offers policies as entry points of the groups ``fib_tracer.input_dump_policies`` and
+``fib_tracer.filter_policies``; a program registers its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, TypeVar
+
+from fib_schema import UnknownName
+
+from . import dumping, filtering
+from .dumping import InputDumpPolicy
+from .errors import InvalidSetting
+from .filtering import FilterPolicy
+
+P = TypeVar("P")
+
+_GROUPS: Mapping[str, str] = {
+    "input dump policy": "fib_tracer.input_dump_policies",
+    "filter policy": "fib_tracer.filter_policies",
+}
+
+
+class PolicyRegistry:
+    """All policies that a `TracingConfig` can name."""
+
+    _dumping: ClassVar[dict[str, type[InputDumpPolicy]]] = {
+        "dump_all": dumping.DumpAll,
+        "dump_none": dumping.DumpNone,
+        "dump_int": dumping.DumpInt,
+    }
+    _filtering: ClassVar[dict[str, type[FilterPolicy]]] = {
+        "keep_all": filtering.KeepAll,
+        "keep_none": filtering.KeepNone,
+        "keep_first": filtering.KeepFirst,
+        "keep_first_k": filtering.KeepFirstK,
+        "keep_random_k": filtering.KeepRandomK,
+        "keep_first_k_by_axes": filtering.KeepFirstKByAxes,
+        "keep_first_k_by_key": filtering.KeepFirstKByKey,
+        "attention": filtering.Attention,
+    }
+
+    @classmethod
+    def register_input_dump_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
+        """Name an `InputDumpPolicy`: as a call with the class, or as a decorator of it.
+
+        Raises:
+            InvalidSetting: It is no such class, or the name is taken and `override` is false.
+        """
+        return _register(cls._dumping, "input dump policy", name, policy, InputDumpPolicy, override=override)
+
+    @classmethod
+    def register_filter_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
+        """Name a `FilterPolicy`; see `register_input_dump_policy`."""
+        return _register(cls._filtering, "filter policy", name, policy, FilterPolicy, override=override)
+
+    @classmethod
+    def get_input_dump_policy(cls, name: str) -> type[InputDumpPolicy]:
+        """The class of a name.
+
+        Raises:
+            UnknownName: Nothing is registered under it (a KeyError).
+        """
+        return _get(cls._dumping, "input dump policy", name, InputDumpPolicy)
+
+    @classmethod
+    def get_filter_policy(cls, name: str) -> type[FilterPolicy]:
+        """The class of a name.
+
+        Raises:
+            UnknownName: Nothing is registered under it (a KeyError).
+        """
+        return _get(cls._filtering, "filter policy", name, FilterPolicy)
+
+    @classmethod
+    def list_input_dump_policies(cls) -> list[str]:
+        """The names, sorted."""
+        return _names(cls._dumping, "input dump policy")
+
+    @classmethod
+    def list_filter_policies(cls) -> list[str]:
+        """The names, sorted."""
+        return _names(cls._filtering, "filter policy")
+
+
+def _register(known: dict[str, Any], kind: str, name: str, policy: Any, base: type, *, override: bool) -> Any:
+    if policy is None:
+        return functools.partial(_register, known, kind, name, base=base, override=override)
+    _check(kind, policy, base)
+    if name in known and not override:
+        raise InvalidSetting(name, policy, f"override=True, for there is such a {kind} already")
+    known[name] = policy
+    return policy
+
+
+def _check(kind: str, policy: object, base: type) -> None:
+    if not (isinstance(policy, type) and issubclass(policy, base)):
+        raise InvalidSetting(kind, policy, f"a subclass of {base.__name__}")
+
+
+def _get(known: Mapping[str, type[P]], kind: str, name: str, base: type) -> type[P]:
+    if name in known:
+        return known[name]
+    found = entry_points(group=_GROUPS[kind], name=name)
+    if not found:
+        raise UnknownName(kind, name, tuple(_names(known, kind)))
+    policy: type[P] = next(iter(found)).load()
+    _check(kind, policy, base)
+    return policy
+
+
+def _names(known: Mapping[str, Any], kind: str) -> list[str]:
+    return sorted({*known, *(point.name for point in entry_points(group=_GROUPS[kind]))})

@@ -1,0 +1,221 @@
+"""Writer: one daemon thread that waits for copies and appends workloads to the data set.
+
+Entries come in through a queue that may be filled from anywhere, a signal handler included, and are
+stored a batch at a time. What `flush` has waited for is on the disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+import torch
+from fib_apply.building.background import let_others_capture
+from fib_schema import ConstraintError, Definition, WorkloadLog, constraint_names, evaluate_constraint
+
+from .budget import Budget
+from .calls import WorkloadEntry
+from .content import Content, content_of
+from .intake import Intake, Pending
+from .tallies import Troubles
+
+_MOST_AT_ONCE = 256
+
+
+@attrs.frozen(eq=False)
+class _Mark:
+    """Stands in the queue behind everything that a flush waits for."""
+
+    is_draining: bool
+    intakes: tuple[Intake, ...]
+    done: threading.Event = attrs.field(factory=threading.Event)
+
+
+Job: TypeAlias = Callable[[], None]
+_Item: TypeAlias = "Pending | _Mark | Job"
+
+
+class Writer:
+    """Stores entries in the background.
+
+    Args:
+        log: Appends to the data set.
+        budget: What entries take and give back.
+        troubles: Where what goes wrong is reported.
+    """
+
+    def __init__(self, log: WorkloadLog, budget: Budget, troubles: Troubles) -> None:
+        self._log = log
+        self._budget = budget
+        self._troubles = troubles
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin without entries and without a thread: a forked process has neither."""
+        self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._starting = threading.RLock()  # a signal handler may come in between, in the same thread
+        self._thread: threading.Thread | None = None
+
+    def put(self, item: Pending | Job) -> None:
+        """Have an entry stored, or something else done that calls must not wait for."""
+        self._queue.put(item)
+        if self._thread is None:
+            self._start()
+
+    def flush(self, intakes: Iterable[Intake], timeout_seconds: float | None, *, is_draining: bool = True) -> bool:
+        """Wait until everything that was put is stored, and what policies hold as well.
+
+        Args:
+            intakes: Whose policies give out what they hold.
+            timeout_seconds: How long to wait; None for as long as it takes.
+            is_draining: Whether policies do so.
+
+        Returns:
+            Whether it was done in time.
+        """
+        mark = _Mark(is_draining, tuple(intakes))
+        self._queue.put(mark)
+        if self._thread is None and not self._start():
+            return False
+        return mark.done.wait(timeout_seconds)
+
+    def _start(self) -> bool:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="fib-tracer", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError as error:  # the system has no more threads, or the interpreter is ending
+                    self._thread = None
+                    self._troubles.report("no thread that writes", error)
+                    return False
+        return True
+
+    def _work(self) -> None:
+        is_relaxed = False
+        while True:
+            batch = self._next_batch()
+            is_relaxed = is_relaxed or let_others_capture()
+            self._do(batch)
+            del batch  # what policies let go of need not live until the next one
+
+    def _do(self, batch: Sequence[_Item]) -> None:
+        self._guarded(functools.partial(self._take, [item for item in batch if isinstance(item, Pending)]))
+        for item in batch:
+            if isinstance(item, _Mark):
+                if item.is_draining:
+                    self._guarded(functools.partial(self._drain, item.intakes))
+                item.done.set()
+            elif not isinstance(item, Pending):
+                self._guarded(item)
+
+    def _guarded(self, job: Job) -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 the thread must live, whatever a policy of somebody else raises
+            self._troubles.report(f"storing: {type(error).__name__}", error)
+
+    def _next_batch(self) -> list[_Item]:
+        """What is there, but no more than one mark, which comes last."""
+        batch = [self._queue.get()]
+        while isinstance(batch[-1], Pending) and len(batch) < _MOST_AT_ONCE:
+            try:
+                batch.append(self._queue.get_nowait())
+            except queue.Empty:
+                break
+        return batch
+
+    # -- what becomes of entries ---------------------------------------------------------------------
+
+    def _take(self, batch: Iterable[Pending]) -> None:
+        """Have copies arrive, and store what is to be stored at once."""
+        final: list[tuple[Intake, WorkloadEntry]] = []
+        for pending in batch:
+            intake = pending.intake
+            try:
+                entry = intake.land(pending)
+                if entry is None:
+                    continue
+                if intake.policy.is_final:
+                    final.append((intake, entry))
+                else:
+                    self._submit(intake, entry)
+            except Exception as error:  # noqa: BLE001 of the device or of a policy; others' entries are to be stored
+                intake.lost("errors")
+                self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
+        self._store(final)
+
+    def _submit(self, intake: Intake, entry: WorkloadEntry) -> None:
+        """Have a policy hold an entry; its bytes are given back when nobody holds it any more."""
+        weakref.finalize(entry, self._budget.give, entry.size_bytes).atexit = False
+        with intake.lock:
+            intake.policy.submit(entry)
+
+    def _drain(self, intakes: Iterable[Intake]) -> None:
+        """Store what policies hold."""
+        for intake in intakes:
+            if intake.policy.is_final:
+                continue
+            with intake.lock:
+                entries = list(intake.policy.drain())
+            self._store([(intake, attrs.evolve(entry, size_bytes=0)) for entry in entries])
+
+    def _store(self, entries: list[tuple[Intake, WorkloadEntry]]) -> None:
+        groups: dict[int, list[tuple[Intake, WorkloadEntry]]] = {}
+        for intake, entry in entries:
+            groups.setdefault(id(intake), []).append((intake, entry))
+        for group in groups.values():
+            intake = group[0][0]
+            try:
+                self._store_group(intake, [entry for _, entry in group])
+            except OSError as error:
+                intake.lost("could not be written", len(group))
+                self._troubles.report(f"{intake.definition.name}: writing", error)
+            except Exception as error:  # noqa: BLE001 a record that cannot be made; other definitions go on
+                intake.lost("errors", len(group))
+                self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
+            finally:
+                self._budget.give(sum(entry.size_bytes for _, entry in group))
+
+    def _store_group(self, intake: Intake, entries: Iterable[WorkloadEntry]) -> None:
+        contents: dict[str, Content] = {}
+        equal = 0
+        for entry in entries:
+            if (problem := _broken_constraint(intake.definition, entry)) is not None:
+                intake.lost("breaks a constraint")
+                self._troubles.report(f"{intake.definition.name}: constraint", problem)
+                continue
+            content = content_of(intake.definition, entry.axes, entry.inputs, self._log)
+            uuid = content.workload.uuid
+            if uuid in contents or self._log.is_known(intake.definition, uuid):
+                equal += 1
+            else:
+                contents[uuid] = content
+        new = self._log.append(
+            intake.definition,
+            {uuid: content.workload for uuid, content in contents.items()},
+            {uuid: content.tensors for uuid, content in contents.items()},
+        )
+        intake.stored(len(new), equal + len(contents) - len(new))
+
+
+def _broken_constraint(definition: Definition, entry: WorkloadEntry) -> str | None:
+    """A constraint that a workload breaks, as far as its values are known."""
+    inputs: Mapping[str, object] = entry.inputs
+    known = {name: value for name, value in inputs.items() if isinstance(value, (torch.Tensor, int, float))}
+    values = {**definition.const_axes, **entry.axes, **known}
+    for constraint in definition.constraints:
+        if not constraint_names(constraint) <= values.keys():
+            continue
+        try:
+            if evaluate_constraint(constraint, values):
+                continue
+        except ConstraintError as error:
+            return str(error)
+        return f"{constraint!r} does not hold; the call is not of this definition, or its buffers are longer than used"
+    return None
