@@ -22,10 +22,12 @@ class Exits:
 
     Args:
         before: What is called; it must not wait for what the interrupted code may hold.
+        last: What is called behind it where the interpreter goes on to end.
     """
 
-    def __init__(self, before: Callable[[], None]) -> None:
+    def __init__(self, before: Callable[[], None], last: Callable[[], None]) -> None:
         self._before = before
+        self._last = last
         self._former: dict[int, Any] = {}
 
     def watch(self) -> None:
@@ -52,6 +54,7 @@ class Exits:
 
     def _at_exit(self) -> None:
         self._before()
+        self._last()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._before()

@@ -85,6 +85,9 @@ class Intake:
         may_dump = self._dump.may_dump(definition)
         self._is_content_by_key = not may_dump and self.policy.is_final
         """Whether calls with an equal key are equal workloads: then one of each is enough."""
+        self._full: set[Any] = set()
+        self._scopes: list[dict[str, Any]] = []
+        """Of the notes: those who route hold on to these, so that they are told of changes."""
         self.renew()
 
     def renew(self) -> None:
@@ -92,8 +95,9 @@ class Intake:
         self.lock = threading.Lock()
         self._counted = Tally()
         self.policy.reset()
-        self._full: set[Any] = set()
-        self._scopes: list[dict[str, Any]] = []
+        self._full.clear()
+        for scope in self._scopes:
+            scope.update(_closed=False, _count=self._counted.add)
         self._is_closed = False
         self._order = 0
         self._undecided = 0

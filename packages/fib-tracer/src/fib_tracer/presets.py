@@ -6,10 +6,8 @@ from .config import Rule, TracingConfig, TracingConfigRegistry
 
 _BY_SIZE = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")
 """The values of dense inputs do not change the work."""
-_BY_LENGTH = TracingConfig(
-    ["qo_indptr", "kv_indptr", "kv_indices", "kv_last_page_len", "sm_scale"], filter_policy="attention"
-)
-"""Offsets and indices decide on the work of attention."""
+_BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
+"""Offsets and indices, the integer tensors of attention, decide on its work; its scale is stored in any case."""
 _INDICES_BY_SIZE = TracingConfig("dump_int", filter_policy="keep_first_k_by_axes")
 """Routing, page tables and lengths decide on the work, and have no averages to go by."""
 

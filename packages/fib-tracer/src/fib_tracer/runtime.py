@@ -71,7 +71,7 @@ class TracingRuntime:
         self._troubles = Troubles()
         self._writer = Writer(self._set.workload_log(), self.budget, self._troubles)
         self._captured = CapturedCalls()
-        self._exits = Exits(self._flush_at_exit)
+        self._exits = Exits(self._flush_at_exit, lambda: self._writer.close(EXIT_SECONDS))
         self._has_drafts = drafts
         self._around = Surroundings(
             put=self._writer.put,
@@ -102,6 +102,7 @@ class TracingRuntime:
         """Collect no more, and store what was kept; the runtime that was in force before is again."""
         _remove(self)
         self.flush()
+        self._writer.close(None)
         self._captured.forget()
         self._exits.forget()
 
@@ -241,7 +242,6 @@ class TracingRuntime:
             if intake is not None:
                 intake.renew()
         self._drafts.clear()
-        self._notes = {}
 
     # -- seeing --------------------------------------------------------------------------------------
 

@@ -40,6 +40,10 @@ Job: TypeAlias = Callable[[], None]
 _Item: TypeAlias = "Pending | _Mark | Job"
 
 
+def _END() -> None:  # noqa: N802 a job that does nothing, behind which the thread ends
+    """The last job of a thread."""
+
+
 class Writer:
     """Stores entries in the background.
 
@@ -84,6 +88,16 @@ class Writer:
             return False
         return mark.done.wait(timeout_seconds)
 
+    def close(self, timeout_seconds: float | None) -> None:
+        """End the thread, behind everything that was put; what is put later starts another one.
+
+        A thread that is still inside of torch when the interpreter is gone would take the process down.
+        """
+        thread = self._thread
+        if thread is not None:
+            self._queue.put(_END)
+            thread.join(timeout_seconds)
+
     def _start(self) -> bool:
         with self._starting:
             if self._thread is None:
@@ -98,11 +112,16 @@ class Writer:
 
     def _work(self) -> None:
         is_relaxed = False
-        while True:
+        is_ending = False
+        while not is_ending:
             batch = self._next_batch()
             is_relaxed = is_relaxed or let_others_capture()
             self._do(batch)
+            is_ending = batch[-1] is _END
             del batch  # what policies let go of need not live until the next one
+        self._thread = None
+        if not self._queue.empty():  # put before the thread was known to be gone
+            self._start()
 
     def _do(self, batch: Sequence[_Item]) -> None:
         self._guarded(functools.partial(self._take, [item for item in batch if isinstance(item, Pending)]))

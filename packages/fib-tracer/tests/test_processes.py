@@ -1,0 +1,209 @@
+"""Processes: kills, signals, exits, forks, and several that trace the same traffic."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fib_schema import TraceSet, validate
+
+from .conftest import tensors, workloads
+
+_BEGIN = """
+import os, signal, sys, threading
+import torch
+from fib_apply import apply
+from fib_tracer import TracingConfig, enable_tracing
+
+@apply("silu_h8")
+def silu(x):
+    return x
+
+def call(value, rows=2):
+    silu(torch.full((rows, 8), float(value)))
+"""
+
+
+def start(root: Path, code: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _BEGIN + code, str(root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
+
+
+def run(root: Path, code: str, **environment: str) -> str:
+    process = start(root, code, **environment)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def values(root: Path) -> list[float]:
+    return sorted(float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8"))
+
+
+def test_a_killed_process_leaves_what_it_acknowledged(root: Path) -> None:
+    process = start(
+        root,
+        """
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"), wait_seconds=60)
+for index in range(100_000):
+    call(index)
+    if index % 20 == 19:
+        runtime.flush()
+        print(index, flush=True)
+""",
+    )
+    acknowledged = -1
+    while acknowledged < 150:
+        acknowledged = int(process.stdout.readline())  # type: ignore[union-attr]
+    process.send_signal(signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    acknowledged = max([acknowledged, *map(int, out.split())])
+    data_set = TraceSet.from_path(root)
+    found = values(root)
+    assert set(range(acknowledged + 1)) <= set(found)
+    assert len(found) == len(set(found))
+    assert not [problem for problem in validate(root).problems if problem.severity == "error"]
+    assert data_set.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        ("raise RuntimeError('of the engine')", 1),
+    ],
+)
+def test_whatever_ends_the_process_everything_is_stored(root: Path, end: str, status: int) -> None:
+    code = f"""
+enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={{"k": 5}}))
+for index in range(5):
+    call(index)
+{end}
+"""
+    process = start(root, code)
+    process.communicate(timeout=120)
+    assert process.returncode == status
+    assert values(root) == [0, 1, 2, 3, 4]
+
+
+def test_handlers_that_were_there_are_called(root: Path) -> None:
+    out = run(
+        root,
+        """
+signal.signal(signal.SIGTERM, lambda number, frame: print("the engine's own", number))
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"))
+call(1)
+os.kill(os.getpid(), signal.SIGTERM)
+runtime.stop()
+print(signal.getsignal(signal.SIGTERM).__name__)
+""",
+    )
+    assert out.splitlines() == ["the engine's own 15", "<lambda>"]
+    assert values(root) == [1]
+
+
+def test_a_handler_that_came_later_is_left_alone(root: Path) -> None:
+    out = run(
+        root,
+        """
+def later(number, frame):
+    print("later")
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"))
+signal.signal(signal.SIGTERM, later)
+runtime.stop()
+print(signal.getsignal(signal.SIGTERM) is later)
+""",
+    )
+    assert out.splitlines() == ["True"]
+
+
+def test_a_forked_child_starts_empty_and_traces_on(root: Path) -> None:
+    out = run(
+        root,
+        """
+config = TracingConfig("dump_all", filter_policy="keep_first_k", filter_policy_kwargs={"k": 3})
+runtime = enable_tracing(sys.argv[1], config)
+for index in range(3):
+    call(index)
+child = os.fork()
+if child == 0:
+    print("in the child", runtime.stats()["silu_h8"].calls, runtime.budget.taken_bytes, flush=True)
+    for index in range(10, 20):
+        call(index)
+    runtime.flush()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    assert out.splitlines() == ["in the child 0 0"]
+    assert values(root) == [0, 1, 2, 10, 11, 12]
+
+
+def test_processes_that_trace_the_same_traffic_store_each_workload_once(root: Path) -> None:
+    code = """
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"), wait_seconds=60)
+print("ready", flush=True)
+sys.stdin.readline()
+for index in range(40):
+    call(index)
+print(sum(stats.stored for stats in runtime.flush().values()), flush=True)
+"""
+    processes = [start(root, code) for _ in range(8)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"  # type: ignore[union-attr]
+    for process in processes:
+        process.stdin.write("go\n")  # type: ignore[union-attr]
+        process.stdin.flush()  # type: ignore[union-attr]
+    stored = 0
+    for process in processes:
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        stored += int(out)
+    assert values(root) == list(range(40))
+    assert stored == 40
+
+
+def test_the_environment_alone_switches_tracing_on(root: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "tracing.yaml"
+    settings.write_text("default: {input_dump_policy: dump_all}\n")
+    variables = {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(root), "FIB_TRACING_CONFIG": str(settings)}
+    run(root, "call(7)", **variables)
+    assert values(root) == [7]
+    run(root, "call(8)", **{**variables, "FIB_ENABLE_TRACING": "0"})
+    assert values(root) == [7]
+
+
+def test_an_environment_that_cannot_be_met_does_not_stop_the_engine(root: Path) -> None:
+    process = start(root, "call(7); print('done')", FIB_ENABLE_TRACING="1", FIB_DATASET_PATH="/nowhere/at/all")
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, out) == (0, "done\n")
+    assert "FIB_ENABLE_TRACING" in err
+
+
+def test_an_engine_that_waits_for_its_threads_ends(root: Path) -> None:
+    """A thread of the engine that calls while the interpreter ends is neither waited for nor broken."""
+    out = run(
+        root,
+        """
+enable_tracing(sys.argv[1], TracingConfig("dump_all"))
+thread = threading.Thread(target=lambda: [call(index) for index in range(50)])
+thread.start()
+""",
+    )
+    assert out == ""
+    assert len(values(root)) == 50
+
+
+def test_lines_of_the_file_are_whole(root: Path) -> None:
+    run(root, 'enable_tracing(sys.argv[1], TracingConfig("dump_all"))\nfor index in range(30): call(index)')
+    file = root / "workloads" / "activation" / "silu_h8.jsonl"
+    assert all(json.loads(line) for line in file.read_text().splitlines())

@@ -1,0 +1,382 @@
+"""TracingRuntime: what calls leave in the data set, whether they are routed or not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import apply, enable_apply
+from fib_schema import DataSetNotFound, NoRoot, RandomInput, ScalarInput, TraceSet, UnknownName, validate
+from fib_tracer import (
+    FilterPolicy,
+    InvalidSetting,
+    TracingConfig,
+    TracingConfigRegistry,
+    TracingRuntime,
+    disable_tracing,
+    enable_tracing,
+    get_tracing_runtime,
+    graphs,
+)
+
+from .conftest import SILU, tensors, workloads
+
+EVERYTHING = TracingConfig("dump_all")
+
+
+def decode_args(lengths: list[int]) -> tuple[Any, ...]:
+    indptr = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    return torch.ones(len(lengths), 2), indptr, torch.arange(int(indptr[-1]), dtype=torch.int32), 0.5
+
+
+def test_a_kept_call_is_stored_with_the_values_it_had(root: Path, silu: Callable[..., Any]) -> None:
+    """Also if the caller overwrites its tensors at once."""
+    x = torch.randn(3, 8)
+    seen = x.clone()
+    with enable_tracing(root, EVERYTHING):
+        silu(x)
+        x.zero_()
+    (workload,) = workloads(root, "silu_h8")
+    assert workload.axes == {"M": 3}
+    assert torch.equal(tensors(root, workload)["x"], seen)
+
+
+def test_the_data_set_is_valid_afterwards(root: Path, silu: Any, gather: Any, decode: Any) -> None:
+    with enable_tracing(root):
+        silu(torch.ones(2, 8))
+        gather(torch.ones(4, 8), torch.tensor([1, 2]), scale=2.0)
+        decode(*decode_args([3, 5]))
+    report = validate(root)
+    assert not [problem for problem in report.problems if problem.severity == "error"]
+    assert len(workloads(root, "gqa_paged_decode_h2")) == 1
+
+
+def test_calls_are_seen_with_routing_on_and_off(root: Path, silu: Any) -> None:
+    with enable_tracing(root, EVERYTHING):
+        silu(torch.zeros(1, 8))
+        with enable_apply(root):
+            silu(torch.zeros(2, 8))
+        silu(torch.zeros(3, 8))
+    assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [1, 2, 3]
+
+
+def test_calls_that_are_not_decorated_are_seen(root: Path) -> None:
+    x = torch.ones(2, 8)
+    with enable_tracing(root, EVERYTHING):
+        apply("silu_h8", args=(x,), fallback=lambda x: x)
+        apply("silu_h8", kwargs={"x": x + 1}, fallback=lambda x: x)
+        with enable_apply(root) as runtime:
+            runtime.dispatch("silu_h8", (x + 2,), fallback=lambda x: x)
+    assert [float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8")] == [1, 2, 3]
+
+
+def test_inputs_that_are_not_dumped_are_made_by_the_benchmark(root: Path, gather: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_int")):
+        gather(torch.ones(4, 8), torch.tensor([3, 0]), scale=3)
+    (workload,) = workloads(root, "gather_h8")
+    assert workload.inputs["table"] == RandomInput()
+    assert workload.inputs["scale"] == ScalarInput(3.0)
+    assert "mask" not in workload.inputs
+    assert torch.equal(tensors(root, workload)["rows"], torch.tensor([3, 0]))
+
+
+def test_a_number_in_a_tensor_is_a_number(root: Path, gather: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_none")):
+        gather(torch.ones(4, 8), torch.tensor([3]), scale=torch.tensor(0.25))
+    assert workloads(root, "gather_h8")[0].inputs["scale"] == ScalarInput(0.25)
+
+
+def test_views_are_stored_as_what_they_show(root: Path, silu: Any) -> None:
+    x = torch.arange(32.0).reshape(8, 4).T
+    with enable_tracing(root, EVERYTHING):
+        silu(x)
+        silu(torch.ones(8).expand(5, 8))
+    first, second = workloads(root, "silu_h8")
+    assert torch.equal(tensors(root, first)["x"], x)
+    assert torch.equal(tensors(root, second)["x"], torch.ones(5, 8))
+
+
+def test_equal_calls_are_stored_once_also_by_a_later_runtime(root: Path, silu: Any) -> None:
+    for _ in range(2):
+        with enable_tracing(root, EVERYTHING) as runtime:
+            silu(torch.ones(2, 8))
+            silu(torch.ones(2, 8))
+    assert len(workloads(root, "silu_h8")) == 1
+    stats = runtime.stats()["silu_h8"]
+    assert (stats.calls, stats.kept, stats.stored, stats.equal) == (2, 2, 0, 2)
+
+
+def test_the_same_bytes_of_another_dtype_or_place_are_another_workload(root: Path, gather: Any) -> None:
+    table = torch.ones(4, 8)
+    with enable_tracing(root, TracingConfig("dump_int")):
+        gather(table, torch.tensor([1, 0]), torch.tensor([True, False]), scale=1.0)
+        gather(table, torch.tensor([1, 0]), torch.tensor([False, True]), scale=1.0)
+        gather(table, torch.tensor([1, 0]), None, scale=1.0)
+    assert len(workloads(root, "gather_h8")) == 3
+
+
+def test_without_tensors_sizes_are_looked_at_once(root: Path, gather: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_none")) as runtime:
+        for scale in (1.0, 1.0, 2.0):
+            gather(torch.ones(4, 8), torch.tensor([1]), scale=scale)
+    assert len(workloads(root, "gather_h8")) == 2
+    assert runtime.stats()["gather_h8"].kept == 2
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, 8, dtype=torch.float16), torch.ones(2, 7), torch.ones(8), 3])
+def test_a_call_that_is_none_of_the_definition_is_counted_and_not_stored(
+    root: Path, x: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @apply("silu_h8")
+    def silu(x: Any) -> Any:
+        return x
+
+    with enable_tracing(root, EVERYTHING) as runtime, caplog.at_level(logging.WARNING, "fib_tracer"):
+        for _ in range(3):
+            silu(x)
+    assert runtime.stats()["silu_h8"].dropped == {"does not fit the definition": 3}
+    assert len([record for record in caplog.records if "does not fit" in record.message]) == 1
+    assert workloads(root, "silu_h8") == []
+
+
+def test_what_breaks_a_constraint_is_not_stored(root: Path, decode: Any) -> None:
+    q, indptr, indices, scale = decode_args([3, 5])
+    with enable_tracing(root) as runtime:
+        decode(q, indptr, torch.cat([indices, indices]), scale)
+    assert workloads(root, "gqa_paged_decode_h2") == []
+    assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"breaks a constraint": 1}
+    assert any("constraint" in kind for kind in runtime.troubles())
+
+
+class Unwilling(FilterPolicy):
+    """Raises whenever it is asked."""
+
+    def wants(self, call: Any) -> Any:
+        raise RuntimeError("of a policy")
+
+
+class Forgetful(FilterPolicy):
+    """Raises when it is to give out what it holds."""
+
+    def drain(self) -> Any:
+        raise RuntimeError("of a policy")
+
+
+@pytest.mark.parametrize("policy", [Unwilling, Forgetful])
+def test_a_policy_that_fails_never_fails_the_engine(root: Path, silu: Any, policy: Any) -> None:
+    x = torch.ones(2, 8)
+    with enable_tracing(root, TracingConfig(filter_policy=policy)) as runtime:
+        for _ in range(3):
+            assert torch.equal(silu(x), x * torch.sigmoid(x))
+    assert any("RuntimeError" in kind for kind in runtime.troubles())
+
+
+class Halves(FilterPolicy):
+    """Holds everything, and gives out every other call: decides when it is drained."""
+
+    def drain(self) -> Any:
+        return super().drain()[::2]
+
+
+def test_a_policy_may_decide_at_the_flush(root: Path, silu: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Halves)) as runtime:
+        for size in range(1, 6):
+            silu(torch.ones(size, 8))
+        assert workloads(root, "silu_h8") == []
+        runtime.flush()
+        assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [1, 3, 5]
+        assert runtime.budget.taken_bytes == 0
+
+
+def test_a_sample_of_all_calls_holds_no_more_than_it_gives_out(root: Path, silu: Any) -> None:
+    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 4, "seed": 1})
+    with enable_tracing(root, config) as runtime:
+        for size in range(1, 200):
+            silu(torch.full((size, 8), 1.0))
+        runtime._writer.flush([], None, is_draining=False)
+        assert runtime.budget.taken_bytes <= 4 * (200 * 8 * 4 + 1024)
+    assert len(workloads(root, "silu_h8")) == 4
+    assert runtime.budget.taken_bytes == 0
+
+
+def test_calls_beyond_the_byte_budget_are_dropped_and_counted(root: Path, silu: Any) -> None:
+    with enable_tracing(root, EVERYTHING, max_bytes=2000) as runtime:
+        silu(torch.ones(1000, 8))
+        silu(torch.ones(2, 8))
+        runtime.flush()
+    assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
+    assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
+
+
+def test_calls_may_wait_for_room_instead(root: Path, silu: Any) -> None:
+    with enable_tracing(root, EVERYTHING, max_bytes=1500, wait_seconds=60) as runtime:
+        for size in range(1, 12):
+            silu(torch.ones(size, 8))
+    assert len(workloads(root, "silu_h8")) == 11
+    assert runtime.stats()["silu_h8"].dropped == {}
+
+
+def test_threads_keep_no_more_than_the_quota(root: Path, silu: Any) -> None:
+    config = TracingConfig("dump_all", filter_policy="keep_first_k", filter_policy_kwargs={"k": 10})
+
+    def work(offset: int) -> None:
+        for index in range(200):
+            silu(torch.full((2, 8), float(offset * 1000 + index)))
+
+    with enable_tracing(root, config) as runtime:
+        threads = [threading.Thread(target=work, args=(offset,)) for offset in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(workloads(root, "silu_h8")) == 10
+    assert runtime.stats()["silu_h8"].calls == 1600
+
+
+def test_attention_is_kept_by_average_length(root: Path, decode: Any) -> None:
+    with enable_tracing(root):
+        for lengths in ([4, 4], [2, 6], [8, 8], [16, 16, 16], [17, 15]):
+            decode(*decode_args(lengths))
+    kept = [tensors(root, w)["kv_indptr"].tolist() for w in workloads(root, "gqa_paged_decode_h2")]
+    assert kept == [[0, 4, 8], [0, 8, 16], [0, 16, 32, 48]]
+
+
+def test_runtimes_nest_and_the_last_one_collects(root: Path, silu: Any, tmp_path_factory: Any) -> None:
+    other = tmp_path_factory.mktemp("other")
+    TraceSet(other).add_definitions([SILU])
+    with enable_tracing(root, EVERYTHING) as outer:
+        with enable_tracing(other, EVERYTHING) as inner:
+            assert get_tracing_runtime() is inner
+            silu(torch.ones(1, 8))
+        assert get_tracing_runtime() is outer
+        silu(torch.ones(2, 8))
+    assert get_tracing_runtime() is None
+    silu(torch.ones(3, 8))
+    assert [w.axes["M"] for w in workloads(other, "silu_h8")] == [1]
+    assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
+
+
+def test_disable_stores_what_was_kept(root: Path, silu: Any) -> None:
+    enable_tracing(root, EVERYTHING)
+    silu(torch.ones(1, 8))
+    disable_tracing()
+    assert len(workloads(root, "silu_h8")) == 1
+
+
+def test_collect_takes_a_call_that_is_not_routed(root: Path) -> None:
+    runtime = TracingRuntime(root, EVERYTHING)
+    runtime.collect("silu_h8", (torch.ones(2, 8),))
+    runtime.collect("gather_h8", kwargs={"table": torch.ones(3, 8), "rows": torch.tensor([1]), "scale": 1.0})
+    assert {name: stats.stored for name, stats in runtime.flush().items()} == {"silu_h8": 1, "gather_h8": 1}
+    with pytest.raises(UnknownName):
+        runtime.collect("silu_h9", (torch.ones(2, 8),))
+    with pytest.raises(TypeError, match="misses argument"):
+        runtime.collect("gather_h8", (torch.ones(2, 8),))
+
+
+def test_unknown_definitions_are_said_once_or_drafted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    @apply("scale_h4")
+    def scale(x: Any, weight: Any, factor: float) -> Any:
+        return x
+
+    calls = [(torch.ones(rows, 4), torch.ones(4, dtype=torch.bfloat16), 2.0) for rows in (3, 5)]
+    with enable_tracing(root), caplog.at_level(logging.WARNING, "fib_tracer"):
+        for call in calls:
+            scale(*call)
+    assert [r.message for r in caplog.records if "scale_h4" in r.message].pop().startswith("scale_h4: unknown")
+    with enable_tracing(root, drafts=True):
+        for call in calls:
+            scale(*call)
+    import json
+
+    draft = json.loads((root / "drafts" / "scale_h4.json").read_text())
+    assert draft["inputs"]["x"] == {"shape": ["x_dim0", "x_dim1"], "dtype": "float32"}
+    assert draft["inputs"]["weight"] == {"shape": ["x_dim1"], "dtype": "bfloat16"}
+    assert draft["inputs"]["factor"] == {"shape": None, "dtype": "float32"}
+    assert draft["axes"] == {"x_dim0": {"type": "var"}, "x_dim1": {"type": "const", "value": 4}}
+    assert "scale_h4" not in TraceSet.from_path(root).definitions
+
+
+def test_a_function_without_the_inputs_is_said_once(root: Path) -> None:
+    @apply("gather_h8")
+    def odd(one: Any) -> Any:
+        return one
+
+    with enable_tracing(root) as runtime:
+        odd(torch.ones(2, 8))
+    assert any("parameters" in kind for kind in runtime.troubles())
+
+
+def test_settings_that_match_nothing_are_refused(root: Path) -> None:
+    with pytest.raises(UnknownName, match="silu_h8"):
+        enable_tracing(root, {"silu_h9": TracingConfig()})
+    with pytest.raises(UnknownName, match="rows"):
+        enable_tracing(root, {"gather_h8": TracingConfig(["row"])})
+    with pytest.raises(DataSetNotFound):
+        enable_tracing(root / "nowhere")
+    with pytest.raises(NoRoot):
+        enable_tracing(TraceSet())
+    with pytest.raises(InvalidSetting):
+        enable_tracing(root, max_bytes=0)
+    assert get_tracing_runtime() is None
+
+
+def test_definitions_without_settings_cost_nothing(root: Path, silu: Any) -> None:
+    plain = silu.__globals__["_fib_route"]
+    with enable_tracing(root, TracingConfigRegistry(None)):
+        assert silu.__globals__["_fib_route"] is plain
+
+
+def test_when_tracing_stops_calls_go_straight_to_the_function(root: Path, silu: Any) -> None:
+    plain = silu.__globals__["_fib_route"]
+    with enable_tracing(root):
+        assert silu.__globals__["_fib_route"] is not plain
+    assert silu.__globals__["_fib_route"] is plain
+
+
+def test_nothing_is_copied_while_a_graph_is_captured(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What belongs to a graph has its values after a replay."""
+    static = torch.zeros(2, 8)
+    is_capturing = False
+    monkeypatch.setattr("fib_tracer.runtime.is_capturing", lambda: is_capturing)
+    with enable_tracing(root, EVERYTHING) as runtime:
+        is_capturing = True
+        silu(static)
+        with runtime.cuda_graph_scope():
+            silu(static)
+        is_capturing = False
+        assert workloads(root, "silu_h8") == []
+        for value in (1.0, 2.0):
+            static.fill_(value)
+            assert runtime.snapshot_graph_tensors() == 1
+    assert [float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8")] == [1.0, 2.0]
+    assert runtime.stats()["silu_h8"].dropped == {"captured in a graph": 1}
+    assert not graphs.is_capturing()
+
+
+def test_compiled_functions_run_as_they_are(root: Path, silu: Any) -> None:
+    """Dynamo does not look into what traces; such calls are not seen while no runtime routes them."""
+    compiled = torch.compile(lambda x: silu(x) + 1, backend="eager", fullgraph=True)
+    x = torch.ones(2, 8)
+    with enable_tracing(root, EVERYTHING):
+        assert torch.allclose(compiled(x), x * torch.sigmoid(x) + 1)
+
+
+def test_a_full_disk_is_said_and_later_calls_are_stored(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with enable_tracing(root, EVERYTHING) as runtime:
+        with monkeypatch.context() as patched:
+            patched.setattr("fib_schema.workload_log.append_new_lines", full)
+            silu(torch.ones(1, 8))
+            runtime.flush()
+        silu(torch.ones(2, 8))
+    assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
+    assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
+    assert any("writing" in kind for kind in runtime.troubles())
