@@ -73,6 +73,19 @@ def test_the_machines_cuda_torch_decides_the_environment(importable, checkout, m
     assert (host.kind, host.torch) == (MACHINE, "2.11.0")
 
 
+def test_one_interpreter_is_one_host_under_all_its_names(importable, checkout, tmp_path, monkeypatch):
+    """Else the environment is made anew when `python3` is typed after `python`."""
+    monkeypatch.setattr(sys, "prefix", str(checkout.root))
+    fake_torch(importable, None)
+    program(tmp_path / "bin", "python3.11")
+    hosts = set()
+    for name in ("python", "python3"):
+        (tmp_path / "bin" / name).symlink_to("python3.11")
+        monkeypatch.setattr(sys, "_base_executable", str(tmp_path / "bin" / name))
+        hosts.add(find_host(checkout).python)
+    assert hosts == {str(tmp_path / "bin" / "python3.11")}
+
+
 @pytest.mark.parametrize("host", [Host("/usr/bin/python3"), Host("/usr/bin/python3", MACHINE, "2.11.0", "/outer")])
 def test_one_of_our_environments_stands_for_the_host_it_was_made_from(checkout, monkeypatch, host):
     """Else a run from inside of it would make it anew, from itself."""

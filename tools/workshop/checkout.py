@@ -41,14 +41,35 @@ class Package:
         return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
     @property
+    def sdist_name(self) -> str:
+        """The file name of its source distribution."""
+        return f"{self.name.replace('-', '_')}-{self.version}.tar.gz"
+
+    @property
+    def tag(self) -> str:
+        """The tag that releases its version."""
+        return f"{self.name}-v{self.version}"
+
+    @property
     def requirements(self) -> tuple[str, ...]:
         """What it declares to need at run time, extras left out."""
         return tuple(self.manifest["project"].get("dependencies", ()))
 
     @property
+    def extras(self) -> Mapping[str, tuple[str, ...]]:
+        """What each of its extras needs."""
+        return {name: tuple(texts) for name, texts in self.manifest["project"].get("optional-dependencies", {}).items()}
+
+    @property
     def test_requirements(self) -> tuple[str, ...]:
         """What its tests need beside its dependencies."""
         return tuple(self.manifest.get("dependency-groups", {}).get("test", ()))
+
+    @property
+    def all_requirements(self) -> tuple[str, ...]:
+        """What it declares for itself, for its extras and for its tests."""
+        extras = (text for texts in self.extras.values() for text in texts)
+        return (*self.requirements, *extras, *self.test_requirements)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ def find_host(checkout: Checkout) -> Host:
     noted = read_json(Path(sys.prefix) / HOST_NOTE)
     if noted:
         return Host(**noted)
-    base = str(getattr(sys, "_base_executable", None) or sys.executable)
+    # Resolved, because `python` and `python3` are one interpreter: an environment made by one serves the other.
+    base = str(Path(getattr(sys, "_base_executable", None) or sys.executable).resolve())
     torch = find_cuda_torch(checkout.work / "torch.json")
     site = sysconfig.get_path("purelib") if torch and sys.prefix != sys.base_prefix else ""
     return Host(base, MACHINE if torch else PINNED, torch, site)

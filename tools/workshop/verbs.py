@@ -1,21 +1,20 @@
 """The verbs of `python tools/dev.py`."""
 
-import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from workshop.bundle import DEFAULT_PYTHON, bundle
+from workshop.changelog import fold_command
 from workshop.check import check, pytest_command, types_command
-from workshop.checkout import Checkout, find_checkout
-from workshop.environment import Environment, prepare
+from workshop.checkout import find_checkout
 from workshop.errors import Missing, StepFailed, Usage
-from workshop.machine import ENVIRONMENT_FOLDERS, find_compiler
-from workshop.process import INTERRUPTED, Console, run_foreground
+from workshop.machine import ENVIRONMENT_FOLDERS
+from workshop.process import INTERRUPTED, Console
+from workshop.shipping import affected, artifacts, gate, lowest, release
 from workshop.summary import explain, table
-from workshop.wheels import check_wheels
+from workshop.wheels import check_built_wheel, check_wheels
+from workshop.workbench import Verb, Workbench, verb_parser
 
 MADE_BY_TOOLS = (
     ".dev",
@@ -27,33 +26,6 @@ MADE_BY_TOOLS = (
     ".pytest_cache",
     ".ruff_cache",
 )
-
-
-@dataclass(frozen=True)
-class Workbench:
-    """What a verb works with."""
-
-    checkout: Checkout
-    console: Console
-
-    def environment(self) -> Environment:
-        """The development environment, ready to use."""
-        return prepare(self.checkout, self.console)
-
-    def variables(self) -> dict[str, str]:
-        """The environment variables of what is run, with the C++ compiler named."""
-        variables = self.checkout.variables()
-        return variables | {"CXX": find_compiler(variables)}
-
-    def foreground(self, commands: Sequence[Sequence[str]], environment: Environment, variables: dict[str, str]) -> int:
-        """Run commands on this terminal, all of them, and return the worst exit code."""
-        active = environment.variables(variables)
-        codes = []
-        for command in commands:
-            codes.append(run_foreground(command, cwd=self.checkout.root, env=active))
-            if codes[-1] == INTERRUPTED:
-                break
-        return max(codes, key=abs, default=0)
 
 
 def demo(workbench: Workbench, arguments: list[str]) -> int:
@@ -72,14 +44,14 @@ def test(workbench: Workbench, arguments: list[str]) -> int:
 
 def setup(workbench: Workbench, arguments: list[str]) -> int:
     """Set everything up and do nothing else."""
-    _parser("setup", setup).parse_args(arguments)
+    verb_parser("setup", setup).parse_args(arguments)
     workbench.console.say(f"ready: {workbench.environment().folder}")
     return 0
 
 
 def lint(workbench: Workbench, arguments: list[str]) -> int:
     """Check style and format; `--fix` repairs what can be."""
-    parser = _parser("lint", lint)
+    parser = verb_parser("lint", lint)
     parser.add_argument("--fix", action="store_true", help="change the files")
     fix = parser.parse_args(arguments).fix
     environment = workbench.environment()
@@ -104,18 +76,28 @@ def imports(workbench: Workbench, arguments: list[str]) -> int:
 
 
 def check_all(workbench: Workbench, arguments: list[str]) -> int:
-    """Format, lint, types, import contracts, all tests, wheels: what CI runs."""
-    _parser("check", check_all).parse_args(arguments)
+    """Format, lint, types, import contracts, all tests, wheels: what has to hold before a merge."""
+    verb_parser("check", check_all).parse_args(arguments)
     variables = workbench.variables()
     return check(workbench.checkout, workbench.console, workbench.environment(), variables)
 
 
+_FROM = "build nothing: test the wheels that lie there, with the packages they declare from pip's index"
+
+
 def wheels(workbench: Workbench, arguments: list[str]) -> int:
     """Build each wheel, install it into an empty environment and run its tests there."""
-    parser = _parser("wheels", wheels)
+    parser = verb_parser("wheels", wheels)
     parser.add_argument("names", nargs="*", metavar="NAME", help="packages to test, all by default")
-    packages = workbench.checkout.named(parser.parse_args(arguments).names)
-    outcomes = check_wheels(workbench.checkout, workbench.console, packages, workbench.variables())
+    parser.add_argument("--from", metavar="DIR", type=Path, dest="folder", help=_FROM)
+    options = parser.parse_args(arguments)
+    packages = workbench.checkout.named(options.names)
+    context = (workbench.checkout, workbench.console)
+    if options.folder is None:
+        outcomes = check_wheels(*context, packages, workbench.variables())
+    else:
+        folder, variables = options.folder.resolve(), workbench.variables()
+        outcomes = [check_built_wheel(*context, package, folder, variables) for package in packages]
     for outcome in outcomes:
         if not outcome.passed:
             workbench.console.say(f"\n--- {outcome.name}: {outcome.log}\n{explain(outcome)}")
@@ -125,7 +107,7 @@ def wheels(workbench: Workbench, arguments: list[str]) -> int:
 
 def bench(workbench: Workbench, arguments: list[str]) -> int:
     """Run the scripts packages/NAME/benchmarks/bench_*.py; `fib-` may be left out of the name."""
-    parser = _parser("bench", bench)
+    parser = verb_parser("bench", bench)
     parser.add_argument("name", metavar="NAME", help="a package")
     (package,) = workbench.checkout.named([parser.parse_args(arguments).name])
     scripts = sorted(package.folder.glob("benchmarks/bench_*.py"))
@@ -138,7 +120,7 @@ def bench(workbench: Workbench, arguments: list[str]) -> int:
 
 def bundle_wheels(workbench: Workbench, arguments: list[str]) -> int:
     """Put our wheels, and what a bare GPU machine lacks, into a folder."""
-    parser = _parser("bundle", bundle_wheels)
+    parser = verb_parser("bundle", bundle_wheels)
     parser.add_argument("folder", metavar="DIR", type=Path, help="made if absent")
     parser.add_argument("--python", default=DEFAULT_PYTHON, help="the Python there (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -148,21 +130,19 @@ def bundle_wheels(workbench: Workbench, arguments: list[str]) -> int:
 
 def changelog(workbench: Workbench, arguments: list[str]) -> int:
     """Fold a package's changelog fragments into its CHANGELOG.md; `--draft` only prints."""
-    parser = _parser("changelog", changelog)
+    parser = verb_parser("changelog", changelog)
     parser.add_argument("name", metavar="NAME", help="a package")
     parser.add_argument("--draft", action="store_true", help="print, and change nothing")
     options = parser.parse_args(arguments)
     (package,) = workbench.checkout.named([options.name])
     environment = workbench.environment()
-    settings = ["--config", str(workbench.checkout.root / "tools/towncrier.toml"), "--dir", str(package.folder)]
-    words = ["--name", package.name, "--version", package.version, "--draft" if options.draft else "--yes"]
-    command = [environment.program("towncrier"), "build", *settings, *words]
+    command = fold_command(workbench.checkout, environment, package, draft=options.draft)
     return workbench.foreground([command], environment, workbench.checkout.variables())
 
 
 def clean(workbench: Workbench, arguments: list[str]) -> int:
     """Remove everything that these verbs have made."""
-    _parser("clean", clean).parse_args(arguments)
+    verb_parser("clean", clean).parse_args(arguments)
     for name in MADE_BY_TOOLS:
         folder = workbench.checkout.root / name
         if folder.exists():
@@ -171,7 +151,7 @@ def clean(workbench: Workbench, arguments: list[str]) -> int:
     return 0
 
 
-VERBS: dict[str, Callable[[Workbench, list[str]], int]] = {
+VERBS: dict[str, Verb] = {
     "demo": demo,
     "test": test,
     "lint": lint,
@@ -182,13 +162,14 @@ VERBS: dict[str, Callable[[Workbench, list[str]], int]] = {
     "bench": bench,
     "bundle": bundle_wheels,
     "changelog": changelog,
+    "affected": affected,
+    "lowest": lowest,
+    "release": release,
+    "artifacts": artifacts,
+    "gate": gate,
     "setup": setup,
     "clean": clean,
 }
-
-
-def _parser(verb: str, function: Callable[[Workbench, list[str]], int]) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(prog=f"python tools/dev.py {verb}", description=function.__doc__)
 
 
 def help_text() -> str:

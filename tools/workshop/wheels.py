@@ -4,10 +4,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from workshop.checkout import Checkout, Package, requirement_name
 from workshop.environment import Environment, make_venv, pins, pip_install, prepare_hatch
+from workshop.errors import Usage
 from workshop.machine import find_host
 from workshop.process import Console, record, run_logged
 from workshop.summary import Outcome, pytest_outcome
@@ -16,32 +18,62 @@ from workshop.summary import Outcome, pytest_outcome
 _NOT_TESTS = ("src", "benchmarks", "changes", "pyproject.toml", "__pycache__")
 
 
+@dataclass(frozen=True)
+class Trial:
+    """What to install into an empty environment, and whose tests to run there.
+
+    Args:
+        name: What the outcome, the environment and the logs are called.
+        package: Whose tests run.
+        wanted: What pip is told to install beside what the tests need.
+        constraints: The pins that hold, as URIs.
+    """
+
+    name: str
+    package: Package
+    wanted: tuple[str, ...]
+    constraints: tuple[str, ...]
+
+    @property
+    def slug(self) -> str:
+        """The name as a file name."""
+        return self.name.replace(" ", "-")
+
+    def environment(self, checkout: Checkout) -> Environment:
+        """Where it is installed."""
+        return Environment(checkout.work / "trials" / self.slug)
+
+
 def build_wheels(checkout: Checkout, console: Console, packages: Iterable[Package]) -> None:
     """Build wheels into `dist/`, in place of any older ones of the same packages."""
-    hatch = prepare_hatch(checkout, console, find_host(checkout))
     for package in packages:
         for old in checkout.dist.glob(f"{package.name.replace('-', '_')}-*.whl"):
             old.unlink()
-        # The build back end itself: hatch would install another copy of it first.
-        command = [hatch.python, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(checkout.dist)]
-        log = checkout.logs / f"build-{package.name}.log"
         with console.step(f"building {package.wheel_name}"):
-            run_logged("hatchling", command, log=log, cwd=package.folder, env=hatch.variables(os.environ))
+            build(checkout, console, package.folder, "wheel", checkout.dist, log=f"build-{package.name}.log")
+
+
+def build(checkout: Checkout, console: Console, source: Path, target: str, folder: Path, *, log: str) -> None:
+    """Build the `wheel` or the `sdist` of the sources in one folder into another."""
+    hatch = prepare_hatch(checkout, console, find_host(checkout))
+    # The build back end itself: hatch would install another copy of it first.
+    command = [hatch.python, "-m", "hatchling", "build", "--target", target, "--directory", str(folder)]
+    run_logged("hatchling", command, log=checkout.logs / log, cwd=source, env=hatch.variables(os.environ))
 
 
 def with_siblings(package: Package, packages: Sequence[Package]) -> tuple[Package, ...]:
-    """A package and those of ours that it declares, directly or through another.
+    """A package and those of ours that it or its tests declare, directly or through another.
 
     Their wheels are named to pip one by one: no index can answer for a sibling, and one that is not declared is absent.
     """
     known = {sibling.name: sibling for sibling in packages}
-    found: dict[str, Package] = {}
-    waiting = [package]
+    found = {package.name: package}
+    waiting = [*package.requirements, *package.test_requirements]
     while waiting:
-        current = waiting.pop()
-        found[current.name] = current
-        names = [requirement_name(requirement) for requirement in current.requirements]
-        waiting += [known[name] for name in names if name in known and name not in found]
+        name = requirement_name(waiting.pop())
+        if name in known and name not in found:
+            found[name] = known[name]
+            waiting += known[name].requirements
     return tuple(found.values())
 
 
@@ -50,36 +82,57 @@ def check_wheels(
 ) -> list[Outcome]:
     """Build every wheel, and test those of `packages`, each in an empty environment."""
     build_wheels(checkout, console, checkout.packages)
-    return [_check_wheel(checkout, console, package, variables) for package in packages]
+    constraints = tuple(pins(checkout, find_host(checkout)))
+    outcomes = []
+    for package in packages:
+        wheels = [str(checkout.dist / own.wheel_name) for own in with_siblings(package, checkout.packages)]
+        trial = Trial(f"wheel {package.name}", package, tuple(wheels), constraints)
+        outcomes.append(try_out(checkout, console, trial, variables))
+    return outcomes
 
 
-def _check_wheel(checkout: Checkout, console: Console, package: Package, variables: Mapping[str, str]) -> Outcome:
-    environment = Environment(checkout.work / "wheels" / package.name)
-    with console.step(f"installing {package.wheel_name} into an empty environment"):
-        _install(checkout, package, environment)
-    with console.step(f"testing the installed {package.name}"):
-        outcome = _test(checkout, package, environment, variables)
+def check_built_wheel(
+    checkout: Checkout, console: Console, package: Package, folder: Path, variables: Mapping[str, str]
+) -> Outcome:
+    """Test the wheel that lies in `folder`. Its siblings come from pip's index, as they will for its users.
+
+    Raises:
+        Usage: The wheel is not there.
+    """
+    wheel = folder / package.wheel_name
+    if not wheel.is_file():
+        raise Usage(f"no {package.wheel_name} in {folder} (to build it: python tools/dev.py release {package.name})")
+    constraints = tuple(pins(checkout, find_host(checkout)))
+    return try_out(checkout, console, Trial(f"wheel {package.name}", package, (str(wheel),), constraints), variables)
+
+
+def try_out(checkout: Checkout, console: Console, trial: Trial, variables: Mapping[str, str]) -> Outcome:
+    """Install into an empty environment, test there, and remove it."""
+    environment = trial.environment(checkout)
+    with console.step(f"installing {trial.package.name} {trial.package.version} into an empty environment"):
+        _install(checkout, trial, environment)
+    with console.step(f"testing the installed {trial.package.name}"):
+        outcome = _test(checkout, trial, environment, variables)
     shutil.rmtree(environment.folder, ignore_errors=True)
     return outcome
 
 
-def _install(checkout: Checkout, package: Package, environment: Environment) -> None:
-    host = find_host(checkout)
-    make_venv(checkout, environment.folder, host)
-    wheels = [str(checkout.dist / own.wheel_name) for own in with_siblings(package, checkout.packages)]
-    constraint = " ".join(pins(checkout, host)) or None
+def _install(checkout: Checkout, trial: Trial, environment: Environment) -> None:
+    make_venv(checkout, environment.folder, find_host(checkout))
+    constraint = " ".join(trial.constraints) or None
     # Tests import a small part of torch: compiling all of it first takes longer than they do.
-    wanted = ["--no-compile", *wheels, *package.test_requirements]
-    pip_install(checkout, environment, wanted, log=f"install-{package.name}.log", constraint=constraint)
+    wanted = ["--no-compile", *trial.wanted, *trial.package.test_requirements]
+    pip_install(checkout, environment, wanted, log=f"install-{trial.slug}.log", constraint=constraint)
 
 
-def _test(checkout: Checkout, package: Package, environment: Environment, variables: Mapping[str, str]) -> Outcome:
+def _test(checkout: Checkout, trial: Trial, environment: Environment, variables: Mapping[str, str]) -> Outcome:
     """Run the tests from a copy outside the checkout, so that nothing but the wheel can be imported."""
-    log = checkout.logs / f"wheel-{package.name}.log"
+    package = trial.package
+    log = checkout.logs / f"{trial.slug}.log"
     with tempfile.TemporaryDirectory(prefix=f"{package.name}-") as name:
         copy = Path(name) / package.name
         shutil.copytree(package.folder, copy, ignore=shutil.ignore_patterns(*_NOT_TESTS))
         settings = ["-c", str(checkout.root / "pyproject.toml"), "--rootdir", str(copy), "-p", "no:cacheprovider"]
         command = [environment.python, "-m", "pytest", "--color=no", "-m", "not slow", *settings, str(copy / "tests")]
         code = record(command, log=log, cwd=copy, env=environment.variables(variables))
-    return pytest_outcome(f"wheel {package.name}", code, log)
+    return pytest_outcome(trial.name, code, log)

@@ -1,0 +1,157 @@
+"""What the workflows promise: nothing that cannot run here, no right without need, no action that can change."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from workshop.checkout import Checkout
+from workshop.gate import PLANNER
+from workshop.verbs import VERBS
+
+ROOT = Checkout(Path(__file__).parents[2])
+WORKFLOWS = {path.name: path for path in sorted((ROOT.root / ".github/workflows").iterdir())}
+RUN = re.compile(r"python tools/dev\.py (?P<verb>[a-z]+)(?P<arguments>[^;&|<>`()\n]*)")
+PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
+every_workflow = pytest.mark.parametrize("name", WORKFLOWS)
+
+
+def load(name):
+    return yaml.safe_load(WORKFLOWS[name].read_text())
+
+
+def jobs(name):
+    return load(name)["jobs"].items()
+
+
+def steps(name):
+    return [step for _, job in jobs(name) for step in job["steps"]]
+
+
+def runs(name):
+    return [step["run"] for step in steps(name) if "run" in step]
+
+
+def triggers(workflow):
+    return workflow[True]  # YAML takes the word `on` for a truth value
+
+
+def needed(job):
+    needs = job.get("needs", [])
+    return {needs} if isinstance(needs, str) else set(needs)
+
+
+def test_there_is_one_workflow_for_changes_and_one_for_releases():
+    assert set(WORKFLOWS) == {"ci.yml", "release.yml"}
+
+
+@every_workflow
+def test_nothing_is_permitted_but_what_a_job_asks_for(name):
+    assert load(name)["permissions"] == {}
+    for job_name, job in jobs(name):
+        publishes = (name, job_name) == ("release.yml", "publish")
+        assert job["permissions"] == ({"id-token": "write"} if publishes else {"contents": "read"}), job_name
+
+
+@every_workflow
+def test_actions_are_pinned_by_hash_with_the_version_beside_it(name):
+    uses = [line for line in WORKFLOWS[name].read_text().splitlines() if "uses:" in line]
+    assert len(uses) == sum("uses" in step for step in steps(name))
+    for line in uses:
+        assert re.fullmatch(rf"\s*- uses: {PINNED.pattern} # v\d+\.\d+\.\d+", line), line
+
+
+def test_an_action_has_one_version_everywhere():
+    pins = {step["uses"] for name in WORKFLOWS for step in steps(name) if "uses" in step}
+    assert len(pins) == len({pin.partition("@")[0] for pin in pins})
+
+
+@every_workflow
+def test_whatever_runs_is_one_verb_that_exists(name):
+    for command in runs(name):
+        found = RUN.fullmatch(command)
+        assert found, command
+        assert found["verb"] in VERBS
+
+
+@every_workflow
+def test_verbs_get_only_options_that_they_have(name, capsys):
+    for command in runs(name):
+        found = RUN.fullmatch(command)
+        options = re.findall(r"--[a-z-]+", found["arguments"])
+        if options:
+            with pytest.raises(SystemExit):
+                VERBS[found["verb"]](None, ["--help"])
+            assert set(options) <= set(re.findall(r"--[a-z-]+", capsys.readouterr().out)), command
+
+
+@every_workflow
+def test_no_value_from_outside_is_pasted_into_a_command(name):
+    assert not [command for command in runs(name) if "${{" in command]
+
+
+@every_workflow
+def test_variables_of_a_command_are_set_by_its_step_or_by_the_runner(name):
+    for step in steps(name):
+        used = set(re.findall(r"\$(\w+)", step.get("run", "")))
+        assert used - {"GITHUB_OUTPUT"} == set(step.get("env", {})), step
+
+
+@every_workflow
+def test_jobs_end_in_time_and_keep_no_credentials(name):
+    assert all(0 < job["timeout-minutes"] <= 60 for _, job in jobs(name))
+    checkouts = [step for step in steps(name) if step.get("uses", "").startswith("actions/checkout@")]
+    assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+@every_workflow
+def test_the_pythons_are_the_oldest_and_the_newest_that_every_package_promises(name):
+    matrices = [job["strategy"]["matrix"] for _, job in jobs(name) if "strategy" in job]
+    tested = {tuple(matrix["python-version"]) for matrix in matrices if "python-version" in matrix}
+    assert tested == {promised_pythons(package) for package in ROOT.packages}
+
+
+def promised_pythons(package):
+    classifiers = package.manifest["project"]["classifiers"]
+    versions = [text.rpartition(" ")[2] for text in classifiers if re.search(r":: 3\.\d+$", text)]
+    ordered = sorted(versions, key=lambda version: int(version.partition(".")[2]))
+    return ordered[0], ordered[-1]
+
+
+def test_the_gate_needs_every_other_job_and_runs_whatever_became_of_them():
+    found = dict(jobs("ci.yml"))
+    gate = found.pop("gate")
+    assert needed(gate) == set(found)
+    assert gate["if"] == "always()"
+    assert PLANNER in found
+
+
+def test_only_jobs_about_affected_packages_may_be_skipped():
+    skippable = {name: job["if"] for name, job in jobs("ci.yml") if "if" in job and name != "gate"}
+    assert skippable == dict.fromkeys(["wheels", "lowest"], "needs.affected.outputs.packages != '[]'")
+    for name in skippable:
+        assert needed(dict(jobs("ci.yml"))[name]) == {PLANNER}
+
+
+@every_workflow
+def test_no_workflow_names_a_package(name):
+    text = re.sub(r"#.*", "", WORKFLOWS[name].read_text())
+    assert [package.name for package in ROOT.packages if package.name in text] == []
+
+
+def test_a_tag_of_any_package_releases_it():
+    assert triggers(load("release.yml")) == {"push": {"tags": ["fib-*-v*"]}}
+
+
+def test_what_is_published_was_built_and_tested_in_other_jobs():
+    found = dict(jobs("release.yml"))
+    assert needed(found["publish"]) == {"build", "test"}
+    assert needed(found["test"]) == {"build"}
+    assert found["publish"]["environment"] == "release"
+    actions = [step.get("uses", "").partition("@")[0] for step in found["publish"]["steps"]]
+    assert actions == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+
+
+def test_trusted_publishing_has_no_reusable_workflow_in_its_way():
+    assert not [name for name in WORKFLOWS for _, job in jobs(name) if "uses" in job]
+    assert "workflow_call" not in triggers(load("release.yml"))
