@@ -86,8 +86,8 @@ def main() -> None:
     for executor, openers in (("local", local), ("ray", on_ray)):
         alone = 0.0
         for stations in (1, 2):
-            with Crew(openers(stations, options.seconds)) as crew:
-                list(crew.execute(work(2, 1)))  # opens all stations
+            opened = [(name, opener()) for name, opener in openers(stations, options.seconds)]  # which is not timed
+            with Crew((name, partial(lambda one: one, station)) for name, station in opened) as crew:
                 taken = seconds_for(crew, parts)
             alone = alone or taken
             overhead = (taken * stations - count * options.seconds) / count * 1e3
@@ -99,7 +99,8 @@ def local(stations: int, seconds: float) -> list[tuple[str, Any]]:
 
 
 def on_ray(stations: int, seconds: float) -> list[tuple[str, Any]]:
-    from fib_bench.ray_crew import RayStation, ray, seats_of
+    from fib_bench.ray_cluster import ray, seats_of
+    from fib_bench.ray_crew import RayStation
 
     if not ray.is_initialized():
         with warnings.catch_warnings():
@@ -115,7 +116,7 @@ def on_ray(stations: int, seconds: float) -> list[tuple[str, Any]]:
     import bench_crew
 
     opener = partial(bench_crew.Sleeper, seconds)
-    return [(name, partial(RayStation, node, opener, is_cuda=False)) for name, node in seats]
+    return [(seat.name, partial(RayStation, seat.node, opener, is_cuda=False)) for seat in seats]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -268,6 +270,30 @@ def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditi
 
     monkeypatch.setattr("fib_bench.local.JudgeProcess", execution)
     return server
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[tuple[Any, Any]]]:
+    """A Ray cluster at 127.0.0.1: a head without processors, and nodes with so many, by node the cache of its own."""
+
+    @contextmanager
+    def run(*cpus: int) -> Iterator[tuple[Any, dict[Any, Path]]]:
+        import ray
+        from ray.cluster_utils import Cluster
+
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+        try:
+            caches = {}
+            for count in cpus:
+                cache = tmp_path_factory.mktemp("node-cache")
+                caches[cluster.add_node(num_cpus=count, env_vars={"FIB_CACHE_PATH": str(cache)})] = cache
+            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+            yield cluster, caches
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -1,63 +1,162 @@
-"""A real Ray cluster of several nodes on this machine, one of which is killed."""
+"""A real Ray cluster of several nodes on this machine, one of which is killed; and errors of ours on it."""
 
 from __future__ import annotations
 
 import os
-import warnings
+import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.events import DeviceOut, Evaluated, Event
-from fib_schema import Solution, TraceSet
+from fib_bench.crew import Crew
+from fib_bench.errors import JudgeFailed
+from fib_bench.events import DeviceOut, Evaluated, Event, Planned
+from fib_bench.plan import DefinitionPlan
+from fib_schema import Definition, Environment, Solution, TraceSet, Workload
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read at the import: nodes at 127.0.0.1 only
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 MakeDataSet = Callable[..., Path]
 MakeSolution = Callable[..., Solution]
+RayCluster = Callable[..., AbstractContextManager[tuple[Any, dict[Any, Path]]]]
 SLEEPS = "import time\n\ndef run(x):\n    time.sleep(0.01)\n    return x * 2\n"
+SLOW_TO_COMPILE = """
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  for (int64_t i = 0; i < x.size(0); ++i)
+    static_cast<float*>(y.data_ptr())[i] = 2 * static_cast<float*>(x.data_ptr())[i];
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
 QUICK: dict[str, Any] = {"measure_seconds": 0.05, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
 
 
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """A head without processors, and two nodes with one each, at 127.0.0.1 only."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from ray.cluster_utils import Cluster
-
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-        for _ in range(2):
-            cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        yield cluster
-        ray.shutdown()
-        cluster.shutdown()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_a_node_that_is_killed_costs_no_evaluation(
-    cluster: Any, make_data_set: MakeDataSet, make_solution: MakeSolution
-) -> None:
-    solutions = [make_solution(SLEEPS, name=f"s{index}") for index in range(2)]
-    root = make_data_set(*solutions, sizes=tuple(range(2, 7)))
+def run(cluster: Any, root: Path, observe: Callable[[Event], None]) -> list[Event]:
+    """Run on a cluster; whatever happens, nothing is left out and everything passes."""
     events: list[Event] = []
 
-    def observe(event: Event) -> None:
+    def keep(event: Event) -> None:
         events.append(event)
-        if sum(isinstance(e, Evaluated) for e in events) == 3 and isinstance(event, Evaluated):
-            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+        observe(event)
 
     config = BenchmarkConfig(executor="ray", address=cluster.address, **QUICK)
-    result = Benchmark(TraceSet.from_path(root), config).run(observe=observe)
-    recorded = TraceSet.from_path(root).traces["double"]
-    found = Counter((trace.solution, trace.workload.uuid) for trace in recorded if trace.solution)
-    assert found == Counter((s.name, f"n-{n}") for s in solutions for n in range(2, 7))
+    result = Benchmark(TraceSet.from_path(root), config).run(observe=keep)
     assert result.failures == ()
-    assert {str(trace.evaluation.status) for trace in recorded if trace.evaluation} == {"PASSED"}
+    assert [str(e.evaluation.status) for e in result.traces if e.evaluation and not e.is_successful()] == []
+    return events
+
+
+def recorded(root: Path) -> Counter[tuple[str, str]]:
+    traces = TraceSet.from_path(root).traces["double"]
+    return Counter((trace.solution, trace.workload.uuid) for trace in traces if trace.solution)
+
+
+def pairs(solutions: Sequence[Solution], sizes: Iterable[int]) -> Counter[tuple[str, str]]:
+    return Counter((solution.name, f"n-{size}") for solution in solutions for size in sizes)
+
+
+def test_a_node_that_is_killed_costs_no_evaluation(
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    solutions = [make_solution(SLEEPS, name=f"s{index}") for index in range(2)]
+    root = make_data_set(*solutions, sizes=range(2, 7))
+    done: list[Event] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            done.append(event)
+            if len(done) == 3:
+                cluster.remove_node(next(iter(nodes)), allow_graceful=False)
+
+    with ray_cluster(1, 1) as (cluster, nodes):
+        events = run(cluster, root, observe)
+    assert recorded(root) == pairs(solutions, range(2, 7))
     assert any(isinstance(event, DeviceOut) for event in events)
+
+
+def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    codes = [f"// {index}\n{SLOW_TO_COMPILE}" for index in range(3)]
+    solutions = [make_solution(code, name=f"s{i}", language="cpp", dps=True) for i, code in enumerate(codes)]
+    root = make_data_set(*solutions, sizes=(2, 3))
+
+    def libraries(cache: Path) -> int:
+        return sum(1 for _ in cache.rglob("library.so"))
+
+    def kill_while_it_compiles() -> None:
+        node, cache = next(iter(nodes.items()))
+        while not list(cache.rglob("logs/*.log")):
+            time.sleep(0.01)
+        cluster.remove_node(node, allow_graceful=False)
+
+    with ray_cluster(2, 2) as (cluster, nodes):
+        killer = threading.Thread(target=kill_while_it_compiles)
+        events = run(cluster, root, lambda event: killer.start() if isinstance(event, Planned) else None)
+        killer.join()
+    assert recorded(root) == pairs(solutions, (2, 3))
+    assert [libraries(cache) == len(solutions) for cache in nodes.values()] == [False, True]
+    assert any(isinstance(event, DeviceOut) for event in events)
+
+
+class TestErrorsOfOurs:
+    """They end a run with that error; only what the cluster loses is tried again."""
+
+    @pytest.fixture(scope="class")
+    def node(self, ray_cluster: RayCluster) -> Iterator[str]:
+        with ray_cluster(1):
+            yield next(node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU"))
+
+    @pytest.fixture
+    def part(
+        self, definition: Definition, make_solution: MakeSolution, make_workload: Callable[..., Workload]
+    ) -> DefinitionPlan:
+        workload = make_workload(definition, {"n": 2})
+        return DefinitionPlan(definition, (workload,), {workload.uuid: (make_solution(SLEEPS),)})
+
+    def run(self, node: str, part: DefinitionPlan, log: Path, failing: str, error: BaseException) -> list[Event]:
+        """Run at a station that raises an error when it opens or executes, and notes each time that it does."""
+        from fib_bench.ray_crew import RayStation
+
+        class Broken:  # here, so that it travels to the actor, which cannot import this module
+            environment = Environment("cpu", {})
+
+            def __init__(self) -> None:
+                self._fail("open")
+
+            def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+                self._fail("execute")
+                yield from ()
+
+            def close(self) -> None:
+                pass
+
+            def _fail(self, step: str) -> None:
+                if step == failing:
+                    with log.open("a") as file:
+                        file.write(f"{step}\n")
+                    raise error
+
+        with Crew([("one", partial(RayStation, node, Broken, is_cuda=False))]) as crew:
+            return list(crew.execute([part]))
+
+    @pytest.mark.parametrize("failing", ["open", "execute"])
+    def test_end_the_run(self, node: str, part: DefinitionPlan, tmp_path: Path, failing: str) -> None:
+        with pytest.raises(ZeroDivisionError, match="a bug of ours"):
+            self.run(node, part, tmp_path / "log", failing, ZeroDivisionError("a bug of ours"))
+        assert (tmp_path / "log").read_text().split() == [failing]
+
+    def test_a_judge_that_fails_there_is_opened_again(self, node: str, part: DefinitionPlan, tmp_path: Path) -> None:
+        events = self.run(node, part, tmp_path / "log", "execute", JudgeFailed("it is gone"))
+        assert (tmp_path / "log").read_text().split() == ["execute"] * 3
+        assert [event.reason for event in events if isinstance(event, DeviceOut)] == [str(JudgeFailed("it is gone"))]

@@ -100,7 +100,11 @@ def ask(
         NotCapturable: It cannot capture the function.
         WorkerLost: It is gone, or answers something else.
     """
-    reply = worker.request(request, descriptors, seconds=seconds)
+    return read(worker.request(request, descriptors, seconds=seconds), request, answer)
+
+
+def read(reply: object, request: WorkerRequest, answer: type[R]) -> R:
+    """What a worker answers to a request; raises what `ask` does."""
     match reply:
         case Tampered(what=what):
             raise Rejected(EvaluationStatus.REWARD_HACK, f"in its process the solution {what}"[:_MAX_REASON])

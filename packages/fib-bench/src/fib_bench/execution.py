@@ -81,7 +81,8 @@ class Execution:
         solutions = _solutions_of(part, block) if prepared else []
         try:
             for index, solution in enumerate(solutions):
-                self._judge.start_ahead(part.definition, solutions[index:])
+                ahead = [solution for solution in solutions[index:] if solution.name not in part.unbuildable]
+                self._judge.start_ahead(part.definition, ahead)
                 todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
                 yield from self._evaluate(part, solution, todo)
         finally:
@@ -103,7 +104,8 @@ class Execution:
         name = part.definition.name
         ahead = [Working(name, solution.name, item.workload) for item in todo]
         yield from ahead[:1]
-        evaluations = self._judge.evaluate(part.definition, solution, todo)
+        unbuildable = part.unbuildable.get(solution.name)
+        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
         for index, (workload, evaluation) in enumerate(evaluations, start=1):
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)

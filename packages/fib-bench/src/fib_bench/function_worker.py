@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 import msgspec
-from fib_schema import Definition, Solution, format_json
+from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
-from .dialogue import ask
+from .dialogue import Rejected, ask, read
 from .wire import Build, Built
 from .worker.pool import Worker, WorkerLost
 
@@ -31,10 +31,19 @@ class FunctionWorker:
     def begin(self) -> None:
         """Have compilers run and the device made ready, and wait for nothing: no code of a solution runs yet."""
         try:
-            self.worker.post(msgspec.structs.replace(self.request, is_ahead=True))
+            self.worker.post(self._ahead)
             self._is_ahead = True
         except WorkerLost:
             pass  # the build will find it gone, and say so
+
+    def compile(self, seconds: float) -> None:
+        """Have compilers run, and no code of a solution: what they make stays in its cache.
+
+        Raises:
+            Rejected: It does not compile.
+            WorkerLost: It took its worker down.
+        """
+        ask(self.worker, self._ahead, Built, seconds)
 
     def build(self, seconds: float) -> None:
         """Have the function built.
@@ -45,8 +54,26 @@ class FunctionWorker:
         """
         if self._is_ahead:
             self._is_ahead = False
-            self.worker.answer(seconds)
+            self._finish_ahead(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
+
+    def _finish_ahead(self, seconds: float) -> None:
+        """Take what was begun ahead: what does not compile is not tried twice.
+
+        Raises:
+            Rejected: It does not compile.
+            WorkerLost: It took its worker down.
+        """
+        try:
+            read(self.worker.answer(seconds), self._ahead, Built)
+        except Rejected as error:
+            if error.status is EvaluationStatus.COMPILE_ERROR:
+                raise
+            # the device may have been full of another solution's memory; the build will say whether it still is
+
+    @property
+    def _ahead(self) -> Build:
+        return msgspec.structs.replace(self.request, is_ahead=True)
 
 
 def solution_request(device: str, definition: Definition, solution: Solution) -> Build:

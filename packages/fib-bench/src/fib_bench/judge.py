@@ -8,6 +8,7 @@ secret choice of them is compared.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from fib_schema import (
 )
 
 from .audits import audit_chains, audit_processor_time, audit_single_calls, audit_whole_passes
+from .building import attempt
 from .clocks import watch_clock
 from .companions import REFERENCE, Companions, alternate
 from .config import BenchmarkConfig, ResolvedEvalConfig
@@ -41,14 +43,15 @@ from .evaluators import evaluator_for
 from .evaluators.protocol import Evaluator
 from .function_worker import FunctionWorker, solution_request
 from .ledger import Ledger, Phase
+from .plan import BuildFailure
 from .precision import PrecisionWatch
 from .preparation import Preparation, needed_bytes
 from .prepared import PreparedWorkload
-from .records import Recorder, correctness_of, isolated, log_of, now, status_of, with_kernels
+from .records import Recorder, correctness_of, isolated, log_of, status_of, with_kernels
 from .sides import Calibration, Conditions, Side
 from .speed_of_light import speed_of_light_of, work_of
 from .standard import EvaluatorRaised
-from .timing import StopRule
+from .stopping import stop_rule
 from .timing.measuring import CHAINS
 from .wire import Calibrate, Calibrated
 from .worker.pool import WorkerLost, WorkerServer
@@ -239,29 +242,52 @@ class Judge:
     # -- solutions -----------------------------------------------------------------------------
 
     def evaluate(
-        self, definition: Definition, solution: Solution, workloads: Sequence[PreparedWorkload]
+        self,
+        definition: Definition,
+        solution: Solution,
+        workloads: Sequence[PreparedWorkload],
+        *,
+        unbuildable: BuildFailure | None = None,
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
         A solution that cannot be built is not built again for every workload: each gets the
         result of the one attempt. Where the evaluator fails there is none.
+
+        Args:
+            definition: What it computes.
+            solution: In any language that has a builder here.
+            workloads: On what.
+            unbuildable: How that attempt failed, where it was made ahead.
         """
+        if unbuildable is not None:
+            yield from self._unbuilt(solution, unbuildable, workloads)
+            return
         candidate = self._ahead.pop(solution.name, None) or self._spawn(definition, solution)
-        unbuildable = self._build(candidate, solution)
         try:
+            if (failure := self._build(candidate)) is not None:
+                yield from self._unbuilt(solution, failure, workloads)
+                return
             for prepared in workloads:
-                if unbuildable is not None:
-                    yield prepared.workload, isolated(candidate.worker, attrs.evolve(unbuildable, timestamp=now()))
-                    continue
                 try:
                     evaluation = self._evaluate_one(candidate, definition, solution, prepared)
                 except EvaluatorRaised as error:
                     name = prepared.standard.evaluator.name
                     yield prepared.workload, EvaluatorFailed(definition.name, prepared.workload.uuid, name, str(error))
                     continue
-                yield prepared.workload, isolated(candidate.worker, evaluation)
+                yield prepared.workload, isolated(candidate.worker.isolation, evaluation)
         finally:
             candidate.worker.close()
+
+    def _unbuilt(
+        self, solution: Solution, failure: BuildFailure, workloads: Sequence[PreparedWorkload]
+    ) -> Iterator[tuple[Workload, Evaluation]]:
+        """What each workload gets of a solution that does not build."""
+        for prepared in workloads:
+            yield prepared.workload, isolated(failure.isolation, self._failed(solution, failure))
+
+    def _failed(self, solution: Solution, failure: BuildFailure) -> Evaluation:
+        return self._recorder.evaluation(solution, failure.status, failure.log)
 
     def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
         """Have workers of solutions that come next start and compile, where that disturbs no timing.
@@ -284,23 +310,16 @@ class Judge:
         with self.ledger.during(Phase.START):
             return FunctionWorker(self._server.spawn(), request)
 
-    def _build(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
-        """Have a solution built; returns the evaluation if that fails."""
-        try:
-            with self.ledger.during(Phase.BUILD):
-                candidate.build(self._config.timeout_seconds)
-        except Rejected as error:
-            return self._recorder.evaluation(solution, error.status, log_of(error.message, candidate.worker))
-        except WorkerLost as lost:
-            message = f"while the solution was built: {lost}"
-            return self._recorder.evaluation(solution, status_of(lost), log_of(message, candidate.worker))
-        return None
+    def _build(self, candidate: FunctionWorker) -> BuildFailure | None:
+        with self.ledger.during(Phase.BUILD):
+            return attempt(candidate, self._config.timeout_seconds)
 
     def _renew(self, candidate: FunctionWorker, solution: Solution) -> Evaluation | None:
         """Replace a worker that is gone or spoilt; returns the evaluation if the solution does not build any more."""
         candidate.worker.close()
         candidate.worker = self._server.spawn()
-        return self._build(candidate, solution)
+        failure = self._build(candidate)
+        return None if failure is None else self._failed(solution, failure)
 
     def _evaluate_one(
         self, candidate: FunctionWorker, definition: Definition, solution: Solution, prepared: PreparedWorkload
@@ -418,22 +437,14 @@ class Judge:
                 beside = stack.enter_context(found)
             with self.conditions.measuring():
                 with self.ledger.during(Phase.TIME):
-                    alternate(side, beside, prepared, self._rule(config))
+                    busy_seconds = _BUSY_SECONDS.get(self.device.type, math.inf)
+                    alternate(side, beside, prepared, stop_rule(config, busy_seconds=busy_seconds))
                     while not side.is_asked_enough:
                         side.sample(prepared, must_ask=True)
                 self._audit(side, prepared, beside.timed.get(REFERENCE))
             others = {role: other.measurement() for role, other in beside.timed.items()}
             side.check_timed_together(prepared)
             return self._recorder.performance(side, others, beside.failures, prepared)
-
-    def _rule(self, config: ResolvedEvalConfig) -> StopRule:
-        return StopRule(
-            iterations=config.iterations,
-            max_iterations=max(config.max_iterations, config.iterations),
-            confidence=config.confidence,
-            max_seconds=config.measure_seconds,
-            busy_seconds=min(_BUSY_SECONDS.get(self.device.type, config.measure_seconds), config.measure_seconds),
-        )
 
     def _against_speed_of_light(
         self, definition: Definition, prepared: PreparedWorkload, performance: Performance

@@ -6,9 +6,20 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
-from fib_schema import Definition, Evaluation, InvalidRecord, Solution, Trace, TraceSet, UnknownName, Workload
+from fib_schema import (
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    InvalidRecord,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    Workload,
+)
 
 from .config import BenchmarkConfig
+from .isolation import Isolation
 
 
 @attrs.frozen
@@ -28,6 +39,16 @@ class Skip:
 
 
 @attrs.frozen
+class BuildFailure:
+    """What a build that failed makes of all evaluations of its solution."""
+
+    status: EvaluationStatus
+    log: str
+    isolation: Isolation | None = None
+    """How the worker was isolated, if it has said so."""
+
+
+@attrs.frozen
 class DefinitionPlan:
     """The work on one definition: which solutions have yet to run on which workloads."""
 
@@ -35,6 +56,8 @@ class DefinitionPlan:
     workloads: tuple[Workload, ...]
     pending: Mapping[str, tuple[Solution, ...]]
     """By workload uuid: the solutions to run on it."""
+    unbuildable: Mapping[str, BuildFailure] = attrs.field(factory=dict)
+    """By name: solutions that did not build where they were built ahead, and need not be built again."""
 
     @property
     def count(self) -> int:

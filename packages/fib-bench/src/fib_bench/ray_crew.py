@@ -7,8 +7,7 @@ data set must be at the same path on every node that is to read blobs from it.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,60 +22,67 @@ from .errors import JudgeFailed, UnsupportedDevice
 from .events import Event
 from .judge_process import JudgeProcess
 from .plan import DefinitionPlan
+from .ray_builds import Builds
+from .ray_cluster import GetTimeoutError, RayError, connect, meaning_of, on_node, ray, seats_of
 
-try:
-    import ray as _ray
-    from ray.exceptions import RayError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-except ImportError as error:
-    raise UnsupportedDevice("ray", "the executor needs Ray: pip install 'fib-bench[ray]'") from error
-
-ray: Any = _ray  # what it says of its types does not fit how it is used
 _OPENING_SECONDS = 120.0
 _CLOSING_SECONDS = 10.0
 
 
-def ray_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Crew:
+def ray_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> RayCrew:
     """What carries out plans on the devices of a cluster, of the kind that the configuration names.
 
     Raises:
         UnsupportedDevice: The cluster has no such device.
         JudgeFailed: A judge did not start.
     """
-    _connect(config.address)
+    connect(config.address)
     is_cuda = config.device.startswith("cuda")
     device = "cuda:0" if is_cuda else config.device  # Ray shows an actor its own devices only
     settings = attrs.evolve(config, device=device, devices=None)
-    opener = partial(JudgeProcess, settings, None if root is None else root.absolute(), baselines)
+    root = None if root is None else root.absolute()
     seats = seats_of(ray.nodes(), "GPU" if is_cuda else "CPU")
     if not seats:
         raise UnsupportedDevice(config.device, "no node of the Ray cluster has one")
-    return Crew((name, partial(RayStation, node, opener, is_cuda=is_cuda)) for name, node in seats)
+    opener = partial(JudgeProcess, settings, root, baselines)
+    builds = Builds(seats, settings, root, baselines)
+    stations = [
+        (seat.name, partial(RayStation, seat.node, opener, is_cuda=is_cuda, turn_to=partial(builds.turn_to, seat.node)))
+        for seat in seats
+    ]
+    return RayCrew(stations, builds)
 
 
-def _connect(address: str | None) -> None:
-    """Join a cluster, or start one of this machine's own."""
-    if ray.is_initialized():
-        return
-    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about what later versions will do
-        if address is None:
-            ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
-        else:
-            ray.init(address=address, **quiet)
+class RayCrew(Crew):
+    """Stations on a cluster, for which tasks without a device build.
 
+    Args:
+        openers: By the stations' names, what opens them.
+        builds: What is told of all work before the stations are.
 
-def seats_of(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[tuple[str, str]]:
-    """Names and node ids of the devices that nodes have: each GPU, or each node as one CPU device."""
-    seats = []
-    for node in nodes:
-        count = int(node["Resources"].get(resource, 0)) if node["Alive"] else 0
-        for index in range(count if resource == "GPU" else min(count, 1)):
-            seats.append(
-                (f"{node['NodeManagerHostname']}/{node['NodeID'][:8]}/{resource.lower()}:{index}", node["NodeID"])
-            )
-    return seats
+    Raises:
+        FibError: The first station cannot be opened.
+    """
+
+    def __init__(self, openers: Iterable[tuple[str, Callable[[], Station]]], builds: Builds) -> None:
+        self._builds = builds
+        super().__init__(openers)
+
+    def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
+        """Run plans, and have built what they need."""
+        self._builds.begin(parts)
+        yield from super().execute(parts)
+        self._builds.check()
+
+    def stop(self) -> None:
+        """Finish the evaluations that are under way, and no others; no builds."""
+        self._builds.stop()
+        super().stop()
+
+    def close(self) -> None:
+        """End all stations and builds."""
+        super().close()
+        self._builds.close()
 
 
 class RayStation:
@@ -86,24 +92,37 @@ class RayStation:
         node: The node's id.
         opener: Opens the station there.
         is_cuda: Whether it needs a GPU.
+        turn_to: Is told of each piece of work, and says what of it is to be done and how, or that nothing is.
 
     Raises:
-        JudgeFailed: The actor or the station does not come up.
+        JudgeFailed: The actor does not come up.
+        FibError: The station does not.
     """
 
-    def __init__(self, node: str, opener: Callable[[], Station], *, is_cuda: bool) -> None:
+    def __init__(
+        self,
+        node: str,
+        opener: Callable[[], Station],
+        *,
+        is_cuda: bool,
+        turn_to: Callable[[DefinitionPlan], DefinitionPlan | None] = lambda part: part,
+    ) -> None:
+        self._turn_to = turn_to
         options: dict[str, Any] = {
             "num_cpus": 0 if is_cuda else 1,
             "num_gpus": 1 if is_cuda else 0,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            "scheduling_strategy": on_node(node),
             "max_restarts": 0,
         }
         self._actor: Any = ray.remote(_Seat).options(**options).remote(opener)
         try:
-            self._environment: Environment = ray.get(self._actor.environment.remote(), timeout=_OPENING_SECONDS)
+            self._environment: Environment = ray.get(self._actor.open.remote(), timeout=_OPENING_SECONDS)
+        except GetTimeoutError as error:
+            self.close()
+            raise JudgeFailed(f"node {node[:8]} has had no room for an actor for {_OPENING_SECONDS:g} s") from error
         except RayError as error:
             self.close()
-            raise JudgeFailed(f"no judge on node {node[:8]}: {_first_line(error)}") from error
+            raise meaning_of(error) from error
 
     @property
     def environment(self) -> Environment:
@@ -115,12 +134,15 @@ class RayStation:
 
         Raises:
             JudgeFailed: The node, the actor or its judge is gone.
+            Exception: What our own code has raised there.
         """
+        if (part_now := self._turn_to(part)) is None:
+            return
         try:
-            for reference in self._actor.execute.options(num_returns="streaming").remote(part):
+            for reference in self._actor.execute.options(num_returns="streaming").remote(part_now):
                 yield ray.get(reference)
         except RayError as error:
-            raise JudgeFailed(_first_line(error)) from error
+            raise meaning_of(error) from error
 
     def close(self) -> None:
         """End the actor and its judge."""
@@ -133,18 +155,18 @@ class _Seat:
     """What the actor is."""
 
     def __init__(self, opener: Callable[[], Station]) -> None:
-        self._station = opener()
+        self._opener = opener
+        self._station: Station | None = None
 
-    def environment(self) -> Environment:
+    def open(self) -> Environment:
+        """Open the station: here and not before, because Ray hides what an actor raises when it is made."""
+        self._station = self._opener()
         return self._station.environment
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+        assert self._station is not None
         yield from self._station.execute(part)
 
     def close(self) -> None:
-        self._station.close()
-
-
-def _first_line(error: RayError) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+        if self._station is not None:
+            self._station.close()

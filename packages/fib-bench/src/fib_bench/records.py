@@ -12,6 +12,7 @@ from .companions import BASELINE, REFERENCE
 from .config import ResolvedEvalConfig
 from .correctness import Comparison
 from .dialogue import Rejected
+from .isolation import Isolation
 from .precision import PrecisionWatch
 from .prepared import PreparedWorkload
 from .sides import Side
@@ -106,9 +107,8 @@ def with_kernels(performance: Performance, side: Side) -> Performance:
     return attrs.evolve(performance, extra={**(performance.extra or {}), "kernels": kernels})
 
 
-def isolated(worker: Worker, evaluation: Evaluation) -> Evaluation:
-    """An evaluation that says how its worker was isolated, if that has said so."""
-    isolation = worker.isolation
+def isolated(isolation: Isolation | None, evaluation: Evaluation) -> Evaluation:
+    """An evaluation that says how its worker was isolated, if that is known."""
     if isolation is None:
         return evaluation
     return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "isolation": isolation.to_extra()})

@@ -6,7 +6,6 @@ what a solution breaks is broken for the whole run. Traces say so: the flag ``tr
 
 from __future__ import annotations
 
-import math
 import platform
 import time
 import traceback
@@ -41,7 +40,8 @@ from .prepared import InputSet
 from .records import Recorder, correctness_of
 from .slots import CallLayout, layout_of
 from .standard import EvaluatorRaised, Standard
-from .timing import Measurement, StopRule, TimedCall, bracket_costs_ns, stopwatch_for
+from .stopping import stop_rule
+from .timing import Measurement, TimedCall, bracket_costs_ns, stopwatch_for
 from .worker.calls import PreparedCall, WrongOutputError
 
 TRUSTED = "trusted"
@@ -166,13 +166,7 @@ class TrustedStation:
         first = outputs.clone()
         stopwatch = stopwatch_for(self._device, [TimedCall(call.invoke, call.collect, call.prepare)], may_capture=False)
         warmth = stopwatch.warm_up(config.warmup_runs, config.measure_seconds / 4)
-        rule = StopRule(
-            iterations=config.iterations,
-            max_iterations=max(config.max_iterations, config.iterations),
-            confidence=config.confidence,
-            max_seconds=config.measure_seconds,
-            busy_seconds=math.inf,
-        )
+        rule = stop_rule(config)
         overhead_ns = self._cost(warmth.method, warmth.chain)
         taken: list[float] = []
         begin = time.perf_counter()

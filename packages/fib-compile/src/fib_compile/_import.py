@@ -12,6 +12,7 @@ import ast
 import builtins
 import importlib
 import importlib.util
+import os
 import sys
 import threading
 import traceback
@@ -27,6 +28,15 @@ from fib_schema import Solution
 from .errors import BuildError
 
 _import_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    """In a forked process: the thread that held it may be no more."""
+    global _import_lock  # noqa: PLW0603 one for all imports of this process
+    _import_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 @attrs.frozen

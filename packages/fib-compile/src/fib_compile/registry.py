@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -39,11 +41,11 @@ class BuilderRegistry:
         self._builders = list(builders)
         if not self._builders:
             raise ValueError("a registry needs at least one builder")
-        self._lock = threading.Lock()
         self._runnables: dict[_Key, Runnable] = {}
-        self._in_progress: dict[_Key, threading.Lock] = {}
+        self._renew_locks()
         # By the solution's id, which needs no hashing of sources. The records are held, so that their ids stay theirs.
         self._known: dict[int, tuple[Definition, Runnable, Solution]] = {}
+        _alive.add(self)
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
@@ -145,6 +147,10 @@ class BuilderRegistry:
         if failures:
             raise ExceptionGroup("some runnables could not be cleaned up", failures)
 
+    def _renew_locks(self) -> None:
+        self._lock = threading.Lock()
+        self._in_progress: dict[_Key, threading.Lock] = {}
+
     def _build_and_remember(self, definition: Definition, solution: Solution) -> Runnable:
         runnable = self._build_once(definition, solution)
         with self._lock:
@@ -190,6 +196,17 @@ def reference_solution(definition: Definition) -> Solution:
         spec=spec,
         sources=(SourceFile("reference.py", definition.reference),),
     )
+
+
+def _renew_locks() -> None:
+    """In a forked process: the threads that held them may be no more."""
+    BuilderRegistry._instance_lock = threading.Lock()  # noqa: SLF001 of this module
+    for registry in list(_alive):
+        registry._renew_locks()  # noqa: SLF001 likewise
+
+
+_alive: weakref.WeakSet[BuilderRegistry] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _entry_points() -> list[Any]:

@@ -23,7 +23,8 @@ from ..wire import Build
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
-_COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+"""What compilers can make ahead of time."""
 
 
 @attrs.frozen
@@ -67,7 +68,7 @@ def own_cache(occupant: Occupant, owner: int) -> Path:
 def _make(folder: Path, occupant: Occupant, owner: int) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
     try:
-        if occupant.solution is not None and occupant.solution.spec.language in _COMPILED:
+        if occupant.solution is not None and occupant.solution.spec.language in COMPILED:
             _copy_compiled(occupant.solution.name, temporary)
         _give(temporary, owner)
         temporary.rename(folder)

@@ -159,7 +159,7 @@ class Session:
 
     def _answer_alone(self, request: object) -> WorkerReply:
         """Do what the judge asks; a solution's failure is an answer like any other."""
-        stage = "build" if isinstance(request, Build) else "run"
+        stage = "build" if isinstance(request, Build) and not request.is_ahead else "run"
         try:
             return self._answer(request)
         except WrongOutputError as error:
@@ -213,12 +213,18 @@ class Session:
             self._set_aside = set_no_lines_aside()
 
     def _build_ahead(self, request: Build) -> None:
-        """Run compilers, whose errors the build will report, and make the device ready."""
+        """Run compilers, and make the device ready.
+
+        Raises:
+            BuildError: The solution does not compile.
+        """
         self._use_device(request.device)
         torch.zeros(1, device=self._device)
         if request.solution is not None:
             definition, solution = parse_json(request.definition, Definition), parse_json(request.solution, Solution)
-            BuilderRegistry.get_instance().build_many([(definition, solution)], jobs=1)
+            (outcome,) = BuilderRegistry.get_instance().build_many([(definition, solution)], jobs=1)
+            if outcome.error is not None:
+                raise outcome.error
 
     def _build(self, request: Build) -> None:
         self._use_device(request.device)

@@ -1,0 +1,101 @@
+"""A forked process builds on, whatever other threads were at when it was forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import pytest
+from fib_compile import BuilderRegistry, PythonBuilder, Runnable
+from fib_schema import Definition, Solution
+
+MakeSolution = Callable[..., Solution]
+SOON = 60
+TEXT = "def run(x):\n    return x + 1\n"
+WAITS = "import gate\n\ngate.entered.set()\ngate.left.wait()\n" + TEXT
+
+
+class Gate(ModuleType):
+    """A module that a solution imports: it says when it is there, and waits to be let go on."""
+
+    def __init__(self) -> None:
+        super().__init__("gate")
+        self.entered, self.left = threading.Event(), threading.Event()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setitem(sys.modules, "gate", gate)
+    return gate
+
+
+@contextmanager
+def meanwhile(work: Callable[[], object], gate: Gate) -> Iterator[None]:
+    """Have a thread get as far as the gate, where it stays while the block runs."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert gate.entered.wait(SOON)
+        yield
+    finally:
+        gate.left.set()
+        thread.join(SOON)
+
+
+def exit_code_of_fork(work: Callable[[], object]) -> int:
+    """Fork, and have the child do something, for which it has a minute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that the process has threads is the point
+        process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    try:
+        signal.alarm(SOON)
+        work()
+    except BaseException:  # noqa: BLE001 the border of a process
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def test_while_another_thread_imports(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
+    one, other = BuilderRegistry([PythonBuilder()]), BuilderRegistry([PythonBuilder()])
+    with meanwhile(lambda: one.build(definition, make_solution(WAITS)), gate):
+        assert exit_code_of_fork(lambda: other.build(definition, make_solution(TEXT))) == 0
+    one.cleanup()
+
+
+def test_while_another_thread_builds_the_same(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
+    class Waiting(PythonBuilder):
+        def build(self, definition: Definition, solution: Solution) -> Runnable:
+            if not gate.entered.is_set():
+                gate.entered.set()
+                gate.left.wait()
+            return super().build(definition, solution)
+
+    registry = BuilderRegistry([Waiting()])
+    with meanwhile(lambda: registry.build(definition, make_solution(TEXT)), gate):
+        assert exit_code_of_fork(lambda: registry.build(definition, make_solution(TEXT))) == 0
+    registry.cleanup()
+
+
+@pytest.mark.parametrize("lock", ["of the instance", "of a registry"])
+def test_while_another_thread_holds_a_lock(
+    definition: Definition, make_solution: MakeSolution, gate: Gate, lock: str
+) -> None:
+    registry = BuilderRegistry.get_instance()
+
+    def hold() -> None:
+        with registry._instance_lock if lock == "of the instance" else registry._lock:
+            gate.entered.set()
+            gate.left.wait()
+
+    with meanwhile(hold, gate):
+        assert exit_code_of_fork(lambda: BuilderRegistry.get_instance().build(definition, make_solution(TEXT))) == 0
