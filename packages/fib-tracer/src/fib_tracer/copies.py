@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 import torch
@@ -32,7 +32,7 @@ class Landing(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class Landed:
     """Copies that were made on the CPU."""
 
@@ -41,11 +41,6 @@ class Landed:
     def wait(self) -> dict[str, torch.Tensor]:
         """They are there."""
         return self.tensors
-
-
-def copy_on_cpu(tensors: Mapping[str, torch.Tensor]) -> Landed:
-    """Contiguous copies of CPU tensors."""
-    return Landed({name: _copied(tensor) for name, tensor in tensors.items()})
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -103,12 +98,15 @@ class _OnTheWay:
     piece: torch.Tensor
     layout: tuple[tuple[str, int, torch.dtype, torch.Size], ...]
     arrived: torch.cuda.Event
+    others: dict[str, torch.Tensor]
+    """Copies of tensors on the CPU."""
 
     def wait(self) -> dict[str, torch.Tensor]:
         """Wait for the device, and move them out of the ring."""
         try:
             self.arrived.synchronize()
-            return {name: self._tensor(begin, dtype, shape) for name, begin, dtype, shape in self.layout}
+            landed = {name: self._tensor(begin, dtype, shape) for name, begin, dtype, shape in self.layout}
+            return {**self.others, **landed}
         finally:
             self.ring.give(self.piece)
 
@@ -117,10 +115,24 @@ class _OnTheWay:
         return self.piece[begin : begin + size].clone().view(dtype).view(shape)
 
 
-class DeviceCopier:
-    """Copies CUDA tensors without making anybody wait."""
+@attrs.define(eq=False)
+class Room:
+    """Room for copies, taken before they are made; of those on a device, in pinned memory."""
+
+    tensors: Mapping[str, torch.Tensor]
+    ring: Ring | None = None
+    piece: torch.Tensor | None = None
+    layout: tuple[tuple[str, int, torch.dtype, torch.Size], ...] = ()
+
+
+class Copier:
+    """Copies tensors without making anybody wait."""
 
     def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin without locks, memory and streams, in a forked process."""
         self._lock = threading.Lock()
         self._ring: Ring | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -130,44 +142,47 @@ class DeviceCopier:
         self._prepared_ring()
         self._stream(torch.device("cuda", torch.cuda.current_device()))
 
-    def _prepared_ring(self) -> Ring:
-        with self._lock:
-            if self._ring is None:
-                self._ring = Ring()
-            return self._ring
+    def room(self, tensors: Mapping[str, torch.Tensor]) -> Room | None:
+        """Take room for copies; None if there is no pinned memory left for them now.
 
-    def copy(self, tensors: Mapping[str, torch.Tensor]) -> Landing | None:
-        """Have tensors of one device copied behind what the caller's current stream has to do.
-
-        Returns:
-            The copies on their way; None if there is no pinned memory left for them now.
+        Raises:
+            ValueError: They are on several devices.
         """
+        on_device = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
+        if not on_device:
+            return Room(tensors)
+        if len({tensor.device for tensor in on_device.values()}) > 1:
+            raise ValueError("tensors on several devices")
         ring = self._prepared_ring()
-        layout, size_bytes = _layout(tensors)
+        layout, size_bytes = _layout(on_device)
         if size_bytes > ring.memory.numel():
             ring = Ring(size_bytes)
         piece = ring.take(size_bytes)
-        if piece is None:
-            return None
-        device = next(iter(tensors.values())).device
-        try:
-            arrived = self._enqueue(tensors, layout, piece, device)
-        except BaseException:
-            ring.give(piece)
-            raise
-        return _OnTheWay(ring, piece, layout, arrived)
+        return None if piece is None else Room(tensors, ring, piece, layout)
 
-    def _enqueue(
-        self, tensors: Mapping[str, torch.Tensor], layout: Any, piece: torch.Tensor, device: torch.device
-    ) -> torch.cuda.Event:
+    def copy(self, room: Room) -> Landing:
+        """Make the copies; of tensors on a device, behind what the caller's current stream has to do."""
+        copied = {name: _copied(tensor) for name, tensor in room.tensors.items() if not tensor.is_cuda}
+        if room.ring is None or room.piece is None:
+            return Landed(copied)
+        try:
+            arrived = self._enqueue(room, room.piece)
+        except BaseException:
+            room.ring.give(room.piece)
+            raise
+        return _OnTheWay(room.ring, room.piece, room.layout, arrived, copied)
+
+    def _enqueue(self, room: Room, piece: torch.Tensor) -> torch.cuda.Event:
+        tensors = {name: room.tensors[name].detach() for name, *_ in room.layout}
+        device = next(iter(tensors.values())).device
         side = self._stream(device)
         is_small = piece.numel() <= _MOST_ON_DEVICE
         with torch.cuda.device(device), torch.no_grad():
             caller = torch.cuda.current_stream(device)
-            sources = {n: _copied(t) if is_small else t.detach() for n, t in tensors.items()}
+            sources = {name: _copied(tensor) for name, tensor in tensors.items()} if is_small else tensors
             side.wait_stream(caller)
             with torch.cuda.stream(side):
-                for name, begin, dtype, shape in layout:
+                for name, begin, dtype, shape in room.layout:
                     source = sources[name].contiguous().reshape(-1).view(torch.uint8)
                     piece[begin : begin + dtype.itemsize * shape.numel()].copy_(source, non_blocking=True)
                 arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
@@ -178,6 +193,12 @@ class DeviceCopier:
             else:
                 caller.wait_stream(side)  # on the device: what the caller enqueues next comes behind the copy
         return arrived
+
+    def _prepared_ring(self) -> Ring:
+        with self._lock:
+            if self._ring is None:
+                self._ring = Ring()
+            return self._ring
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         with self._lock:

@@ -31,6 +31,11 @@ class InputDumpPolicy(ABC):
         del definition
         return True
 
+    def always_dumped(self, definition: Definition) -> list[str] | None:
+        """The inputs that `dump` chooses of any call of a definition; None if that depends on the call."""
+        del definition
+        return None
+
 
 class DumpAll(InputDumpPolicy):
     """All tensors: exact replay, at the cost of their size."""
@@ -38,6 +43,10 @@ class DumpAll(InputDumpPolicy):
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """All of them."""
         return list(inputs)
+
+    def always_dumped(self, definition: Definition) -> list[str]:
+        """All of them."""
+        return list(definition.inputs)
 
 
 class DumpNone(InputDumpPolicy):
@@ -53,6 +62,11 @@ class DumpNone(InputDumpPolicy):
         del definition
         return False
 
+    def always_dumped(self, definition: Definition) -> list[str]:
+        """None of them."""
+        del definition
+        return []
+
 
 class DumpInt(InputDumpPolicy):
     """Integer and boolean tensors: offsets, indices and masks decide on a kernel's work, other values seldom do."""
@@ -63,7 +77,11 @@ class DumpInt(InputDumpPolicy):
 
     def may_dump(self, definition: Definition) -> bool:
         """Whether the definition has such inputs."""
-        return any(spec.shape is not None and (spec.is_integer or spec.dtype == "bool") for spec in _specs(definition))
+        return bool(self.always_dumped(definition))
+
+    def always_dumped(self, definition: Definition) -> list[str]:
+        """Those that the definition declares so."""
+        return [n for n, s in definition.inputs.items() if s.shape is not None and (s.is_integer or s.dtype == "bool")]
 
 
 class DumpNamed(InputDumpPolicy):
@@ -88,6 +106,15 @@ class DumpNamed(InputDumpPolicy):
         tensors = {name for name, spec in definition.inputs.items() if spec.shape is not None}
         return bool(tensors & set(self.names)) or any(other.may_dump(definition) for other in self.others)
 
+    def always_dumped(self, definition: Definition) -> list[str] | None:
+        """In the order of the inputs, if the other policies always choose the same."""
+        chosen = set(self.names)
+        for other in self.others:
+            if (names := other.always_dumped(definition)) is None:
+                return None
+            chosen.update(names)
+        return [name for name in definition.inputs if name in chosen]
+
 
 class DumpChosen(InputDumpPolicy):
     """What a function chooses of each call."""
@@ -98,10 +125,6 @@ class DumpChosen(InputDumpPolicy):
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """Whatever the function returns."""
         return self._choose(inputs)
-
-
-def _specs(definition: Definition) -> Iterable[Any]:
-    return definition.inputs.values()
 
 
 def _is_integer_tensor(value: Any) -> bool:

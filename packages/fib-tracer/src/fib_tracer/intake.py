@@ -8,8 +8,7 @@ copied. Nothing here raises into the caller.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -21,7 +20,7 @@ from fib_schema import AxisError, Definition, TensorSpec
 from .budget import Budget
 from .calls import RANDOM, Call, WorkloadEntry
 from .config import TracingConfig
-from .copies import DeviceCopier, Landing, copy_on_cpu
+from .copies import Copier, Landing, Room
 from .filtering import FilterPolicy, Verdict
 from .tallies import DefinitionStats, Troubles
 
@@ -29,22 +28,24 @@ Note: TypeAlias = Callable[..., None]
 
 _MOST_FULL = 65_536
 """Combinations of shapes that are remembered as full."""
+_MOST_KNOWN = 4096
+"""Combinations of shapes whose axes are remembered."""
 _MOST_UNDECIDED = 64
 """Calls whose values are on their way while the policy waits for them."""
-ENTRY_BYTES = 1024
+ENTRY_BYTES = 4096
 """What an entry takes beside its tensors."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _PEEK = "peek "
 """Before the names of elements that are copied for the policy alone."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)  # not frozen: that takes three times as long to make, and one is made for each kept call
 class Pending:
     """A call whose copies are on their way to the thread that writes."""
 
     intake: Intake
     entry: WorkloadEntry
-    landing: Landing | None
+    landing: Landing
     undecided: Call | None = None
     """The call, where the policy needs values that are among the copies."""
 
@@ -55,8 +56,10 @@ class Surroundings:
 
     put: Callable[[Pending], None]
     """Hands an entry to the thread that writes."""
+    hurry: Callable[[], None]
+    """Tells that thread that the room is needed."""
     budget: Budget
-    copier: DeviceCopier
+    copier: Copier
     troubles: Troubles
     is_capturing: Callable[[], bool]
     """Whether the current CUDA stream records a graph."""
@@ -82,6 +85,11 @@ class Intake:
         self._around = surroundings
         self._peeks = dict(self.policy.peeks(definition))
         self._dtypes = {n: None if s.shape is None else torch_dtype(s.dtype) for n, s in definition.inputs.items()}
+        self._numbers = [name for name, dtype in self._dtypes.items() if dtype is None]
+        self._optional = [name for name in definition.inputs if self._is_optional(name)]
+        self._all_random: dict[str, Any] = dict.fromkeys(definition.inputs, RANDOM)
+        self._always_dumped = self._dump.always_dumped(definition)
+        self._is_usual = _usual_check(self._dtypes.values())
         may_dump = self._dump.may_dump(definition)
         self._is_content_by_key = not may_dump and self.policy.is_final
         """Whether calls with an equal key are equal workloads: then one of each is enough."""
@@ -98,11 +106,13 @@ class Intake:
         self._full.clear()
         for scope in self._scopes:
             scope.update(_closed=False, _count=self._counted.add)
+        self._known_axes: dict[Any, tuple[list[Any], Mapping[str, int]]] = {}
         self._is_closed = False
         self._order = 0
         self._undecided = 0
-        self._dropped: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
+        self._kept = Tally()
+        self._stored = self._equal = 0
+        self._dropped: dict[str, Tally] = {}
 
     # -- seeing a call -------------------------------------------------------------------------------
 
@@ -187,7 +197,7 @@ def note({", ".join(f"p{index}" for index in range(count))}):
                 if not self._around.on_capture(self, args):
                     self._drop("captured in a graph")
                 return
-            verdict = self._consider(args)
+            verdict = self._consider(args, key)
             if key is not None and (verdict is Verdict.FULL or (verdict is Verdict.KEEP and self._is_content_by_key)):
                 self._remember(key)
         except Exception as error:  # noqa: BLE001 an engine's call must not fail because somebody watches
@@ -203,24 +213,40 @@ def note({", ".join(f"p{index}" for index in range(count))}):
         for scope in self._scopes:
             scope["_closed"] = True
 
-    def _consider(self, args: tuple[Any, ...]) -> Verdict:
+    def _consider(self, args: tuple[Any, ...], key: Any) -> Verdict:
         inputs = dict(zip(self.definition.inputs, args, strict=True))
-        if (problem := self._problem(inputs)) is not None:
+        if not self._is_usual(*args) and (problem := self._problem(inputs)) is not None:
             self._unfit(problem)
             return Verdict.SKIP
         try:
-            axes = self.definition.get_axes_values_from_inputs(args)
+            axes = self._axes_of(args, key)
         except AxisError as error:
             self._unfit(str(error))
             return Verdict.SKIP
         call = Call(self.definition, axes, inputs)
+        return self._consider_values(call) if self._peeks else self._keep_if_wanted(call)
+
+    def _consider_values(self, call: Call) -> Verdict:
+        """Read the elements that the policy needs, on a device with the copies of the call."""
+        inputs = call.inputs
         peeks = {label: place for label, place in self._peeks.items() if inputs[place[0]] is not None}
-        if any(inputs[name].device.type != "cpu" for name, _ in peeks.values()):
+        if any(inputs[name].is_cuda for name, _ in peeks.values()):
             return self._keep_undecided(call, peeks)
-        if peeks:
-            peeked = {label: int(inputs[name][index]) for label, (name, index) in peeks.items()}
-            call = attrs.evolve(call, peeked=peeked)
-        return self._keep_if_wanted(call)
+        peeked = {label: int(inputs[name][index]) for label, (name, index) in peeks.items()}
+        return self._keep_if_wanted(attrs.evolve(call, peeked=peeked))
+
+    def _axes_of(self, args: tuple[Any, ...], key: Any) -> Mapping[str, int]:
+        """The axes' sizes; where calls with the same key were read before, shapes are compared with theirs."""
+        shapes = [getattr(value, "shape", None) for value in args]
+        known = self._known_axes.get(key)
+        if known is not None and known[0] == shapes:
+            return known[1]
+        axes = self.definition.get_axes_values(shapes)
+        if key is not None:
+            if len(self._known_axes) >= _MOST_KNOWN:
+                self._known_axes.clear()
+            self._known_axes[key] = shapes, axes
+        return axes
 
     def _problem(self, inputs: Mapping[str, Any]) -> str | None:
         """Why a call is none of the definition; None if it is one."""
@@ -254,78 +280,84 @@ def note({", ".join(f"p{index}" for index in range(count))}):
                     self._close()
                 if verdict is not Verdict.KEEP:
                     return verdict
-                entry = self._admit(call, size) if self._around.budget.take(size) else None
-            if entry is not None:
-                self._send(entry, chosen, {})
+                room = self._room(size, chosen)
+                entry = None if room is None else self._admit(call, size)
+            if entry is not None and room is not None:
+                self._kept.add()
+                self._send(entry, room)
                 return verdict
+            self._around.hurry()
             if not self._around.budget.wait_for(size, self._around.wait_seconds):
                 self._drop("no room in the byte budget")
                 return Verdict.SKIP
 
     def _keep_undecided(self, call: Call, peeks: Mapping[str, tuple[str, int]]) -> Verdict:
         """Copy what would be kept, and have the policy decide when the elements that it needs are there."""
-        chosen = self._chosen(call)
         extra = {_PEEK + label: _element(call.inputs[name], index) for label, (name, index) in peeks.items()}
-        size = ENTRY_BYTES + sum(tensor.nbytes for tensor in (*chosen.values(), *extra.values()))
+        chosen = {**self._chosen(call), **extra}
+        size = ENTRY_BYTES + sum(tensor.nbytes for tensor in chosen.values())
         with self.lock:
-            is_taken = self._undecided < _MOST_UNDECIDED and self._around.budget.take(size)
-            self._undecided += is_taken
-        if not is_taken:
+            room = self._room(size, chosen) if self._undecided < _MOST_UNDECIDED else None
+            self._undecided += room is not None
+        if room is None:
             self._drop("too many undecided")
-            return Verdict.SKIP
-        self._send(WorkloadEntry(self.definition, call.axes, {}, -1, size), chosen, extra, call)
+        else:
+            self._send(WorkloadEntry(self.definition, call.axes, {}, -1, size), room, call)
         return Verdict.SKIP
+
+    def _room(self, size: int, chosen: Mapping[str, torch.Tensor]) -> Room | None:
+        """Room for the copies of a call, and for what else is kept of it; None if there is none now."""
+        if not self._around.budget.take(size):
+            return None
+        try:
+            room = self._around.copier.room(chosen)
+        except BaseException:
+            self._around.budget.give(size)
+            raise
+        if room is None:
+            self._around.budget.give(size)
+        return room
 
     def _admit(self, call: Call, size: int) -> WorkloadEntry:
         self._order += 1
         ticket = self.policy.admit(call)
-        return WorkloadEntry(call.definition, call.axes, _recorded(call), self._order - 1, size, ticket, call.peeked)
+        return WorkloadEntry(
+            call.definition, call.axes, self._recorded(call.inputs), self._order - 1, size, ticket, call.peeked
+        )
+
+    def _recorded(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What is recorded of inputs that are not copied: numbers, and that a tensor was there."""
+        recorded = dict(self._all_random)
+        for name in self._numbers:
+            recorded[name] = _number(self.definition.inputs[name], inputs[name])
+        for name in self._optional:
+            if inputs[name] is None:
+                del recorded[name]
+        return recorded
 
     def _chosen(self, call: Call) -> dict[str, torch.Tensor]:
         """The tensors to copy: what the policy says, and numbers that are given as tensors."""
-        names = set(self._dump.dump(call.inputs))
-        return {
-            name: value
-            for name, value in call.inputs.items()
-            if isinstance(value, torch.Tensor) and (name in names or self._dtypes[name] is None)
-        }
+        inputs = call.inputs
+        names = self._dump.dump(inputs) if self._always_dumped is None else self._always_dumped
+        chosen = {name: inputs[name] for name in names if isinstance(inputs[name], torch.Tensor)}
+        for name in self._numbers:
+            if isinstance(inputs[name], torch.Tensor):
+                chosen[name] = inputs[name]
+        return chosen
 
-    def _send(
-        self,
-        entry: WorkloadEntry,
-        chosen: Mapping[str, torch.Tensor],
-        extra: Mapping[str, torch.Tensor],
-        undecided: Call | None = None,
-    ) -> None:
+    def _send(self, entry: WorkloadEntry, room: Room, undecided: Call | None = None) -> None:
         try:
-            landing = self._copy({**chosen, **extra})
+            landing = self._around.copier.copy(room)
         except BaseException:
             self._release(entry, undecided)
             raise
-        if landing is None:
-            self._release(entry, undecided)
-            self._drop("no pinned memory")
-            return
-        if undecided is None:
-            self._counts["kept"] += 1
         self._around.put(Pending(self, entry, landing, undecided))
-
-    def _copy(self, tensors: Mapping[str, torch.Tensor]) -> Landing | None:
-        on_device = {name: tensor for name, tensor in tensors.items() if tensor.is_cuda}
-        if not on_device:
-            return copy_on_cpu(tensors)
-        if len({tensor.device for tensor in on_device.values()}) > 1:
-            raise ValueError("tensors on several devices")
-        landing = self._around.copier.copy(on_device)
-        others = {name: tensor for name, tensor in tensors.items() if name not in on_device}
-        return landing if landing is None or not others else _Both(copy_on_cpu(others), landing)
 
     # -- when the copies are there: in the thread that writes ----------------------------------------
 
     def land(self, pending: Pending) -> WorkloadEntry | None:
         """Wait for an entry's copies; returns it with them, or None if the policy does not want it."""
         entry, call = pending.entry, pending.undecided
-        assert pending.landing is not None
         try:
             tensors = pending.landing.wait()
         except BaseException:
@@ -347,7 +379,7 @@ def note({", ".join(f"p{index}" for index in range(count))}):
         with self.lock:
             self._undecided -= 1
             if self.policy.wants(call) is Verdict.KEEP:
-                self._counts["kept"] += 1
+                self._kept.add()
                 return self._admit(call, entry.size_bytes)
         self._around.budget.give(entry.size_bytes)
         return None
@@ -362,34 +394,22 @@ def note({", ".join(f"p{index}" for index in range(count))}):
     # -- counting ------------------------------------------------------------------------------------
 
     def _drop(self, reason: str) -> None:
-        self._dropped[reason] += 1
+        self._dropped.setdefault(reason, Tally()).add()
 
     def stored(self, new: int, equal: int) -> None:
-        """Count what became of kept calls."""
-        self._counts["stored"] += new
-        self._counts["equal"] += equal
+        """Count what became of kept calls; only the thread that writes does so."""
+        self._stored += new
+        self._equal += equal
 
     def lost(self, reason: str, count: int = 1) -> None:
         """Count kept calls that were not stored."""
-        self._dropped[reason] += count
+        for _ in range(count):
+            self._drop(reason)
 
     def stats(self) -> DefinitionStats:
         """What became of the calls so far."""
-        counts = self._counts
-        return DefinitionStats(
-            int(self._counted), counts["kept"], counts["stored"], counts["equal"], dict(self._dropped)
-        )
-
-
-@attrs.frozen
-class _Both:
-    """Copies on the CPU beside some from a device."""
-
-    first: Landing
-    second: Landing
-
-    def wait(self) -> dict[str, torch.Tensor]:
-        return {**self.first.wait(), **self.second.wait()}
+        dropped = {reason: int(tally) for reason, tally in list(self._dropped.items())}
+        return DefinitionStats(int(self._counted), int(self._kept), self._stored, self._equal, dropped)
 
 
 def places_of(definition: Definition, names: Sequence[str]) -> list[int | None] | None:
@@ -415,19 +435,23 @@ def places_of(definition: Definition, names: Sequence[str]) -> list[int | None] 
     return places
 
 
-def _recorded(call: Call) -> dict[str, Any]:
-    """What is recorded of inputs that are not copied: numbers, and that a tensor was there."""
-    given = {name: value for name, value in call.inputs.items() if value is not None}
-    return {
-        name: RANDOM if isinstance(value, torch.Tensor) else _number(call.definition.inputs[name], value)
-        for name, value in given.items()
-    }
+def _usual_check(dtypes: Iterable[torch.dtype | None]) -> Callable[..., bool]:
+    """A quick function that is true of plain tensors of these dtypes, and of numbers where there is none."""
+    scope: dict[str, Any] = {"plain": frozenset(_PLAIN), "numbers": frozenset((bool, int, float)), "type": type}
+    names, conditions = [], []
+    for index, dtype in enumerate(dtypes):
+        name = f"p{index}"
+        names.append(name)
+        scope[f"d{index}"] = dtype
+        is_plain = f"type({name}) in plain and {name}.dtype is d{index}"
+        conditions.append(f"type({name}) in numbers" if dtype is None else is_plain)
+    made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {' and '.join(conditions) or True}", scope)  # noqa: S307 made of numbers
+    return made
 
 
 def _number(spec: TensorSpec, value: Any) -> Any:
     """Equal numbers in one spelling: 1 and 1.0 are the same scale."""
-    is_float = not spec.is_integer and spec.dtype != "bool"
-    return float(value) if is_float and type(value) is int else value
+    return float(value) if type(value) is int and not spec.is_integer and spec.dtype != "bool" else value
 
 
 def _is_single(value: object) -> bool:

@@ -6,6 +6,7 @@ started last collects until it is stopped.
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import weakref
@@ -21,10 +22,10 @@ from fib_schema import FibError, TraceSet
 
 from .budget import Budget
 from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
-from .copies import DeviceCopier
+from .copies import Copier
 from .drafts import Draft
+from .ending import EndingSignals
 from .errors import InvalidSetting
-from .exits import Exits
 from .graphs import CapturedCalls, is_capturing
 from .intake import Intake, Note, Surroundings
 from .tallies import DefinitionStats, Troubles, logger
@@ -71,12 +72,13 @@ class TracingRuntime:
         self._troubles = Troubles()
         self._writer = Writer(self._set.workload_log(), self.budget, self._troubles)
         self._captured = CapturedCalls()
-        self._exits = Exits(self._flush_at_exit, lambda: self._writer.close(EXIT_SECONDS))
+        self._signals = EndingSignals(self._flush_at_exit)
         self._has_drafts = drafts
         self._around = Surroundings(
             put=self._writer.put,
+            hurry=self._writer.hurry,
             budget=self.budget,
-            copier=DeviceCopier(),
+            copier=Copier(),
             troubles=self._troubles,
             is_capturing=is_capturing,
             on_capture=self._captured.remember,
@@ -94,7 +96,7 @@ class TracingRuntime:
         """Collect from now on, in place of a runtime that was started before."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._around.copier.prepare()
-        self._exits.watch()
+        self._signals.watch()
         _push(self)
         return self
 
@@ -104,7 +106,7 @@ class TracingRuntime:
         self.flush()
         self._writer.close(None)
         self._captured.forget()
-        self._exits.forget()
+        self._signals.forget()
 
     def __enter__(self) -> Self:
         return self if self in _stack else self.start()
@@ -231,12 +233,19 @@ class TracingRuntime:
         if not self._flush(EXIT_SECONDS):
             logger.warning("the process ends before all that was traced could be stored")
 
+    def end(self) -> None:
+        """At the end of the process: store what is kept, and have no thread any more."""
+        if self in _stack:
+            self._flush_at_exit()
+        self._writer.close(EXIT_SECONDS)
+
     def renew_after_fork(self) -> None:
         """Begin anew without a thread, entries and locks that others held."""
         self._lock = threading.RLock()
         self._troubles.renew()
         self.budget.renew()
         self._writer.renew()
+        self._around.copier.renew()
         self._captured.forget()
         for intake in self._intakes.values():
             if intake is not None:
@@ -331,4 +340,10 @@ def _after_fork() -> None:
         runtime.renew_after_fork()
 
 
+def _at_exit() -> None:
+    for runtime in list(_alive):
+        runtime.end()
+
+
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

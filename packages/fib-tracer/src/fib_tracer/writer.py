@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
+import safetensors.torch  # noqa: F401 now: a process that is forked in the midst of an import has half a module
 import torch
 from fib_apply.building.background import let_others_capture
 from fib_schema import ConstraintError, Definition, WorkloadLog, constraint_names, evaluate_constraint
@@ -25,6 +26,7 @@ from .intake import Intake, Pending
 from .tallies import Troubles
 
 _MOST_AT_ONCE = 256
+_GATHER_SECONDS = 0.02
 
 
 @attrs.frozen(eq=False)
@@ -62,6 +64,7 @@ class Writer:
     def renew(self) -> None:
         """Begin without entries and without a thread: a forked process has neither."""
         self._queue: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._hurry = threading.Event()
         self._starting = threading.RLock()  # a signal handler may come in between, in the same thread
         self._thread: threading.Thread | None = None
 
@@ -70,6 +73,10 @@ class Writer:
         self._queue.put(item)
         if self._thread is None:
             self._start()
+
+    def hurry(self) -> None:
+        """Do not wait for more: somebody needs the room that is taken."""
+        self._hurry.set()
 
     def flush(self, intakes: Iterable[Intake], timeout_seconds: float | None, *, is_draining: bool = True) -> bool:
         """Wait until everything that was put is stored, and what policies hold as well.
@@ -84,6 +91,7 @@ class Writer:
         """
         mark = _Mark(is_draining, tuple(intakes))
         self._queue.put(mark)
+        self._hurry.set()
         if self._thread is None and not self._start():
             return False
         return mark.done.wait(timeout_seconds)
@@ -96,6 +104,7 @@ class Writer:
         thread = self._thread
         if thread is not None:
             self._queue.put(_END)
+            self._hurry.set()
             thread.join(timeout_seconds)
 
     def _start(self) -> bool:
@@ -140,8 +149,14 @@ class Writer:
             self._troubles.report(f"storing: {type(error).__name__}", error)
 
     def _next_batch(self) -> list[_Item]:
-        """What is there, but no more than one mark, which comes last."""
+        """What is there, but no more than one mark, which comes last.
+
+        It waits a little for more, so that a thread that calls need not share the interpreter with this one each time.
+        """
         batch = [self._queue.get()]
+        if isinstance(batch[0], Pending):
+            self._hurry.wait(_GATHER_SECONDS)
+        self._hurry.clear()
         while isinstance(batch[-1], Pending) and len(batch) < _MOST_AT_ONCE:
             try:
                 batch.append(self._queue.get_nowait())

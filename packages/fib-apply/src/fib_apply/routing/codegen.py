@@ -44,6 +44,14 @@ def wrapper_source(name: str, parameters: Sequence[Parameter]) -> str:
     return f"def {name}({_signature(parameters, has_defaults=True)}):\n    return _fib_route({_passed(parameters)})\n"
 
 
+def listened_source(name: str, parameters: Sequence[Parameter], notes: int) -> str:
+    """The source of what calls ``_fib_note0`` and so on with the arguments by position, and then ``_fib_target``."""
+    values = ", ".join(parameter.name for parameter in parameters)
+    lines = [f"def {name}({_signature(parameters, has_defaults=False)}):"]
+    lines += [f"    _fib_note{index}({values})" for index in range(notes)]
+    return "\n".join([*lines, f"    return _fib_target({_passed(parameters)})"]) + "\n"
+
+
 def route_source(name: str, definition: Definition, form: Form, style: Style) -> str:
     """The source of a route."""
     lines = [f"def {name}({_signature(form.parameters, has_defaults=False)}):"]

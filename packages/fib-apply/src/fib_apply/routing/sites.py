@@ -19,7 +19,7 @@ from fib_schema import FibError
 from ..errors import CannotRoute
 from ..hook import is_listened, notes_for
 from ..log import logger
-from .codegen import compiled, wrapper_source
+from .codegen import compiled, listened_source, wrapper_source
 from .compiling import StandIn, make_stand_in
 from .matching import VARIADIC, match, parameters_of
 
@@ -108,7 +108,7 @@ class Site:
     def _behind_listeners(self, name: str, target: Function) -> Function:
         if self._parameters is None or any(p.kind in VARIADIC for p in self._parameters):
             return listened_in_general(name, target)
-        return _listened(name, tuple(p.name for p in self._parameters), target)
+        return _listened(name, self._label, self._parameters, target)
 
     def _route(self, dispatcher: Dispatcher) -> tuple[Function, StandIn]:
         definition = dispatcher.definition
@@ -171,25 +171,13 @@ def note_general(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], know
         note(*args, *kwargs.values())
 
 
-def _listened(name: str, names: tuple[str, ...], target: Function) -> Function:
-    notes = notes_for(name, names)
+def _listened(name: str, label: str, parameters: Sequence[inspect.Parameter], target: Function) -> Function:
+    """A target behind those who listen, of the same parameters, all of them to be passed."""
+    notes = notes_for(name, tuple(parameter.name for parameter in parameters))
     if not notes:
         return target
-    if len(notes) == 1:
-        (note,) = notes
-
-        def noted(*args: Any, **kwargs: Any) -> Any:
-            note(*args, *kwargs.values())
-            return target(*args, **kwargs)
-
-        return noted
-
-    def noted_by_all(*args: Any, **kwargs: Any) -> Any:
-        for note in notes:
-            note(*args, *kwargs.values())
-        return target(*args, **kwargs)
-
-    return noted_by_all
+    scope = {f"_fib_note{index}": note for index, note in enumerate(notes)}
+    return compiled(listened_source(label, parameters, len(notes)), label, {**scope, "_fib_target": target})
 
 
 def _check_kind(name: Name, function: Function) -> None:

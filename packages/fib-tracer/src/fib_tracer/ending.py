@@ -1,4 +1,4 @@
-"""What happens when the process ends: everything that was kept is stored first, within a time.
+"""What happens when a signal ends the process: everything that was kept is stored first, within a time.
 
 Handlers of signals that others have installed are called afterwards, and the default action follows
 where there was none; a handler that is not ours any more is left alone.
@@ -6,7 +6,6 @@ where there was none; a handler that is not ours any more is left alone.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import threading
@@ -17,44 +16,36 @@ from typing import Any
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Exits:
-    """Calls a function before the process ends.
+class EndingSignals:
+    """Calls a function before a signal ends the process.
 
     Args:
         before: What is called; it must not wait for what the interrupted code may hold.
-        last: What is called behind it where the interpreter goes on to end.
     """
 
-    def __init__(self, before: Callable[[], None], last: Callable[[], None]) -> None:
+    def __init__(self, before: Callable[[], None]) -> None:
         self._before = before
-        self._last = last
         self._former: dict[int, Any] = {}
 
     def watch(self) -> None:
-        """From now on; signals only where this is the main thread, for no other may install handlers."""
-        atexit.register(self._at_exit)
+        """From now on, if this is the main thread: no other may install handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _SIGNALS:
             former = signal.getsignal(number)
-            if former is None or former is signal.SIG_IGN:  # not Python's, or the process does not end of it
-                continue
+            if former is None or former is signal.SIG_IGN or former == self._on_signal:
+                continue  # not Python's; or the process does not end of it; or ours
             self._former[number] = former
             signal.signal(number, self._on_signal)
 
     def forget(self) -> None:
-        """Not any more."""
-        atexit.unregister(self._at_exit)
+        """Not any more; where this is not the main thread, the handlers stay and call those that were there before."""
         if threading.current_thread() is not threading.main_thread():
-            return  # the handlers stay, and call those that were there before
+            return
         for number, former in self._former.items():
             if signal.getsignal(number) == self._on_signal:
                 signal.signal(number, former)
         self._former.clear()
-
-    def _at_exit(self) -> None:
-        self._before()
-        self._last()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._before()
