@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -72,21 +73,21 @@ def full_quota(root: Path, rounds: int) -> list[dict[str, Any]]:
             functions[label] = pinned(traced)
     times = least_ns(functions, arguments, rounds)
     for label, limit in (("tracing off", 120.0), *((name, 700.0) for name in policies)):
-        rows.append({"what": label, "added": times[label] - times["plain"], "unit": "ns", "asked": f"at most {limit:g}"})
+        rows.append(
+            {"what": label, "added": times[label] - times["plain"], "unit": "ns", "asked": f"at most {limit:g}"}
+        )
     return rows
 
 
 def pinned(traced: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper that goes on to what it goes to now, when tracing is off again: so that all can be measured in turns."""
+    """A wrapper that goes on to what it goes to now, when tracing is off: so that all can be measured in turns."""
     target = traced.__globals__["_fib_route"]
-    scope = {"_fib_route": target}
-    exec("def add(x, y):\n    return _fib_route(x, y)\n", scope)
-    return scope["add"]  # type: ignore[return-value]
+    return FunctionType(traced.__code__, {"_fib_route": target}, "add")
 
 
 def kept_call(root: Path) -> list[dict[str, Any]]:
     """Calls of 1 MiB that are kept, beside the copy alone; the copies stay alive as long as those that are kept do."""
-    x, y = torch.ones(4096, 64), torch.ones(1, 64)
+    x = torch.ones(4096, 64)
     traced = apply("add_h64")(lambda x, y: x)
     config = TracingConfig(["x"], filter_policy="keep_all")
     ours: list[float] = []
@@ -99,7 +100,7 @@ def kept_call(root: Path) -> list[dict[str, Any]]:
             for times in (first, second):
                 begin = time.perf_counter_ns()
                 if times is ours:
-                    traced(x, y=x)
+                    traced(x, x)
                 else:
                     copies.append(x.clone())
                 times.append((time.perf_counter_ns() - begin) / 1e3)

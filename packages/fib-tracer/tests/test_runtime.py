@@ -380,3 +380,11 @@ def test_a_full_disk_is_said_and_later_calls_are_stored(root: Path, silu: Any, m
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
     assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
     assert any("writing" in kind for kind in runtime.troubles())
+
+
+def test_who_waits_for_room_that_never_comes_is_dropped(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with enable_tracing(root, EVERYTHING, wait_seconds=0.1) as runtime:
+        monkeypatch.setattr(runtime._around.copier, "room", lambda tensors: None)
+        silu(torch.ones(2, 8))
+    assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
+    assert runtime.budget.taken_bytes == 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+_LONGEST_SECONDS = 0.05
+"""Of a wait: what is waited for may have been given back before it began."""
+
 
 class Budget:
     """Bytes that are taken before a copy is made and given back when it is stored or dropped."""
@@ -36,8 +39,7 @@ class Budget:
             self._taken -= size_bytes
             self._changed.notify_all()
 
-    def wait_for(self, size_bytes: int, timeout_seconds: float) -> bool:
-        """Wait until so much is left, without taking it; False if it is not within a time, or can never be."""
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until something is given back, or for a time."""
         with self._changed:
-            fits = size_bytes <= self.size_bytes
-            return fits and self._changed.wait_for(lambda: self._taken + size_bytes <= self.size_bytes, timeout_seconds)
+            self._changed.wait(min(timeout_seconds, _LONGEST_SECONDS))

@@ -51,14 +51,14 @@ class Ring:
     """Pinned memory that is given out in pieces, which come back in any order and are free again in the order given."""
 
     def __init__(self, size_bytes: int = RING_BYTES, *, is_pinned: bool = True) -> None:
-        self.memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+        self.memory = torch.empty(_aligned(size_bytes), dtype=torch.uint8, pin_memory=is_pinned)
         self._lock = threading.Lock()
         self._given: deque[list[int]] = deque()
         """Pieces from the oldest on: where they begin and end, and whether they are in use."""
 
     def take(self, size_bytes: int) -> torch.Tensor | None:
         """A piece, or None if there is no room now."""
-        size = -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+        size = _aligned(size_bytes)
         with self._lock:
             begin = self._place(size)
             if begin is None:
@@ -207,11 +207,15 @@ class Copier:
             return self._streams[device]
 
 
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
 def _layout(tensors: Mapping[str, torch.Tensor]) -> tuple[tuple[tuple[str, int, torch.dtype, torch.Size], ...], int]:
     """Where each tensor lies in a piece, and how many bytes that takes."""
     found, end = [], 0
     for name, tensor in tensors.items():
-        begin = -(-end // _ALIGNMENT) * _ALIGNMENT
+        begin = _aligned(end)
         found.append((name, begin, tensor.dtype, tensor.shape))
         end = begin + tensor.dtype.itemsize * tensor.numel()
     return tuple(found), max(end, 1)

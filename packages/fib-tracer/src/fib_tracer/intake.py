@@ -8,6 +8,7 @@ copied. Nothing here raises into the caller.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -273,6 +274,7 @@ def note({", ".join(f"p{index}" for index in range(count))}):
     def _keep_if_wanted(self, call: Call) -> Verdict:
         chosen = self._chosen(call)
         size = ENTRY_BYTES + sum(tensor.nbytes for tensor in chosen.values())
+        deadline: float | None = None
         while True:
             with self.lock:
                 verdict = self.policy.wants(call)
@@ -286,10 +288,12 @@ def note({", ".join(f"p{index}" for index in range(count))}):
                 self._kept.add()
                 self._send(entry, room)
                 return verdict
-            self._around.hurry()
-            if not self._around.budget.wait_for(size, self._around.wait_seconds):
+            deadline = time.monotonic() + self._around.wait_seconds if deadline is None else deadline
+            if size > self._around.budget.size_bytes or (left := deadline - time.monotonic()) <= 0:
                 self._drop("no room in the byte budget")
                 return Verdict.SKIP
+            self._around.hurry()
+            self._around.budget.wait(left)
 
     def _keep_undecided(self, call: Call, peeks: Mapping[str, tuple[str, int]]) -> Verdict:
         """Copy what would be kept, and have the policy decide when the elements that it needs are there."""

@@ -10,7 +10,7 @@ import functools
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -125,21 +125,24 @@ class Writer:
         while not is_ending:
             batch = self._next_batch()
             is_relaxed = is_relaxed or let_others_capture()
-            self._do(batch)
             is_ending = batch[-1] is _END
-            del batch  # what policies let go of need not live until the next one
+            self._do(batch)
         self._thread = None
         if not self._queue.empty():  # put before the thread was known to be gone
             self._start()
 
-    def _do(self, batch: Sequence[_Item]) -> None:
-        self._guarded(functools.partial(self._take, [item for item in batch if isinstance(item, Pending)]))
-        for item in batch:
+    def _do(self, batch: list[_Item]) -> None:
+        entries = [item for item in batch if isinstance(item, Pending)]
+        others = [item for item in batch if not isinstance(item, Pending)]
+        batch[:] = others  # entries that policies let go of are to be gone before a flush ends
+        self._guarded(functools.partial(self._take, entries))
+        entries.clear()
+        for item in others:
             if isinstance(item, _Mark):
                 if item.is_draining:
                     self._guarded(functools.partial(self._drain, item.intakes))
                 item.done.set()
-            elif not isinstance(item, Pending):
+            else:
                 self._guarded(item)
 
     def _guarded(self, job: Job) -> None:
