@@ -216,9 +216,7 @@ def check_of(
     conditions.append(f"check({', '.join(tensors)})")
     if any(tensor.requires_grad for tensor in tensors.values()):
         conditions.insert(0, "grad()" if has_grad else "not grad()")
-    if is_aligned:
-        conditions.append(f"not ({' | '.join(f'{name}.data_ptr()' for name in tensors)}) & {_ALIGNMENT - 1}")
-    conditions += _apart(list(tensors.items()), outputs)
+    conditions += _places(list(tensors.items()), outputs, is_aligned=is_aligned)
     if _device_matters(tensors):
         conditions.append(f"device() == {next(iter(tensors.values())).device.index}")
     if not may_capture and any(tensor.is_cuda for tensor in tensors.values()):
@@ -230,11 +228,18 @@ def check_of(
     return made
 
 
-def _apart(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int) -> list[str]:
-    """Conditions that outputs, the last of contiguous tensors, overlap with no other."""
-    if not outputs:
+def _places(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int, *, is_aligned: bool) -> list[str]:
+    """Conditions on addresses, each of which is asked for once: of alignment, and that outputs overlap with no other.
+
+    Args:
+        tensors: Contiguous ones, the outputs last.
+        outputs: How many of them are outputs.
+        is_aligned: Whether they begin where benchmarked tensors may.
+    """
+    if not (outputs or is_aligned):
         return []
-    conditions = [f"({', '.join(f'p_{name} := {name}.data_ptr()' for name, _ in tensors)},)"]  # a tuple is true
+    addresses = " | ".join(f"(p_{name} := {name}.data_ptr())" for name, _ in tensors)
+    conditions = [f"not ({addresses}) & {_ALIGNMENT - 1 if is_aligned else 0}"]
     for index in range(len(tensors) - outputs, len(tensors)):
         name, tensor = tensors[index]
         conditions += [
