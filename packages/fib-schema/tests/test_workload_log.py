@@ -7,9 +7,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fib_schema import DataWarning, Definition, NoRoot, RandomInput, SafetensorsInput, TraceSet, Workload, _durable
+from fib_schema import (
+    DataWarning,
+    Definition,
+    NoRoot,
+    RandomInput,
+    SafetensorsInput,
+    TraceSet,
+    Workload,
+    WorkloadLog,
+    _durable,
+    rewrite_jsonl_file,
+    workload_log,
+)
 
 torch = pytest.importorskip("torch", reason="blobs need torch")
 
@@ -142,3 +155,36 @@ def test_processes_that_append_the_same_store_each_once(root: Path, definition: 
         process.communicate(timeout=120)
         assert process.returncode == 0
     assert sorted(lines_of(root, definition)) == sorted(f"w{index}" for index in range(60))
+
+
+def stored(log: WorkloadLog, definition: Definition, uuid: str) -> Workload:
+    path = log.blob_path(definition, uuid)
+    return Workload({"M": 4}, {"A": SafetensorsInput(path, "A"), "B": RandomInput()}, uuid)
+
+
+def test_removes_tensors_that_no_line_names(root: Path, definition: Definition) -> None:
+    log = TraceSet.from_path(root).workload_log()
+    log.append(definition, {u: stored(log, definition, u) for u in "ab"}, {u: {"A": torch.ones(3)} for u in "ab"})
+    paths = {uuid: log.blob_path(definition, uuid) for uuid in "ab"}
+    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
+    rewrite_jsonl_file(file, lambda lines: [line for line in lines if b'"uuid":"a"' not in line])
+    assert log.remove_tensors(definition, paths.values()) == [paths["a"]]
+    assert not (root / paths["a"]).exists()
+    assert (root / paths["b"]).exists()
+    assert log.remove_tensors(definition, [paths["a"]]) == []
+
+
+def test_tensors_that_are_removed_before_their_line_is_there_are_written_again(
+    root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who thins a set may meet the blob of an earlier, equal workload that somebody is about to append again."""
+    first, second = (TraceSet.from_path(root).workload_log() for _ in range(2))
+    path = first.blob_path(definition, "a")
+
+    def append_after_removal(*arguments: Any) -> Any:
+        assert second.remove_tensors(definition, [path]) == [path]
+        return _durable.append_new_lines(*arguments)
+
+    monkeypatch.setattr(workload_log, "append_new_lines", append_after_removal)
+    assert first.append(definition, {"a": stored(first, definition, "a")}, {"a": {"A": torch.ones(3)}}) == ["a"]
+    assert (root / path).exists()

@@ -271,8 +271,9 @@ def test_disable_stores_what_was_kept(root: Path, silu: Any) -> None:
 def test_collect_takes_a_call_that_is_not_routed(root: Path) -> None:
     runtime = TracingRuntime(root, EVERYTHING)
     runtime.collect("silu_h8", (torch.ones(2, 8),))
+    runtime.collect("silu_h8", {"x": torch.ones(3, 8)})
     runtime.collect("gather_h8", kwargs={"table": torch.ones(3, 8), "rows": torch.tensor([1]), "scale": 1.0})
-    assert {name: stats.stored for name, stats in runtime.flush().items()} == {"silu_h8": 1, "gather_h8": 1}
+    assert {name: stats.stored for name, stats in runtime.flush().items()} == {"silu_h8": 2, "gather_h8": 1}
     with pytest.raises(UnknownName):
         runtime.collect("silu_h9", (torch.ones(2, 8),))
     with pytest.raises(TypeError, match="misses argument"):

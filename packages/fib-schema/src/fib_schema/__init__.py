@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         load_json_file,
         load_jsonl_file,
         parse_json,
+        rewrite_jsonl_file,
         save_json_file,
         save_jsonl_file,
         to_plain,
@@ -52,8 +53,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "blobs": "BlobError",
     "codec": (
-        "append_jsonl_file format_json load_json_file load_jsonl_file parse_json save_json_file "
-        "save_jsonl_file to_plain"
+        "append_jsonl_file format_json load_json_file load_jsonl_file parse_json rewrite_jsonl_file "
+        "save_json_file save_jsonl_file to_plain"
     ),
     "constraints": "constraint_names evaluate_constraint parse_constraint",
     "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
@@ -131,6 +132,7 @@ __all__ = [
     "migrate",
     "parse_constraint",
     "parse_json",
+    "rewrite_jsonl_file",
     "save_json_file",
     "save_jsonl_file",
     "to_plain",

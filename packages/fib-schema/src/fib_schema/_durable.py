@@ -2,7 +2,8 @@
 
 An appender holds an exclusive lock on the data file itself (released by the system when the process
 dies), ends a line that somebody else left torn, writes its lines with one call, and syncs the data
-before it returns. If anything fails, every file of the batch is cut back to its former size.
+before it returns. If anything fails, every file of the batch is cut back to its former size. Who rewrites a file holds
+the lock too; who has waited for it meanwhile finds that the file is another one, and opens that.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -38,7 +40,7 @@ def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
         raise
     finally:
         for descriptor, _ in files:
-            os.close(descriptor)
+            _unlock(descriptor)
 
 
 def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
@@ -68,11 +70,87 @@ def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Seq
             raise
         return lines
     finally:
-        os.close(descriptor)
+        _unlock(descriptor)
+
+
+def rewrite_file(path: str, make: Callable[[bytes], bytes]) -> bool:
+    """Replace what a file holds, under the lock that appenders take: what they have written is seen, nothing is lost.
+
+    Readers see the old content or the new, never a part. Who waits for the lock appends to the new file.
+
+    Args:
+        path: The file; a link is followed.
+        make: Given the content, returns the new one.
+
+    Returns:
+        Whether anything changed; it is on the disk then.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: It could not be written; the old content is there still.
+    """
+    target = os.path.realpath(path, strict=True)
+    descriptor = _locked(target)
+    try:
+        old = Path(target).read_bytes()
+        new = make(old)
+        if new != old:
+            _publish(Path(target), new, os.replace, stat.S_IMODE(os.fstat(descriptor).st_mode))
+        return new != old
+    finally:
+        _unlock(descriptor)
+
+
+def remove_files(path: str, choose: Callable[[int], Iterable[str]]) -> list[str]:
+    """Remove files that are chosen under the lock on another: what names them cannot change meanwhile.
+
+    Args:
+        path: The file that is locked, if there is one.
+        choose: Given its descriptor, or -1, returns what to remove.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        OSError: One could not be removed; others may have been.
+    """
+    descriptor = _locked(path) if os.path.exists(path) else -1
+    try:
+        removed = [name for name in choose(descriptor) if os.path.lexists(name)]
+        for name in removed:
+            os.unlink(name)
+        for folder in {os.path.dirname(name) for name in removed}:
+            _sync_folder(Path(folder))
+        return removed
+    finally:
+        if descriptor >= 0:
+            _unlock(descriptor)
 
 
 def _locked(path: str) -> int:
     """Open a file for appending, made durable if it is new, under an exclusive lock."""
+    while True:
+        descriptor = _opened(path)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_still(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _is_still(descriptor: int, path: str) -> bool:
+    """Whether a path leads to an open file; not if somebody has rewritten it while we waited for the lock."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _opened(path: str) -> int:
+    """Open a file for appending, made durable if it is new."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
@@ -81,12 +159,15 @@ def _locked(path: str) -> int:
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
         for folder in made:
             _sync_folder(folder)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except BaseException:
-        os.close(descriptor)
-        raise
     return descriptor
+
+
+def _unlock(descriptor: int) -> None:
+    """Unlock and close: a process forked meanwhile by another thread has the descriptor too, and would keep the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
 
 
 def _make_folders(folder: Path) -> list[Path]:
@@ -182,13 +263,15 @@ def _sync_file(path: str) -> None:
         os.close(descriptor)
 
 
-def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None]) -> None:
+def _publish(path: Path, data: bytes, give_name: Callable[[Path, Path], None], mode: int | None = None) -> None:
     made = _make_folders(path.parent)
     temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
             _write_all(descriptor, data)
+            if mode is not None:
+                os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ._durable import append_lines, replace_file
+from ._durable import append_lines, replace_file, rewrite_file
 from ._fast_traces import NotOrdinary
 from ._older import upgrade
 from ._record import FrozenDict, Record
@@ -118,6 +118,24 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
     """
     if lines := [format_json(obj).encode() for obj in objs]:
         append_lines({os.fspath(path): lines})
+
+
+def rewrite_jsonl_file(path: str | os.PathLike[str], choose: Callable[[Sequence[bytes]], Iterable[bytes]]) -> bool:
+    """Keep some of the lines of a JSON Lines file, which others may append to meanwhile.
+
+    A process that is killed in between leaves the old file or the new one.
+
+    Args:
+        path: The file.
+        choose: Given the lines, without their newlines, under the lock that appenders take: returns those that stay.
+
+    Returns:
+        Whether anything changed; it is on the disk then.
+
+    Raises:
+        OSError: It could not be rewritten, and holds what it held.
+    """
+    return rewrite_file(os.fspath(path), lambda data: b"\n".join(choose(data.split(b"\n"))))
 
 
 def parse_lines(

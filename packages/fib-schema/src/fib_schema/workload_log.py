@@ -8,14 +8,15 @@ have appended since it last looked, so that finding out costs no more than what 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
 
 from . import _layout
-from ._durable import append_new_lines, create_files
+from ._durable import append_new_lines, create_files, remove_files
 from .codec import format_json
 from .definition import Definition
 from .trace import Trace
@@ -33,7 +34,20 @@ class _Line(msgspec.Struct):
     workload: _Named
 
 
+class _Input(msgspec.Struct):
+    path: str | None = None
+
+
+class _Inputs(msgspec.Struct):
+    inputs: dict[str, _Input]
+
+
+class _LineWithInputs(msgspec.Struct):
+    workload: _Inputs
+
+
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_inputs = msgspec.json.Decoder(_LineWithInputs).decode
 
 
 @attrs.define
@@ -105,12 +119,40 @@ class WorkloadLog:
 
         def choose(descriptor: int) -> list[bytes]:
             seen.read(descriptor)
-            return [line for uuid, line in lines.items() if uuid not in seen.uuids]
+            chosen = {uuid: line for uuid, line in lines.items() if uuid not in seen.uuids}
+            gone = [uuid for uuid in chosen if tensors.get(uuid) and self._lacks(definition, uuid)]
+            self._write_tensors(definition, {uuid: tensors[uuid] for uuid in gone})
+            return list(chosen.values())
 
         written = set(append_new_lines(self._path_of(path), choose)) if lines else set()
         appended = [uuid for uuid, line in lines.items() if line in written]
         seen.uuids.update(appended)
         return appended
+
+    def remove_tensors(self, definition: Definition, paths: Iterable[str]) -> list[str]:
+        """Remove blobs that no workload names any more, unless one that was appended meanwhile does.
+
+        Args:
+            definition: Whose workloads named them.
+            paths: Relative to the root; the caller has looked into all other files that may name them.
+
+        Returns:
+            Those that were removed.
+
+        Raises:
+            OSError: One could not be removed; others may have been.
+        """
+        wanted = {self._path_of(path): path for path in paths}
+
+        def choose(descriptor: int) -> list[str]:
+            named = set(_blobs_named(descriptor)) if descriptor >= 0 else set()
+            return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in named]
+
+        return [wanted[path] for path in remove_files(self._path_of(_layout.workloads_file(definition)), choose)]
+
+    def _lacks(self, definition: Definition, uuid: str) -> bool:
+        """Whether tensors are gone: `remove_tensors` may have met them before our line was there."""
+        return not os.path.exists(self._path_of(_layout.blob_file(definition, uuid)))
 
     def _write_tensors(self, definition: Definition, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """A file of that name holds the same: its name is made of its content."""
@@ -128,3 +170,11 @@ def _uuid_of(line: bytes) -> str | None:
         return _decode_line(line).workload.uuid
     except msgspec.DecodeError:
         return None
+
+
+def _blobs_named(descriptor: int) -> Iterator[str]:
+    """The blobs that whole lines of a file name."""
+    for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines():
+        with suppress(msgspec.DecodeError):
+            found = _decode_inputs(line).workload.inputs.values()
+            yield from (one.path.removeprefix("./") for one in found if one.path is not None)

@@ -169,12 +169,14 @@ class TracingRuntime:
         except OSError as error:
             self._troubles.report(f"{draft.name}: draft", error)
 
-    def collect(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
-        """Take a call in that is not routed.
+    def collect(
+        self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take a call in that is not routed; ``collect(name, {...})`` is the older form.
 
         Args:
             name: The definition's name.
-            args: Inputs by position, in the definition's order.
+            args: Inputs by position, in the definition's order; or by name.
             kwargs: Inputs by name.
 
         Raises:
@@ -184,7 +186,8 @@ class TracingRuntime:
         intake = self._intake(name)
         if intake is None:
             return
-        merged = intake.definition.merge_kwargs_to_args(args, kwargs or {})
+        named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {})}
+        merged = intake.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
         intake.count()
         intake.take(tuple(merged[: len(intake.definition.inputs)]))
 

@@ -1,0 +1,263 @@
+"""What the commands of ``fib-tracer`` do, and how they say it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fib_schema import Problem, TraceSet
+
+from .config import Settings, TracingConfig
+from .importing import NO_READER, READERS_PACKAGE, TAKEN, ImportOptions, ImportReport, import_dumps
+from .registry import PolicyRegistry
+from .sampling import sample as make_sample
+from .survey import Bar, DefinitionSurvey, Survey, survey
+from .thinning import DedupReport
+from .thinning import dedup as remove_equal
+
+_BAR_WIDTH = 40
+_WORDS = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_problems(problems: Iterable[Problem]) -> None:
+    for problem in problems:
+        print(f"fib-tracer: {problem}", file=sys.stderr)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+# -- import ------------------------------------------------------------------------------------------
+
+
+def import_(options: argparse.Namespace) -> int:
+    """``fib-tracer import``."""
+    chosen = ImportOptions(_import_config(options), options.drafts, options.max_mib << 20)
+    report = import_dumps(options.source, options.dataset, chosen)
+    _print_problems(report.problems)
+    if options.json:
+        _print_json(report.to_plain())
+    else:
+        print("\n".join(_import_lines(report)))
+    return 0 if report.is_ok else 1
+
+
+def _import_config(options: argparse.Namespace) -> Settings:
+    if options.config is not None:
+        config: Settings = options.config
+        return config
+    words = [_WORDS.get(word, word) for word in options.dump or ["int"]]
+    return TracingConfig(words[0] if words[0] in _WORDS.values() and len(words) == 1 else words)
+
+
+def _import_lines(report: ImportReport) -> Iterator[str]:
+    yield from _definition_lines(report)
+    total = sum(report.calls.values())
+    taken = sum(count for (_, outcome), count in report.calls.items() if outcome == TAKEN)
+    stored = sum(stats.stored for stats in report.stats.values())
+    equal = sum(stats.equal for stats in report.stats.values())
+    yield f"{_count(total, 'call')}: {taken} given to the policies, {stored} stored as workloads, {equal} equal to one"
+    if report.calls:
+        yield ""
+        rows = [(f, o, str(n)) for (f, o), n in sorted(report.calls.items())]
+        yield from _aligned([("function", "what became of its calls", "calls"), *rows])
+    yield from _stored_lines(report)
+    if report.drafts:
+        yield f"\ndrafts of {', '.join(report.drafts)}: complete them in drafts/, and move them to definitions/"
+    if report.lacks_readers:
+        yield f"\nno reader of calls is installed: {READERS_PACKAGE} has the one for FlashInfer"
+    elif any(outcome == NO_READER for _, outcome in report.calls):
+        yield f"\nreaders: {', '.join(report.readers)}"
+    if report.problems:
+        yield f"\n{_count(len(report.problems), 'problem')}, said on stderr"
+
+
+def _definition_lines(report: ImportReport) -> Iterator[str]:
+    states = [added.state for added in report.definitions]
+    counts = f"{states.count('added')} added, {states.count('equal')} there already"
+    refused = sum(added.is_refused for added in report.definitions)
+    yield f"{_count(len(states), 'definition')}: {counts}, {refused} refused"
+    for added in report.definitions:
+        if added.is_refused:
+            yield f"  {added.name} ({added.source}): {added.problem}"
+        for change in added.changes if added.state == "added" else ():
+            yield f"  {added.name}: {change}"
+    if report.passed_over:
+        yield f"  {_count(len(report.passed_over), 'JSON file')} passed over, being no definitions"
+
+
+def _stored_lines(report: ImportReport) -> Iterator[str]:
+    if not report.stats:
+        return
+    rows = [
+        (name, *map(str, (s.calls, s.kept, s.stored, s.equal)), ", ".join(f"{r}: {n}" for r, n in s.dropped.items()))
+        for name, s in sorted(report.stats.items())
+    ]
+    yield ""
+    yield from _aligned([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
+
+
+# -- stats -------------------------------------------------------------------------------------------
+
+
+def stats(options: argparse.Namespace) -> int:
+    """``fib-tracer stats``."""
+    trace_set = TraceSet.from_path(options.dataset)
+    found = survey(trace_set, options.definitions)
+    _print_problems(trace_set.problems)
+    if options.json:
+        _print_json(found.to_plain())
+    else:
+        print("\n".join(_survey_lines(found)))
+    return 1 if found.missing or found.unknown else 0
+
+
+def _survey_lines(found: Survey) -> Iterator[str]:
+    for definition in found.definitions:
+        if definition.workloads:
+            yield from _definition_survey(definition)
+            yield ""
+    empty = found.without_workloads
+    covered = len(found.definitions) - len(empty)
+    yield f"{_count(len(found.definitions), 'definition')}, {covered} with workloads"
+    if empty:
+        yield f"without: {', '.join(empty)}"
+    yield f"{_count(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
+    orphans = sum(blob.size_bytes for blob in found.orphans)
+    for blob in found.orphans:
+        yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which nothing names"
+    if found.orphans:
+        yield f"{_count(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
+    for lost in found.missing:
+        yield f"missing: {lost.path}, which workload {lost.workload} of {lost.definition} names"
+    if found.unknown:
+        yield f"workloads of unknown definitions: {', '.join(found.unknown)}"
+
+
+def _definition_survey(definition: DefinitionSurvey) -> Iterator[str]:
+    yield (
+        f"{definition.name} ({definition.op_type}): {_count(definition.workloads, 'workload')}, "
+        f"{_count(definition.distinct_axes, 'combination')} of axes, "
+        f"{_count(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
+    )
+    for axis, found in definition.axes.items():
+        yield from _bar_lines(axis, found)
+    for name, kinds in definition.inputs.items():
+        yield f"  {name}: " + ", ".join(f"{count} {_kind(kind)}" for kind, count in kinds.items())
+
+
+def _kind(kind: str) -> str:
+    return "stored" if kind == "safetensors" else kind
+
+
+def _bar_lines(axis: str, found: Sequence[Bar]) -> Iterator[str]:
+    most = max((bar.workloads for bar in found), default=1)
+    rows = [(str(bar), "#" * max(1, round(_BAR_WIDTH * bar.workloads / most)), str(bar.workloads)) for bar in found]
+    for index, (sizes, bar, count) in enumerate(rows):
+        head = axis if index == 0 else ""
+        width = max(len(row[0]) for row in rows)
+        yield f"  {head:<{len(axis)}}  {sizes:>{width}}  {bar} {count}"
+
+
+# -- dedup and sample --------------------------------------------------------------------------------
+
+
+def dedup(options: argparse.Namespace) -> int:
+    """``fib-tracer dedup``."""
+    report = remove_equal(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
+    _print_problems(report.problems)
+    if options.json:
+        _print_json({**report.to_plain(), "dry_run": options.dry_run})
+    else:
+        print("\n".join(_dedup_lines(report, is_dry=options.dry_run)))
+    return 1 if report.problems else 0
+
+
+def _dedup_lines(report: DedupReport, *, is_dry: bool) -> Iterator[str]:
+    for removal in report.removals:
+        yield f"{removal.source}: {removal.definition} {removal.uuid} is equal to {removal.equal_to}"
+    done = "would be removed" if is_dry else "removed"
+    yield (
+        f"{_count(report.workloads, 'workload')}, {len(report.removals)} {done}, "
+        f"with {_count(len(report.blobs), 'blob')} of {_size(report.blob_bytes)}"
+    )
+
+
+def sample(options: argparse.Namespace) -> int:
+    """``fib-tracer sample``."""
+    report = make_sample(options.dataset, options.output, _sample_config(options), options.definitions)
+    _print_problems(report.problems)
+    assert report.validation is not None  # of the set that was made
+    if options.json:
+        _print_json(report.to_plain())
+    else:
+        rows = [(name, str(chosen), str(of)) for name, (of, chosen) in report.definitions.items()]
+        print(*_aligned([("definition", "chosen", "of"), *rows]), sep="\n")
+        print(f"\n{report.target}: {_count(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
+        print(report.validation.to_text())
+    return 0 if report.is_ok else 1
+
+
+def _sample_config(options: argparse.Namespace) -> TracingConfig:
+    if options.per_axes is not None:
+        return _keeping("keep_first_k_by_axes", k=options.per_axes)
+    if options.attention is not None:
+        return _keeping("attention", k=options.attention)
+    if options.random is not None:
+        return _keeping("keep_random_k", k=options.random, seed=options.seed)
+    return _keeping("keep_first_k", k=options.first)
+
+
+def _keeping(policy: str, **arguments: Any) -> TracingConfig:
+    return TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=arguments)
+
+
+# -- policies ----------------------------------------------------------------------------------------
+
+
+def policies(options: argparse.Namespace) -> int:
+    """``fib-tracer policies``."""
+    dumping, filtering = PolicyRegistry.list_input_dump_policies(), PolicyRegistry.list_filter_policies()
+    lines = {
+        "input_dump_policy": {name: _said(PolicyRegistry.get_input_dump_policy, name) for name in dumping},
+        "filter_policy": {name: _said(PolicyRegistry.get_filter_policy, name) for name in filtering},
+    }
+    if options.json:
+        _print_json(lines)
+        return 0
+    for kind, found in lines.items():
+        print(f"{kind}:", *(f"  {row}" for row in _aligned(list(found.items()))), "", sep="\n")
+    return 0
+
+
+def _said(get: Callable[[str], type], name: str) -> str:
+    """What a policy's docstring says first; nothing is inherited, for that would be said of another."""
+    try:
+        text = inspect.cleandoc(get(name).__doc__ or "").splitlines()
+    except Exception as error:  # noqa: BLE001 of another package, which must not hide the policies of others
+        return f"(cannot be loaded: {type(error).__name__}: {error})"
+    return text[0] if text else "(says nothing about itself)"

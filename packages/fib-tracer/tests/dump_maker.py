@@ -1,0 +1,100 @@
+"""Writes call dumps as FlashInfer 0.6.4 and 0.7.2 do: folders of calls, and the session beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from safetensors.torch import save_file
+
+
+@attrs.define
+class DumpMaker:
+    """Dumps calls below a folder, each a millisecond after the one before."""
+
+    root: Path
+    version: str = "0.6.4"
+    has_safetensors: bool = False
+    process: int = 77
+    made: int = 0
+
+    def dump(
+        self,
+        function: str,
+        signature: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        module: str = "lib.ops",
+        self_id: int | None = None,
+        is_completed: bool = True,
+        is_listed: bool = True,
+    ) -> Path:
+        """Write one call's folder and the session's lines."""
+        self.made += 1
+        stamp = f"20260110_123456_{self.made:03d}"
+        folder = self.root / f"{stamp}_pid{self.process}_{function}_call{self.made:04d}"
+        folder.mkdir(parents=True)
+        tensors: dict[str, torch.Tensor] = {}
+        keyed = {**{f"arg_{n}": v for n, v in enumerate(args)}, **{f"kwarg_{n}": v for n, v in (kwargs or {}).items()}}
+        plain = {key: self._recorded(value, key, tensors) for key, value in keyed.items() if not is_tensor(value)}
+        tensors |= {key: value for key, value in keyed.items() if is_tensor(value)}
+        self.save(folder, tensors)
+        metadata = {
+            "function_name": function,
+            "module": module,
+            "call_sequence": self.made,
+            "timestamp": stamp,
+            "process_id": self.process,
+            "input_metadata": plain,
+            "output_metadata": {},
+            "tensor_info": {"input_tensor_keys": list(tensors), "output_tensor_keys": []},
+            "function_signature": signature,
+            "execution_status": "inputs_saved",
+            "dump_dir": f"/elsewhere/{folder.name}",
+            **({} if self_id is None else {"self_id": self_id}),
+        }
+        self.record(folder, metadata, is_listed=is_listed)
+        if is_completed:
+            self.record(folder, {**metadata, "execution_status": "completed"}, is_listed=is_listed)
+        return folder
+
+    def save(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the tensors of a call."""
+        if tensors and self.has_safetensors:
+            save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / "inputs.safetensors")
+        elif tensors:
+            torch.save(dict(tensors), folder / "inputs.pt")
+
+    def record(self, folder: Path, metadata: Mapping[str, Any], *, is_listed: bool = True) -> None:
+        """Append a line to a call's metadata, and to the session."""
+        files = [folder / "metadata.jsonl", *([self.root / "session.jsonl"] if is_listed else [])]
+        for file in files:
+            with file.open("a") as lines:
+                lines.write(json.dumps(metadata) + "\n")
+
+    def _recorded(self, value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
+        """What is written of a value that is no tensor itself."""
+        kind = type(value).__name__
+        if is_tensor(value):
+            tensors[key] = value
+            return {"type": "torch.Tensor", "shape": list(value.shape), "tensor_key": key}
+        if isinstance(value, torch.dtype):
+            return {"type": "torch.dtype", "value": str(value)}
+        if isinstance(value, (list, tuple)) and self.version == "0.6.4":
+            return {"type": kind, "value": str(value)[:1000]}
+        if isinstance(value, (list, tuple)):
+            items = [self._recorded(item, f"{key}__{place}", tensors) for place, item in enumerate(value)]
+            return {"type": kind, "length": len(value), "items": items, "truncated": False}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        return {"type": kind, "repr": str(value)[:1000]}
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is one."""
+    return isinstance(value, torch.Tensor)

@@ -1,0 +1,236 @@
+"""The command says what it did, in text and in JSON, and its exit code says whether anything is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fib_schema import TraceSet
+from fib_tracer import PolicyRegistry, cli, importing, registry
+from fib_tracer.cli import main
+
+from .conftest import workloads
+from .dump_maker import DumpMaker
+from .test_flashinfer_definitions import DUMPED
+from .test_importing import GATHER, LibraryReader
+from .test_survey import stored
+
+
+@pytest.fixture
+def dump(tmp_path_factory: pytest.TempPathFactory) -> DumpMaker:
+    made = DumpMaker(tmp_path_factory.mktemp("dumped"))
+    for rows in (2, 3, 3):
+        made.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(rows)], {"scale": 0.5})
+    made.dump("unknown", "(x)", [torch.ones(1)])
+    return made
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """The entry points of readers, as a package would bring them; those of this environment are out of sight."""
+    package = ModuleType("library_reader")
+    package.__dict__["Reader"] = LibraryReader
+    monkeypatch.setitem(sys.modules, "library_reader", package)
+    points = [EntryPoint("library", "library_reader:Reader", importing.GROUP)]
+    monkeypatch.setattr(importing, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group))
+    return points
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, Any]:
+    code, out, _ = run(capsys, *arguments, "--json")
+    return code, json.loads(out)
+
+
+# -- import ------------------------------------------------------------------------------------------
+
+
+def test_import_says_what_became_of_every_call(dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (dump.root / "norm_h4.json").write_text(json.dumps(DUMPED))
+    (dump.root / "bad.json").write_text(json.dumps({**DUMPED, "name": "bad", "reference": None}))
+    code, out, _ = run(capsys, "import", dump.root, root)
+    assert code == 1
+    assert "2 definitions: 1 added, 0 there already, 1 refused" in out
+    assert "has no reference" in out
+    assert "4 calls: 3 given to the policies, 2 stored as workloads, 1 equal to one" in out
+    lines = [line.split() for line in out.splitlines()]
+    assert ["lib.ops.gather", "given", "to", "the", "policies", "3"] in lines
+    assert ["lib.ops.unknown", "no", "reader", "knows", "it", "1"] in lines
+    assert ["gather_h8", "3", "3", "2", "1"] in lines
+    assert "readers: library" in out
+
+
+def test_import_in_json(dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, found = run_json(capsys, "import", dump.root, root)
+    assert code == 0
+    assert found["is_ok"]
+    assert found["calls"][0] == {"function": "lib.ops.gather", "outcome": "given to the policies", "calls": 3}
+    assert found["workloads"]["gather_h8"]["stored"] == 2
+    assert found["readers"] == ["library"]
+
+
+def test_import_stores_the_values_that_were_asked_for(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(capsys, "import", dump.root, root, "--dump", "int", "table")[0] == 0
+    kinds = {name: spec.type for name, spec in workloads(root, "gather_h8")[0].inputs.items()}
+    assert kinds == {"table": "safetensors", "rows": "safetensors", "scale": "scalar"}
+
+
+def test_import_by_the_settings_of_an_engine(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("settings") / "tracing.yaml"
+    file.write_text("default: {input_dump_policy: dump_none, filter_policy: keep_first}\n")
+    assert run(capsys, "import", dump.root, root, "--config", file)[0] == 0
+    assert [w.axes["M"] for w in workloads(root, "gather_h8")] == [2]
+
+
+def test_import_names_the_package_with_a_reader_if_there_is_none(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], installed: list[EntryPoint]
+) -> None:
+    installed.clear()
+    code, out, _ = run(capsys, "import", dump.root, root)
+    assert code == 1
+    assert "no reader of calls is installed: fib-integrations has the one for FlashInfer" in out
+
+
+def test_a_reader_that_cannot_be_loaded_is_reported(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], installed: list[EntryPoint]
+) -> None:
+    installed.append(EntryPoint("broken", "no_such_module:Reader", importing.GROUP))
+    code, out, err = run(capsys, "import", dump.root, root)
+    assert code == 1
+    assert "call reader 'broken': cannot be loaded" in err
+    assert "3 given to the policies" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("import", "nowhere", "{root}"), "exists"),
+        (("import", "{dump}", "nowhere"), "no data set"),
+        (("import", "{dump}", "{root}", "--dump", "tabel"), "no input is named 'tabel'"),
+        (("import", "{dump}", "{root}", "--config", "nowhere.yaml"), "nowhere.yaml"),
+        (("import", "{dump}", "{root}", "--max-mib", "0"), "most_bytes"),
+        (("stats", "nowhere"), "no data set"),
+        (("stats", "{root}", "--definitions", "gather_h9"), "did you mean 'gather_h8'"),
+        (("sample", "{root}", "--output", "{dump}", "-k", "1"), "is not empty"),
+        (("sample", "{root}", "--output", "{dump}/new", "-k", "0"), "a whole number from 1 on"),
+    ],
+)
+def test_wrong_commands_are_refused(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    places = {"root": root, "dump": dump.root}
+    code, out, err = run(capsys, *(argument.format(**places) for argument in arguments))
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fib-tracer: ")
+    assert message in err
+
+
+# -- stats, dedup, sample, policies ------------------------------------------------------------------
+
+
+@pytest.fixture
+def filled(root: Path) -> Path:
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_traces([stored(trace_set, uuid, rows) for uuid, rows in (("a", 3), ("b", 3), ("c", 12))])
+    stored(trace_set, "orphan", 3)
+    return root
+
+
+def test_stats_draws_bars(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "stats", filled)
+    assert code == 0
+    assert out.startswith("gather_h8 (gather): 3 workloads, 2 combinations of axes, 3 blobs, ")
+    assert f"  M   3  {'#' * 40} 2\n" in out
+    assert f"     12  {'#' * 20} 1\n" in out
+    assert "  rows: 3 stored\n" in out
+    assert "3 definitions, 1 with workloads\nwithout: gqa_paged_decode_h2, silu_h8\n" in out
+    assert "orphan: blob/workloads/gather/gather_h8/gather_h8_orphan.safetensors" in out
+
+
+def test_stats_fails_where_a_blob_is_missing(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    next((filled / "blob").rglob("*_a.safetensors")).unlink()
+    code, found = run_json(capsys, "stats", filled, "--definitions", "gather_h8")
+    assert code == 1
+    assert [lost["workload"] for lost in found["missing"]] == ["a"]
+    assert "missing: " in run(capsys, "stats", filled)[1]
+
+
+def test_dedup_says_which_and_does_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "dedup", filled, "--dry-run")
+    assert code == 0
+    assert "gather_h8 b is equal to a" in out
+    assert "3 workloads, 1 would be removed, with 1 blob of" in out
+    code, found = run_json(capsys, "dedup", filled, "--orphans")
+    assert code == 0
+    assert (len(found["removals"]), len(found["blobs"])) == (1, 2)
+    assert [w.uuid for w in workloads(filled, "gather_h8")] == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("how", "chosen"),
+    [(["-k", "2"], "ab"), (["--per-axes", "1"], "ac"), (["--attention", "1"], "ac"), (["--random", "3"], "abc")],
+)
+def test_sample_chooses(
+    filled: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    how: list[str],
+    chosen: str,
+) -> None:
+    other = tmp_path_factory.mktemp("samples") / "small"
+    code, out, _ = run(capsys, "sample", filled, "--output", other, *how)
+    assert code == 0
+    assert [w.uuid for w in workloads(other, "gather_h8")] == list(chosen)
+    assert f"{len(chosen)}" in next(line for line in out.splitlines() if line.startswith("gather_h8"))
+
+
+def test_policies_are_listed_with_what_they_say(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = EntryPoint("broken", "no_such_module:Policy", "fib_tracer.filter_policies")
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints([broken]).select(**wanted))
+    code, found = run_json(capsys, "policies")
+    assert code == 0
+    assert set(found["input_dump_policy"]) == set(PolicyRegistry.list_input_dump_policies())
+    assert found["filter_policy"]["keep_none"] == "No call."
+    assert found["filter_policy"]["broken"].startswith("(cannot be loaded: ModuleNotFoundError")
+    assert "  keep_none             No call.\n" in run(capsys, "policies")[1]
+
+
+# -- help --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["import", "stats", "dedup", "sample", "policies"])
+def test_each_command_has_a_help_page_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"examples:\n  fib-tracer {command}" in capsys.readouterr().out
+
+
+def test_lines_of_help_fit_a_terminal() -> None:
+    texts = [text for name, text in vars(cli).items() if name.isupper() and isinstance(text, str)]
+    assert len(texts) == 11
+    assert max(len(line) for text in texts for line in text.splitlines()) <= 110
+
+
+def test_the_installed_command_runs(root: Path) -> None:
+    command = Path(sys.executable).with_name("fib-tracer")
+    done = subprocess.run([command, "stats", root, "--json"], capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["blobs"] == 0

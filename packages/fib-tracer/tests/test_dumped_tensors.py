@@ -1,0 +1,125 @@
+"""Tensors are read from files that may be damaged, huge or hostile."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_tracer.dumped_tensors import UnreadableTensors, load_dumped_tensors
+from safetensors.torch import save_file
+
+LIMIT = 1 << 20
+
+
+def test_tensors_come_back_with_values_dtypes_and_strides(tmp_path: Path) -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn)
+    saved = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in dtypes}
+    saved |= {"strided": torch.arange(12.0).reshape(3, 4).t(), "shared": saved["torch.int64"][:1]}
+    saved["parameter"] = torch.nn.Parameter(torch.ones(2))
+    torch.save(saved, tmp_path / "inputs.pt")
+    found = load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+    assert list(found) == list(saved)
+    for name, tensor in found.items():
+        assert tensor.dtype == saved[name].dtype
+        assert tensor.stride() == saved[name].stride()
+        assert torch.equal(tensor.to(torch.float32), saved[name].to(torch.float32))
+        assert not tensor.requires_grad
+
+
+def test_safetensors_come_back(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(3)}, tmp_path / "inputs.safetensors")
+    assert torch.equal(load_dumped_tensors(tmp_path / "inputs.safetensors", LIMIT)["a"], torch.ones(3))
+
+
+class _Runs:
+    """Unpickled by a careless reader, it makes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return os.mknod, (str(self.file),)
+
+
+class _Allocates:
+    """What torch's careful reader lets through: bytes without end."""
+
+    def __reduce__(self) -> Any:
+        return bytearray, (1 << 45,)
+
+
+@pytest.mark.parametrize("kind", ["archive", "bare"])
+def test_a_hostile_file_runs_nothing(tmp_path: Path, kind: str) -> None:
+    proof = tmp_path / "proof"
+    file = tmp_path / "inputs.pt"
+    torch.save({"arg_0": _Runs(proof)}, file) if kind == "archive" else file.write_bytes(pickle.dumps(_Runs(proof)))
+    with pytest.raises(UnreadableTensors, match=r"mknod|archive"):
+        load_dumped_tensors(file, LIMIT)
+    assert not proof.exists()
+
+
+def test_a_hostile_file_allocates_nothing(tmp_path: Path) -> None:
+    torch.save({"arg_0": _Allocates()}, tmp_path / "inputs.pt")
+    with pytest.raises(UnreadableTensors, match="bytearray"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
+def test_a_pickle_that_names_calls_another_way_is_refused(tmp_path: Path) -> None:
+    torch.save({"arg_0": _Runs(tmp_path / "proof")}, tmp_path / "inputs.pt", pickle_protocol=4)
+    with pytest.raises(UnreadableTensors, match="would call"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([torch.ones(1)], "no mapping"),
+        ({"a": 1}, "no ordinary tensor"),
+        ({1: torch.ones(1)}, "no ordinary tensor"),
+        ({"a": torch.ones(1).expand(1 << 40)}, "more than 1 MiB"),
+        ({"a": torch.ones(1 << 19)}, "more than 1 MiB"),
+    ],
+)
+def test_what_is_no_mapping_of_ordinary_tensors_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+    torch.save(content, tmp_path / "inputs.pt")
+    with pytest.raises(UnreadableTensors, match=message):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
+def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "inputs.pt")
+    with pytest.raises(UnreadableTensors, match="would call"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    """A few bytes could become any number."""
+    torch.save({"a": torch.ones(4)}, tmp_path / "plain.pt")
+    packing = zipfile.ZipFile(tmp_path / "inputs.pt", "w", zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, packing as packed:
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    with pytest.raises(UnreadableTensors, match="compressed"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
+def test_files_that_were_cut_off_are_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(400)}, tmp_path / "whole.pt")
+    save_file({"a": torch.ones(400)}, tmp_path / "whole.safetensors")
+    for suffix in (".pt", ".safetensors"):
+        data = (tmp_path / f"whole{suffix}").read_bytes()
+        for size in (0, 1, len(data) // 2, len(data) - 1):
+            (tmp_path / f"inputs{suffix}").write_bytes(data[:size])
+            with pytest.raises(UnreadableTensors):
+                load_dumped_tensors(tmp_path / f"inputs{suffix}", LIMIT)
+
+
+def test_a_large_safetensors_file_is_refused(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1 << 20)}, tmp_path / "inputs.safetensors")
+    with pytest.raises(UnreadableTensors, match="more than 1 MiB"):
+        load_dumped_tensors(tmp_path / "inputs.safetensors", LIMIT)

@@ -1,0 +1,224 @@
+"""Definitions in the form that FlashInfer's automatic trace dump writes become current ones, or say why not."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_schema import Definition, TraceSet, parse_json, to_plain, validate
+from fib_tracer.adding import Added, add_definition
+from fib_tracer.flashinfer_definitions import NoDefinition, adapted
+
+REFERENCE = '''\
+from __future__ import annotations
+import math
+import torch
+
+
+def _scaled(x, factor):
+    return x * factor
+
+
+@torch.no_grad()
+def _norm_reference(hidden_states, weight, eps=1e-6):
+    """A norm."""
+    return _scaled(hidden_states, weight)
+'''
+DUMPED: dict[str, Any] = {
+    "name": "norm_h4",
+    "description": "A norm. Epsilon is fixed.",
+    "op_type": "norm",
+    "tags": ["fi_api:flashinfer.norm.norm", "status:verified"],
+    "axes": {"num_tokens": {"type": "var", "description": "rows"}, "hidden_size": {"type": "const", "value": 4}},
+    "constraints": ["num_tokens >= 1"],
+    "inputs": {
+        "hidden_states": {"shape": ["num_tokens", "hidden_size"], "dtype": "bfloat16"},
+        "weight": {"shape": ["hidden_size"], "dtype": "bfloat16"},
+    },
+    "outputs": {"output": {"shape": ["num_tokens", "hidden_size"], "dtype": "bfloat16", "param": "out"}},
+    "reference": REFERENCE,
+    "check": "def _norm_check(reference_outputs, actual_outputs):\n    return True\n",
+    "init": "def _norm_init(num_tokens):\n    return {}\n",
+}
+CALLED = "the reference's '_norm_reference' is called by a function 'run' now"
+
+
+def dumped(**changes: Any) -> dict[str, Any]:
+    """The dumped definition with other fields."""
+    return copy.deepcopy({**DUMPED, **changes})
+
+
+def parsed(plain: dict[str, Any]) -> tuple[Definition, list[str]]:
+    new, changes = adapted(plain)
+    return parse_json(json.dumps(new), Definition), changes
+
+
+def run(definition: Definition, *inputs: Any) -> Any:
+    """What a definition's reference returns."""
+    scope: dict[str, Any] = {}
+    exec(definition.reference, scope)
+    return scope["run"](*inputs)
+
+
+def test_a_reference_of_any_name_is_called_by_run() -> None:
+    plain = dumped()
+    definition, changes = parsed(plain)
+    assert changes == [CALLED]
+    assert torch.equal(run(definition, torch.ones(2, 4), torch.full((4,), 3.0)), torch.full((2, 4), 3.0))
+    assert plain == DUMPED
+
+
+def test_nothing_that_was_dumped_is_lost() -> None:
+    definition, _ = parsed(dumped())
+    plain = json.loads(json.dumps({**DUMPED, "reference": definition.reference}))
+    assert to_plain(definition) == plain
+
+
+def test_what_is_current_stays_as_it_is() -> None:
+    plain = dumped(reference="def run(hidden_states, weight):\n    return hidden_states\n")
+    assert adapted(plain) == (plain, [])
+
+
+def test_parameters_by_other_names_go_by_their_place() -> None:
+    source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "input, weight").replace("(hidden_states,", "(input,")
+    definition, _ = parsed(dumped(reference=source))
+    assert torch.equal(run(definition, torch.ones(2, 4), torch.full((4,), 2.0)), torch.full((2, 4), 2.0))
+
+
+def test_an_optional_input_that_was_not_passed_is_left_out() -> None:
+    inputs = {**DUMPED["inputs"], "bias": {"shape": ["bias_size"], "dtype": "unknown", "optional": True}}
+    source = REFERENCE.replace("weight, eps=1e-6", "weight, bias").replace(
+        "weight)\n", "weight) if bias is None else 0\n"
+    )
+    axes = {**DUMPED["axes"], "bias_size": {"type": "const"}}
+    definition, changes = parsed(dumped(inputs=inputs, axes=axes, reference=source))
+    assert list(definition.inputs) == ["hidden_states", "weight"]
+    assert changes == [
+        "optional input 'bias' is left out: its dtype is 'unknown'",
+        "axis 'bias_size' is left out: it has no size and no shape names it",
+        CALLED,
+    ]
+    assert run(definition, torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
+
+
+def test_what_a_plan_sets_is_an_input_all_the_same() -> None:
+    """The dumped run() knows nothing of it, and the reference does not work without it."""
+    planned = {"shape": ["len_indptr"], "dtype": "unknown", "optional": True, "description": "Set during plan()."}
+    source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "hidden_states, kv_indptr, weight")
+    definition, changes = parsed(
+        dumped(
+            inputs={**DUMPED["inputs"], "kv_indptr": planned},
+            axes={**DUMPED["axes"], "len_indptr": {"type": "var"}},
+            constraints=["len_indptr == num_tokens + 1", "num_tokens == kv_indptr[-1].item()"],
+            reference=source,
+        )
+    )
+    assert changes[0].startswith("input 'kv_indptr' is int32 and must be given")
+    assert (definition.inputs["kv_indptr"].dtype, definition.inputs["kv_indptr"].optional) == ("int32", False)
+    assert len(definition.constraints) == 2
+
+
+def test_constraints_on_what_is_left_out_are_left_out() -> None:
+    inputs = {**DUMPED["inputs"], "bias": {"shape": ["hidden_size"], "dtype": "unknown", "optional": True}}
+    constraints = ["num_tokens >= 1", "bias.shape[0] == hidden_size"]
+    definition, changes = parsed(dumped(inputs=inputs, constraints=constraints))
+    assert definition.constraints == ("num_tokens >= 1",)
+    assert "constraint 'bias.shape[0] == hidden_size' is left out: it names 'bias', which is left out" in changes
+
+
+def test_an_axis_that_nobody_declares_is_variable() -> None:
+    inputs = {**DUMPED["inputs"], "weight": {"shape": ["hidden_div_2"], "dtype": "bfloat16"}}
+    definition, changes = parsed(dumped(inputs=inputs))
+    assert definition.var_axes == ["num_tokens", "hidden_div_2"]
+    assert changes[0] == "axis 'hidden_div_2' is variable: shapes name it and nothing declares it"
+
+
+def test_parameters_of_the_library_alone_are_none_if_nothing_uses_them() -> None:
+    source = REFERENCE.replace("weight, eps=1e-6", "weight, workspace, **kwargs")
+    assert run(parsed(dumped(reference=source))[0], torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
+    with pytest.raises(NoDefinition, match="needs 'workspace'"):
+        adapted(dumped(reference=source.replace("return _scaled(hidden", "return workspace(hidden")))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reference": None}, "has no reference"),
+        ({"reference": "def f(:"}, "does not parse"),
+        ({"reference": "x = 1\n"}, "defines no function"),
+        ({"reference": "def f(hidden_states, /, weight): ...\n"}, "by place alone"),
+        ({"reference": "def f(hidden_states): ...\n"}, "does not take the input 'weight'"),
+        ({"outputs": {"weight": DUMPED["outputs"]["output"]}}, "weight: input and output at once"),
+        ({"inputs": []}, "'inputs' is no mapping"),
+        ({"inputs": {"x": {"shape": [[1]], "dtype": "int8"}}}, "no list of axes"),
+    ],
+)
+def test_what_no_definition_can_say_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(NoDefinition, match=message):
+        adapted(dumped(**changes))
+
+
+# -- into a data set ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trace_set(root: Path) -> TraceSet:
+    return TraceSet.from_path(root)
+
+
+def written(folder: Path, plain: Any) -> Path:
+    file = folder / "norm_h4.json"
+    file.write_text(json.dumps(plain, indent=2))
+    return file
+
+
+def test_a_definition_is_added_once(trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = written(tmp_path_factory.mktemp("dump"), DUMPED)
+    assert add_definition(trace_set, file) == Added("norm_h4", str(file), "added", (CALLED,))
+    assert add_definition(trace_set, file) == Added("norm_h4", str(file), "equal", (CALLED,))
+    assert add_definition(TraceSet.from_path(root), file) == Added("norm_h4", str(file), "equal", (CALLED,))
+    assert (root / "definitions/norm/norm_h4.json").exists()
+    assert validate(root).is_ok
+
+
+def test_another_definition_of_the_name_changes_nothing(
+    trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("dump")
+    add_definition(trace_set, written(folder, DUMPED))
+    before = (root / "definitions/norm/norm_h4.json").read_bytes()
+    other = add_definition(trace_set, written(folder, dumped(description="Another.", constraints=[])))
+    assert other is not None
+    assert (other.state, other.is_refused) == ("differs", True)
+    assert str(other.problem).endswith("which stays; they differ in description, constraints")
+    assert (root / "definitions/norm/norm_h4.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no JSON"),
+        (json.dumps(dumped(reference=None)), "has no reference"),
+        (json.dumps(dumped(name="../escape")), "path separator"),
+        (json.dumps(dumped(outputs={"y": {"shape": ["num_tokens"], "dtype": "uint8"}})), "'uint8' is unknown"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_reason(
+    trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory, content: str, message: str
+) -> None:
+    file = tmp_path_factory.mktemp("dump") / "norm_h4.json"
+    file.write_text(content)
+    added = add_definition(trace_set, file)
+    assert added is not None
+    assert added.state == "refused"
+    assert message in str(added.problem)
+    assert sorted(TraceSet.from_path(root).definitions) == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
+
+
+def test_json_of_other_kinds_is_no_definition(trace_set: TraceSet, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert add_definition(trace_set, written(tmp_path_factory.mktemp("dump"), {"name": "package"})) is None
+    assert add_definition(trace_set, written(tmp_path_factory.mktemp("dump"), [1, 2])) is None

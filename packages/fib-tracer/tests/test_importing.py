@@ -1,0 +1,502 @@
+"""Calls that FlashInfer has dumped become workloads; whatever does not is counted, whatever is damaged is reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_schema import RandomInput, SafetensorsInput, ScalarInput, UnknownName, validate
+from fib_tracer import CallReader, InvalidSetting, NotCovered, ReadCall, RecordedCall, TracingConfig
+from fib_tracer.importing import NO_READER, PREPARES, TAKEN, ImportOptions, ImportReport, import_dumps
+
+from .conftest import tensors, workloads
+from .dump_maker import DumpMaker
+from .test_flashinfer_definitions import DUMPED
+
+SILU = "(x: torch.Tensor) -> torch.Tensor"
+GATHER = "(table, rows, mask: Optional[torch.Tensor] = None, scale: float = 1.0)"
+INIT = "(self, workspace: torch.Tensor, layout: str = 'NHD') -> None"
+PLAN = "(self, indptr: torch.Tensor, indices, sm_scale=None, **kwargs) -> None"
+RUN = "(self, q: torch.Tensor, *args, out: Optional[torch.Tensor] = None) -> torch.Tensor"
+REAL_DUMPS = Path(__file__).parent / "dumps"
+
+
+class LibraryReader:
+    """Knows a few functions of ``lib.ops``, and what a wrapper has planned."""
+
+    def __init__(self) -> None:
+        self.plans: dict[str | None, Mapping[str, Any]] = {}
+        self.seen: list[RecordedCall] = []
+
+    def knows(self, module: str, function: str) -> bool:
+        return module == "lib.ops" and function != "unknown"
+
+    def read(self, call: RecordedCall) -> ReadCall | None:
+        self.seen.append(call)
+        arguments = dict(call.arguments)
+        if call.function == "silu":
+            return ReadCall("silu_h8", arguments)
+        if call.function == "gather":
+            return ReadCall("gather_h8", {"scale": 1.0, **arguments})
+        if call.function == "fails":
+            raise RuntimeError("no such luck")
+        if call.function == "drafted":
+            return ReadCall("new_thing", arguments)
+        if call.function == "odd":
+            return ReadCall("silu_h8", {"y": 1})
+        return self._of_wrapper(call, arguments)
+
+    def _of_wrapper(self, call: RecordedCall, arguments: dict[str, Any]) -> ReadCall | None:
+        if call.function == "W.plan":
+            self.plans[call.instance] = arguments
+        if call.function != "W.run":
+            return None
+        if call.instance not in self.plans:
+            raise NotCovered(call.function, "its plan is not there")
+        plan = self.plans[call.instance]
+        inputs = {"kv_indptr": plan["indptr"], "kv_indices": plan["indices"], "sm_scale": plan["sm_scale"]}
+        return ReadCall("gqa_paged_decode_h2", {"q": arguments["q"], **inputs})
+
+
+@pytest.fixture
+def reader() -> LibraryReader:
+    return LibraryReader()
+
+
+@pytest.fixture
+def dump(tmp_path_factory: pytest.TempPathFactory) -> DumpMaker:
+    return DumpMaker(tmp_path_factory.mktemp("dumped") / "flashinfer_dumps")
+
+
+def imported(dump: DumpMaker, root: Path, reader: CallReader, **options: Any) -> ImportReport:
+    return import_dumps(dump.root.parent, root, ImportOptions(**options), {"lib": reader})
+
+
+def gathered(dump: DumpMaker, *, rows: int = 3, scale: float = 0.5) -> Path:
+    return dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(rows)], {"scale": scale})
+
+
+@pytest.mark.parametrize("has_safetensors", [False, True])
+@pytest.mark.parametrize("version", ["0.6.4", "0.7.2"])
+def test_calls_become_workloads_with_the_values_that_were_seen(
+    dump: DumpMaker, root: Path, reader: LibraryReader, version: str, has_safetensors: bool
+) -> None:
+    dump.version, dump.has_safetensors = version, has_safetensors
+    gathered(dump)
+    report = imported(dump, root, reader)
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.is_ok
+    (workload,) = workloads(root, "gather_h8")
+    assert workload.axes == {"N": 6, "M": 3}
+    assert workload.inputs["table"] == RandomInput()
+    assert workload.inputs["scale"] == ScalarInput(0.5)
+    assert "mask" not in workload.inputs
+    assert torch.equal(tensors(root, workload)["rows"], torch.arange(3))
+    assert validate(root).is_ok
+
+
+def test_equal_calls_are_stored_once_whenever_they_are_imported(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    for rows in (3, 3, 4):
+        gathered(dump, rows=rows)
+    first = imported(dump, root, reader)
+    assert (first.stats["gather_h8"].stored, first.stats["gather_h8"].equal) == (2, 1)
+    second = imported(dump, root, reader)
+    assert (second.stats["gather_h8"].stored, second.stats["gather_h8"].equal) == (0, 3)
+    assert len(workloads(root, "gather_h8")) == 2
+
+
+@pytest.mark.parametrize(
+    ("dumping", "stored"),
+    [("dump_all", {"table", "rows"}), ("dump_none", set()), (["table"], {"table"}), (["dump_int"], {"rows"})],
+)
+def test_settings_say_what_is_stored(
+    dump: DumpMaker, root: Path, reader: LibraryReader, dumping: Any, stored: set[str]
+) -> None:
+    gathered(dump)
+    imported(dump, root, reader, config=TracingConfig(dumping))
+    (workload,) = workloads(root, "gather_h8")
+    assert {n for n, spec in workload.inputs.items() if isinstance(spec, SafetensorsInput)} == stored
+
+
+def test_settings_say_which_calls_are_kept(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    for rows in range(1, 6):
+        gathered(dump, rows=rows)
+    settings = {"filter_policy": "keep_random_k", "filter_policy_kwargs": {"k": 2, "seed": 1}}
+    report = imported(dump, root, reader, config=TracingConfig("dump_int", **settings))
+    assert report.stats["gather_h8"].calls == 5
+    assert len(workloads(root, "gather_h8")) == 2
+
+
+def test_a_definition_that_settings_leave_out_is_said(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    gathered(dump)
+    report = imported(dump, root, reader, config=TracingConfig(filter_policy="keep_none"))
+    assert report.calls == {("lib.ops.gather", "the settings leave its definition out"): 1}
+
+
+def test_a_setting_for_an_input_that_no_definition_has_is_refused(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    with pytest.raises(UnknownName, match="tabel"):
+        imported(dump, root, reader, config=TracingConfig(["tabel"]))
+
+
+# -- wrappers, sessions ------------------------------------------------------------------------------
+
+
+def planned(dump: DumpMaker, batch: int, *, self_id: int | None) -> None:
+    wrapper = object()
+    indptr = torch.arange(batch + 1, dtype=torch.int32)
+    indices = torch.arange(batch, dtype=torch.int32)
+    dump.dump("W.plan", PLAN, [wrapper, indptr, indices], {"sm_scale": 0.25}, self_id=self_id)
+
+
+def ran(dump: DumpMaker, batch: int, *, self_id: int | None, function: str = "W.run", wrapper: Any = None) -> Path:
+    cache = (torch.ones(1), torch.ones(1))
+    return dump.dump(function, RUN, [wrapper or object(), torch.ones(batch, 2), cache], self_id=self_id)
+
+
+def test_runs_are_read_with_the_plan_of_their_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    planned(dump, 2, self_id=11)
+    planned(dump, 5, self_id=22)
+    ran(dump, 5, self_id=22)
+    ran(dump, 2, self_id=11)
+    ran(dump, 2, self_id=33)
+    report = imported(dump, root, reader)
+    assert report.calls == {
+        ("lib.ops.W.plan", PREPARES): 2,
+        ("lib.ops.W.run", TAKEN): 2,
+        ("lib.ops.W.run", "its plan is not there"): 1,
+    }
+    assert [w.axes["B"] for w in workloads(root, "gqa_paged_decode_h2")] == [5, 2]
+    assert "self" not in reader.seen[0].arguments
+    assert set(reader.seen[2].arguments) == {"q", "args"}
+
+
+def test_an_address_that_is_used_again_is_another_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    planned(dump, 2, self_id=11)
+    dump.dump("W.__init__", INIT, [object(), torch.ones(1)], self_id=11)
+    ran(dump, 2, self_id=11)
+    report = imported(dump, root, reader)
+    assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
+
+
+def test_the_same_address_in_another_process_is_another_wrapper(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    planned(dump, 2, self_id=11)
+    dump.process = 78
+    ran(dump, 2, self_id=11)
+    assert imported(dump, root, reader).calls["lib.ops.W.run", "its plan is not there"] == 1
+
+
+class W:
+    """A class whose name FlashInfer does not write before its methods."""
+
+
+def test_a_method_without_its_class_gets_it_from_the_receiver(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    one, other = W(), W()
+    dump.dump("plan", PLAN, [one, torch.arange(3, dtype=torch.int32), torch.arange(2, dtype=torch.int32), 0.5])
+    ran(dump, 2, self_id=None, function="run", wrapper=one)
+    ran(dump, 2, self_id=None, function="run", wrapper=other)
+    report = imported(dump, root, reader)
+    assert report.calls["lib.ops.W.run", TAKEN] == 1
+    assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
+
+
+def test_calls_come_in_the_order_of_the_session(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    """Not in that of folders: a session of one process may have started an hour after its clock was set back."""
+    for rows in (5, 3, 4):
+        gathered(dump, rows=rows)
+    session = dump.root / "session.jsonl"
+    lines = session.read_text().splitlines()
+    session.write_text("\n".join([*lines[4:], *lines[:4]]) + "\n")
+    imported(dump, root, reader)
+    assert [len(call.arguments["rows"]) for call in reader.seen] == [4, 5, 3]
+
+
+def test_calls_that_the_session_does_not_list_come_by_their_time(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    gathered(dump, rows=1)
+    dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(2)], is_listed=False)
+    gathered(dump, rows=3)
+    dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(4)], is_listed=False)
+    assert imported(dump, root, reader).is_ok
+    assert [len(call.arguments["rows"]) for call in reader.seen] == [1, 2, 3, 4]
+    (dump.root / "session.jsonl").unlink()
+    imported(dump, root, reader)
+    assert [len(call.arguments["rows"]) for call in reader.seen[4:]] == [1, 2, 3, 4]
+
+
+def test_a_call_that_did_not_return_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    """Its inputs were saved before, and are what somebody will want to look at."""
+    dump.dump("silu", SILU, [torch.ones(2, 8)], is_completed=False)
+    assert imported(dump, root, reader).calls == {("lib.ops.silu", TAKEN): 1}
+
+
+def test_what_a_captured_call_saw_each_time_is_a_call_each(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    dump.version = "0.7.2"
+    folder = gathered(dump)
+    metadata = json.loads((folder / "metadata.jsonl").read_text().splitlines()[0])
+    for number, rows in enumerate((2, 4), start=1):
+        flush = folder / "graph_flushes" / f"flush_{number:04d}"
+        flush.mkdir(parents=True)
+        dump.save(flush, {**torch.load(folder / "inputs.pt"), "arg_1": torch.arange(rows)})
+        dump.record(flush, {**metadata, "dump_dir": str(Path(metadata["dump_dir"], *flush.parts[-2:]))})
+    assert imported(dump, root, reader).is_ok
+    assert [len(call.arguments["rows"]) for call in reader.seen] == [2, 4]
+
+
+def test_a_captured_call_that_was_never_written_is_counted(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    folder = gathered(dump)
+    metadata = json.loads((folder / "metadata.jsonl").read_text().splitlines()[0])
+    (folder / "inputs.pt").unlink()
+    dump.record(folder, {**metadata, "execution_status": "graph_capture_pending_flush"})
+    ((function, reason),) = imported(dump, root, reader).calls
+    assert function == "lib.ops.gather"
+    assert reason.startswith("captured in a CUDA graph")
+
+
+# -- what is not taken -------------------------------------------------------------------------------
+
+
+def test_what_is_not_taken_is_counted_by_function_and_reason(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    dump.dump("unknown", SILU, [torch.ones(2, 8)])
+    dump.dump("unknown", SILU, [torch.ones(3, 8)])
+    dump.dump("drafted", "(a, b)", [torch.ones(2, 8), 3])
+    dump.dump("fails", SILU, [torch.ones(2, 8)])
+    dump.dump("silu", SILU, [torch.ones(2, 8).half()])
+    dump.dump("odd", SILU, [torch.ones(2, 8)])
+    report = imported(dump, root, reader)
+    assert report.calls == {
+        ("lib.ops.unknown", NO_READER): 2,
+        ("lib.ops.drafted", "the data set has no definition 'new_thing'"): 1,
+        ("lib.ops.fails", "its reader fails: RuntimeError: no such luck"): 1,
+        ("lib.ops.silu", "does not fit the definition"): 1,
+        ("lib.ops.odd", "not of definition 'silu_h8': silu_h8 misses argument 'x'"): 1,
+    }
+    assert [problem.source for problem in report.problems] == ["lib.ops.fails", "lib.ops.odd"]
+    assert not report.is_ok
+    assert report.drafts == []
+
+
+def test_an_argument_that_was_not_recorded_fits_no_definition(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    """0.6.4 keeps no more of a tuple than its text."""
+    dump.dump("silu", SILU, [(torch.ones(2, 8),)])
+    assert imported(dump, root, reader).calls == {("lib.ops.silu", "does not fit the definition"): 1}
+
+
+def test_drafts_are_made_of_calls_with_unknown_definitions(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    for rows in (2, 3):
+        dump.dump("drafted", "(a, b)", [torch.ones(rows, 8), 3])
+    report = imported(dump, root, reader, has_drafts=True)
+    assert report.drafts == ["new_thing"]
+    draft = json.loads((root / "drafts/new_thing.json").read_text())
+    assert draft["axes"] == {"a_dim0": {"type": "var"}, "a_dim1": {"type": "const", "value": 8}}
+    assert validate(root).is_ok
+
+
+def test_calls_without_any_reader_are_counted_and_it_is_said(dump: DumpMaker, root: Path) -> None:
+    gathered(dump)
+    report = import_dumps(dump.root, root, readers={})
+    assert report.calls == {("lib.ops.gather", NO_READER): 1}
+    assert report.lacks_readers
+    assert not report.is_ok
+
+
+# -- what is damaged ---------------------------------------------------------------------------------
+
+
+def broken(folder: Path, kind: str) -> None:
+    """Damage a call's folder."""
+    metadata, inputs = folder / "metadata.jsonl", folder / "inputs.pt"
+    if kind == "no metadata":
+        metadata.unlink()
+    elif kind == "torn metadata":
+        metadata.write_text(metadata.read_text()[:40])
+    elif kind == "no tensors":
+        inputs.unlink()
+    elif kind == "torn tensors":
+        inputs.write_bytes(inputs.read_bytes()[:90])
+    elif kind == "other tensors":
+        torch.save({"arg_0": torch.ones(1)}, inputs)
+    elif kind == "link":
+        inputs.rename(folder.parent.parent / "elsewhere.pt")
+        inputs.symlink_to(folder.parent.parent / "elsewhere.pt")
+    elif kind == "pipe":
+        inputs.unlink()
+        os.mkfifo(inputs)
+    else:
+        record = json.loads(metadata.read_text().splitlines()[-1])
+        field, value = kind.split("=")
+        metadata.write_text(json.dumps({**record, field: json.loads(value)}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("no metadata", "metadata.jsonl is missing"),
+        ("torn metadata", "no whole record"),
+        ("no tensors", "is missing"),
+        ("torn tensors", "inputs.pt"),
+        ("other tensors", "other tensors than its metadata says"),
+        ("link", "is a link"),
+        ("pipe", "no ordinary file"),
+        ('function_signature="<unavailable>"', "is no signature"),
+        ('function_signature="()"', "2 positional arguments for 0"),
+        ("function_name=3", "no 'function_name'"),
+        ("tensor_info=null", "does not say which tensors"),
+        ("input_metadata=[1]", "cannot be read"),
+        ('input_metadata={"arg_9": 1}', "gaps"),
+    ],
+)
+def test_a_damaged_folder_is_reported_and_the_rest_goes_on(
+    dump: DumpMaker, root: Path, reader: LibraryReader, kind: str, message: str
+) -> None:
+    broken(gathered(dump, rows=2), kind)
+    gathered(dump, rows=3)
+    report = imported(dump, root, reader)
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    (problem,) = report.problems
+    assert message in problem.message
+    assert problem.code == "damaged-call"
+    assert not report.is_ok
+
+
+def test_a_torn_last_record_leaves_the_one_before(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    metadata = gathered(dump) / "metadata.jsonl"
+    metadata.write_text(metadata.read_text()[:-30])
+    assert imported(dump, root, reader).is_ok
+
+
+def test_a_damaged_session_is_reported_and_read_as_far_as_it_goes(
+    dump: DumpMaker, root: Path, reader: LibraryReader
+) -> None:
+    gathered(dump, rows=2)
+    shutil.rmtree(gathered(dump, rows=3))
+    with (dump.root / "session.jsonl").open("a") as session:
+        session.write('{"dump_dir": 3}\n{"torn\n')
+    report = imported(dump, root, reader)
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert Counter(problem.code for problem in report.problems) == {"bad-session": 2, "missing-call": 1}
+
+
+class _Runs:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return os.mknod, (str(self.file),)
+
+
+def test_a_hostile_dump_runs_nothing(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    folder = gathered(dump)
+    torch.save({"arg_0": _Runs(dump.root / "proof")}, folder / "inputs.pt")
+    report = imported(dump, root, reader)
+    assert "would call" in report.problems[0].message
+    assert not (dump.root / "proof").exists()
+
+
+def test_a_call_with_more_bytes_than_allowed_is_not_read(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    dump.dump("silu", SILU, [torch.ones(1 << 16, 8)])
+    gathered(dump)
+    report = imported(dump, root, reader, most_bytes=1 << 20)
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert "more than 1 MiB" in report.problems[0].message
+
+
+def test_links_that_lead_out_are_refused(
+    dump: DumpMaker, root: Path, reader: LibraryReader, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = DumpMaker(tmp_path_factory.mktemp("other"))
+    outside = gathered(other)
+    gathered(dump)
+    (dump.root / f"{outside.name}9").symlink_to(outside)
+    (dump.root / "again").symlink_to(dump.root)
+    report = imported(dump, root, reader)
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert [problem.code for problem in report.problems] == ["link-out"]
+
+
+# -- sources -----------------------------------------------------------------------------------------
+
+
+def test_definitions_are_there_before_calls_are_read(dump: DumpMaker, root: Path) -> None:
+    """One folder may hold both dumps; other JSON is passed over and said."""
+
+    class Reader(LibraryReader):
+        def read(self, call: RecordedCall) -> ReadCall:
+            return ReadCall("norm_h4", {"hidden_states": call.arguments["x"], "weight": call.arguments["w"]})
+
+    dump.dump("norm", "(x, w)", [torch.ones(3, 4).bfloat16(), torch.ones(4).bfloat16()])
+    (dump.root.parent / "traces").mkdir()
+    (dump.root.parent / "traces" / "norm_h4.json").write_text(json.dumps(DUMPED))
+    (dump.root.parent / "package.json").write_text("{}")
+    report = imported(dump, root, Reader())
+    assert report.is_ok
+    assert [added.state for added in report.definitions] == ["added"]
+    assert [Path(file).name for file in report.passed_over] == ["package.json"]
+    assert [w.axes for w in workloads(root, "norm_h4")] == [{"num_tokens": 3}]
+
+
+def test_one_call_or_one_file_may_be_the_source(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    gathered(dump, rows=2)
+    folder = gathered(dump, rows=3)
+    report = import_dumps(folder, root, readers={"lib": reader})
+    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.is_ok
+    file = dump.root / "norm_h4.json"
+    file.write_text(json.dumps(DUMPED))
+    assert [added.state for added in import_dumps(file, root, readers={}).definitions] == ["added"]
+
+
+def test_a_source_that_is_not_there_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="exists"):
+        import_dumps(tmp_path / "nowhere", root)
+
+
+def real_dumps() -> list[Any]:
+    folders = sorted(path for path in REAL_DUMPS.iterdir() if path.is_dir()) if REAL_DUMPS.is_dir() else []
+    nothing = pytest.mark.skip(reason="no dumps of a real FlashInfer lie in tests/dumps/")
+    return [pytest.param(path, id=path.name) for path in folders] or [pytest.param(REAL_DUMPS, marks=nothing)]
+
+
+class Everything:
+    """Reads any call, and takes note of it."""
+
+    def __init__(self) -> None:
+        self.seen: list[RecordedCall] = []
+
+    def knows(self, module: str, function: str) -> bool:
+        return bool(module and function)
+
+    def read(self, call: RecordedCall) -> None:
+        self.seen.append(call)
+
+
+@pytest.mark.parametrize("folder", real_dumps())
+def test_every_dump_of_a_real_flashinfer_can_be_read(folder: Path, root: Path) -> None:
+    """What the calls compute is for the tests of their readers to say."""
+    reader = Everything()
+    report = import_dumps(folder, root, readers={"everything": reader})
+    assert report.problems == []
+    assert [added for added in report.definitions if added.is_refused] == []
+    assert reader.seen or report.definitions
+    for call in reader.seen:
+        assert call.module.startswith("flashinfer")
+        assert any(isinstance(value, torch.Tensor) for value in call.arguments.values()) or "." in call.function

@@ -1,0 +1,85 @@
+"""What workloads cover: histograms, coverage, blobs that are missing or left over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
+from fib_tracer.survey import Bar, Blob, MissingBlob, bars, survey
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def gather_workload(uuid: str, rows: int, path: str | None, scale: float = 0.5) -> Trace:
+    """A workload of the gathering definition, whose rows are stored or random."""
+    source = RandomInput() if path is None else SafetensorsInput(path, "rows")
+    inputs = {"table": RandomInput(), "rows": source, "scale": ScalarInput(scale)}
+    return Trace("gather_h8", Workload({"N": 6, "M": rows}, inputs, uuid))
+
+
+def stored(trace_set: TraceSet, uuid: str, rows: int, scale: float = 0.5) -> Trace:
+    """The same with a blob of its own, which is written."""
+    path = trace_set.add_workload_blob_tensor("gather_h8", uuid, {"rows": torch.arange(rows)})
+    return gather_workload(uuid, rows, path, scale)
+
+
+def test_counts_sizes_kinds_and_blobs(root: Path) -> None:
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_traces([stored(trace_set, "a", 3), stored(trace_set, "b", 3), gather_workload("c", 9, None)])
+    found = survey(TraceSet.from_path(root))
+    assert [d.name for d in found.definitions] == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
+    gather = found.definitions[0]
+    assert (gather.workloads, gather.distinct_axes, gather.blobs) == (3, 2, 2)
+    assert gather.axes == {"N": [Bar(6, 6, 3)], "M": [Bar(3, 3, 2), Bar(9, 9, 1)]}
+    assert gather.inputs == {"table": {"random": 3}, "rows": {"random": 1, "safetensors": 2}, "scale": {"scalar": 3}}
+    assert gather.blob_bytes == found.blob_bytes > 48
+    assert found.without_workloads == ["gqa_paged_decode_h2", "silu_h8"]
+    assert (found.orphans, found.missing, found.unknown) == ([], [], [])
+
+
+def test_says_what_is_missing_and_what_is_left_over(root: Path) -> None:
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_traces([stored(trace_set, "a", 3)])
+    lost = stored(trace_set, "b", 3)
+    left = stored(trace_set, "c", 3).workload.inputs["rows"].path
+    trace_set.add_traces([lost])
+    path = lost.workload.inputs["rows"].path
+    (root / path).unlink()
+    (root / left).with_name(".writing.tmp").touch()
+    found = survey(TraceSet.from_path(root))
+    assert found.missing == [MissingBlob(path, "gather_h8", "b")]
+    assert found.orphans == [Blob(left, (root / left).stat().st_size)]
+    assert found.blobs == 2
+
+
+def test_looks_at_chosen_definitions_alone(root: Path) -> None:
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_traces([stored(trace_set, "a", 3)])
+    found = survey(TraceSet.from_path(root), ["silu_h8"])
+    assert [d.name for d in found.definitions] == ["silu_h8"]
+    assert found.blobs == 0
+    with pytest.raises(UnknownName, match="silu_h9"):
+        survey(trace_set, ["silu_h9"])
+
+
+def test_few_sizes_have_a_bar_each_and_many_share_them_by_powers_of_two() -> None:
+    assert bars([]) == []
+    assert bars([5, 1, 5]) == [Bar(1, 1, 1), Bar(5, 5, 2)]
+    assert bars([0, 1, 2, 3, 5, 6, 7, 9, 4096]) == [
+        Bar(0, 0, 1),
+        Bar(1, 1, 1),
+        Bar(2, 3, 2),
+        Bar(4, 7, 3),
+        Bar(8, 15, 1),
+        Bar(4096, 8191, 1),
+    ]
+
+
+@given(st.lists(st.integers(0, 1 << 40), max_size=200))
+def test_every_size_is_in_one_bar(sizes: list[int]) -> None:
+    found = bars(sizes)
+    assert sum(bar.workloads for bar in found) == len(sizes)
+    for bar in found:
+        assert bar.workloads == sum(bar.least <= size <= bar.most for size in sizes)
