@@ -163,7 +163,7 @@ def _opened(path: str) -> int:
 
 
 def _unlock(descriptor: int) -> None:
-    """Unlock and close: a process forked meanwhile by another thread has the descriptor too, and would keep the lock."""
+    """Unlock and close: a process that was forked meanwhile has the descriptor too, and would keep the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
