@@ -67,6 +67,12 @@ class TestDefaults:
         assert BenchmarkConfig().profile_baseline
         assert BenchmarkConfig.default(iterations=7) == BenchmarkConfig(iterations=7)
 
+    def test_asking_for_isolation_is_accepted(self) -> None:
+        """It changes nothing: there is no other way to run a solution that is not trusted."""
+        assert BenchmarkConfig(use_isolated_runner=True).use_isolated_runner
+        with pytest.raises(InvalidField, match="use_isolated_runner: must be true or false"):
+            BenchmarkConfig(use_isolated_runner="yes")
+
     @pytest.mark.parametrize(
         ("op_type", "fields"),
         [

@@ -218,6 +218,8 @@ class BenchmarkConfig(EvalConfig):
     """The solution that speedups are quoted against; None means the reference."""
     profile_baseline: bool = _field(True, flag)
     """Time the reference."""
+    use_isolated_runner: bool = _field(False, flag)
+    """Changes nothing: every solution runs in a worker of its own. Configurations written for others have it."""
     timeout_seconds: float = _field(300.0, number(above=0))
     """The bound on one build, and on one evaluation."""
     memory_bytes: int | None = _field(None, optional(whole(least=1)))

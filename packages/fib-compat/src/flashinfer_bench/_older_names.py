@@ -1,0 +1,52 @@
+"""Members that classes had in the first release, under other names now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter, methodcaller
+from types import MappingProxyType
+from typing import Any
+
+from fib_schema import SupportedLanguages, format_json
+
+_COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+
+
+def _method(name: str, call: Callable[[Any], Any], says: str) -> Any:
+    def method(self: Any) -> Any:
+        return call(self)
+
+    method.__name__, method.__doc__ = name, says
+    return method
+
+
+def _attribute(name: str) -> property:
+    return property(attrgetter(name), doc=f"`{name}`.")
+
+
+_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "Definition": {
+            "type": _attribute("op_type"),
+            "get_const_axes": _method("get_const_axes", attrgetter("const_axes"), "`const_axes`."),
+            "get_var_axes": _method("get_var_axes", attrgetter("var_axes"), "`var_axes`."),
+            "get_var_axes_bindings": _attribute("var_axes_bindings"),
+        },
+        "Solution": {
+            "requires_build": _method(
+                "requires_build", lambda self: self.spec.language in _COMPILED, "Whether it is compiled ahead of calls."
+            ),
+            "to_json": _method("to_json", lambda self: format_json(self, indent=2), "As JSON."),
+        },
+        "Trace": {"is_workload": _method("is_workload", methodcaller("is_workload_trace"), "`is_workload_trace`.")},
+        "TraceSet": {"workload": _attribute("workloads")},
+        "BuilderRegistry": {"clear": _method("clear", methodcaller("cleanup"), "`cleanup`.")},
+        "Runnable": {"close": _method("close", methodcaller("cleanup"), "`cleanup`.")},
+    }
+)
+
+
+def add_older_names(kind: type) -> None:
+    """Give a class its older members, if it had any."""
+    for name, member in _MEMBERS.get(kind.__name__, {}).items():
+        setattr(kind, name, member)

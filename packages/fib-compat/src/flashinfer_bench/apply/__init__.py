@@ -1,0 +1,35 @@
+"""Routes calls to the fastest verified solutions."""
+
+from __future__ import annotations
+
+from fib_apply import (
+    ApplyConfig,
+    ApplyConfigRegistry,
+    ApplyRuntime,
+    apply,
+    disable_apply,
+    enable_apply,
+    get_apply_hook,
+    get_runtime,
+    set_apply_hook,
+    set_runtime,
+)
+
+from .._models import add_model_methods
+from .config import get_default_registry
+
+__all__ = [
+    "ApplyConfig",
+    "ApplyConfigRegistry",
+    "ApplyRuntime",
+    "apply",
+    "disable_apply",
+    "enable_apply",
+    "get_apply_hook",
+    "get_default_registry",
+    "get_runtime",
+    "set_apply_hook",
+    "set_runtime",
+]
+
+add_model_methods(ApplyConfig)

@@ -1,0 +1,1 @@
+"""Nothing: see `flashinfer_bench.bench.runner`."""

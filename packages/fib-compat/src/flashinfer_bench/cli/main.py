@@ -1,0 +1,153 @@
+"""The command ``flashinfer-bench``: what each part does. `parser` has the flags.
+
+Everything is done by fib-bench, whose own command can more. The exit code is 0 when everything that was asked for was
+done, 1 when something could not run or is wrong with a data set, 2 when the command itself was wrong, 130 when it was
+interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fib_bench.config_file import read_fields
+from fib_bench.report import best as best_of
+from fib_bench.report import summarise
+from fib_bench.report.merging import merge as merge_folders
+from fib_bench.report_commands import print_merge
+from fib_bench.run_options import config_of
+from fib_bench.tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
+from fib_compile.device import list_cuda_devices
+from fib_schema import FibError, TraceSet
+from rich.console import Console
+
+from .data_sets import export_traceset, load_traces, merge_tracesets
+from .parser import make_parser
+
+if TYPE_CHECKING:
+    from fib_bench.benchmark import RunResult
+
+__all__ = ["best", "cli", "export_traceset", "merge", "merge_tracesets", "run", "summary", "visualize"]
+
+_NO_SERVER = """\
+flashinfer-bench: 'serve' is not part of this project; 'flashinfer-bench run' and 'fib-bench run' benchmark data sets \
+from the command line"""
+
+
+def cli(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    options = make_parser().parse_args(arguments)
+    try:
+        return _COMMANDS[options.command](options)
+    except BrokenPipeError:  # whoever reads our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (FibError, OSError) as error:
+        Console(stderr=True).print(f"flashinfer-bench: {error}", style="red", markup=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; what was evaluated so far is recorded (continue with --resume)", file=sys.stderr)
+        return 130
+
+
+def run(args: argparse.Namespace) -> int:
+    """Benchmark each data set; its traces are appended to it as they are made."""
+    logging.basicConfig(level=args.log_level)
+    args.devices = _devices(args.config)
+    results = [_run_one(TraceSet.from_path(path), args) for path in args.local]
+    return 1 if any(result.failures for result in results) else 0
+
+
+def _devices(config: str | None) -> list[str] | None:
+    """Every GPU of this machine, where there are any and the configuration names no device."""
+    if config is not None and not {"device", "devices"}.isdisjoint(read_fields(Path(config))):
+        return None
+    return list_cuda_devices() or None
+
+
+def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
+    from fib_bench import Benchmark
+
+    errors = Console(stderr=True)
+    with progress_on(errors) as observe, Benchmark(trace_set, config_of(args, trace_set)) as benchmark:
+        result = benchmark.run(dump_traces=args.save_results, resume=args.resume, observe=observe)
+    shown = _in_memory(trace_set, result) if not args.save_results else trace_set
+    ran = {trace.definition for trace in result.traces}
+    print_leaderboard(Console(), [row for row in summarise(shown).standings if row.definition in ran])
+    print_skipped(errors, result.skipped)
+    return result
+
+
+def _in_memory(trace_set: TraceSet, result: RunResult) -> TraceSet:
+    """What a run has made, as a data set of its own."""
+    names = dict.fromkeys(trace.definition for trace in result.traces)
+    return TraceSet(
+        None,
+        {name: trace_set.definitions[name] for name in names},
+        {name: trace_set.solutions[name] for name in names},
+        traces={name: [trace for trace in result.traces if trace.definition == name] for name in names},
+    )
+
+
+def summary(args: argparse.Namespace) -> int:
+    """Print totals, the leaderboard and the ranking of authors."""
+    print_summary(Console(), summarise(load_traces(args.local)))
+    return 0
+
+
+def best(args: argparse.Namespace) -> int:
+    """Print the fastest passing solution of each workload."""
+    rows = best_of(load_traces(args.local))
+    if rows:
+        print_best(Console(), rows)
+    else:
+        Console(stderr=True).print("no passing trace yet; make some with 'flashinfer-bench run'", style="yellow")
+    return 0
+
+
+def visualize(args: argparse.Namespace) -> int:
+    """Print a table of each definition, its solutions the best first."""
+    print_leaderboard(Console(), summarise(load_traces(args.local)).standings)
+    return 0
+
+
+def merge(args: argparse.Namespace) -> int:
+    """Write the data sets into a new one, tensors included."""
+    print_merge(Console(), merge_folders(args.local, args.output))
+    return 0
+
+
+def _validate(args: argparse.Namespace) -> int:
+    from .validating import validate
+
+    return validate(args)
+
+
+def _render(args: argparse.Namespace) -> int:
+    from .validating import render_file
+
+    Path(args.output).write_text(render_file(Path(args.report)), "utf-8")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    del args
+    Console(stderr=True).print(_NO_SERVER, style="red", markup=False, soft_wrap=True)
+    return 2
+
+
+_COMMANDS = {
+    "run": run,
+    "report summary": summary,
+    "report best": best,
+    "report visualize": visualize,
+    "report merge": merge,
+    "validate": _validate,
+    "validate-render": _render,
+    "serve": _serve,
+}

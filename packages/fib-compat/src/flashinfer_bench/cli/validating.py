@@ -1,0 +1,144 @@
+"""``flashinfer-bench validate``: the checks that are asked for, of the definitions that are asked for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import attrs
+from fib_schema import InvalidRecord, Problem, Report, TraceSet, UnknownName
+from fib_schema import validate as validate_all
+
+_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "older-place", "misplaced-trace"})
+_LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
+_FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
+_BASELINE_AUTHOR = "baseline"
+
+
+def validate(args: argparse.Namespace) -> int:
+    """Report what is wrong; the exit code is 1 if anything is."""
+    report = validate_all(args.dataset)
+    scope = _Scope.of(Path(args.dataset), args.op_types, args.definitions)
+    problems = [problem for problem in report.problems if _is_wanted(problem, args.checks, scope)]
+    notices = tuple(notice for notice in report.notices if _is_wanted(notice, args.checks, scope))
+    if "baseline" in args.checks or "benchmark" in args.checks:
+        problems += _problems_of_baselines(TraceSet.from_path(args.dataset), scope, args)
+    found = attrs.evolve(report, problems=tuple(problems), notices=notices)
+    _write(found, args.outputs, Path(args.output_folder))
+    return 0 if found.is_ok else 1
+
+
+def render_file(report: Path) -> str:
+    """The text of a report that was written as JSON.
+
+    Raises:
+        InvalidRecord: The file is no report.
+        OSError: It cannot be read.
+    """
+    try:
+        plain = json.loads(report.read_text("utf-8"))
+        rows = [*plain["problems"], *plain["notices"]]
+        return "\n".join([*map(_line, rows), plain["summary"]]) + "\n"
+    except (ValueError, KeyError, TypeError) as error:
+        problem = Problem(str(report), "$", f"is no report of 'validate --outputs json' ({error!r})")
+        raise InvalidRecord("report", (problem,)) from error
+
+
+def _line(row: dict[str, Any]) -> str:
+    source = row["file"] if row["line"] is None else f"{row['file']}:{row['line']}"
+    place = source if row["path"] == "$" else f"{source} at {row['path']}"
+    return f"{row['severity']}: {place}: {row['message']}"
+
+
+def _write(report: Report, outputs: Collection[str], folder: Path) -> None:
+    text = report.to_text() + "\n"
+    if "stdout" in outputs:
+        print(text, end="")
+    if {"json", "text"} & set(outputs):
+        folder.mkdir(parents=True, exist_ok=True)
+    if "json" in outputs:
+        plain = {**report.to_plain(), "summary": report.summary}
+        (folder / "report.json").write_text(json.dumps(plain, indent=2) + "\n", "utf-8")
+    if "text" in outputs:
+        (folder / "report.txt").write_text(text, "utf-8")
+
+
+# -- what is looked at ---------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Scope:
+    """The definitions that are asked for, by name; None means all."""
+
+    names: frozenset[str] | None
+
+    @classmethod
+    def of(cls, root: Path, op_types: Collection[str] | None, names: Collection[str] | None) -> _Scope:
+        """By the files of a data set, which may be too broken to be opened.
+
+        Raises:
+            UnknownName: There is no such definition or op_type.
+        """
+        if op_types is None and names is None:
+            return cls(None)
+        files = [path.relative_to(root / "definitions") for path in (root / "definitions").rglob("*.json")]
+        known = {path.stem: path.parts[0] for path in files}
+        for kind, wanted, have in (("op_type", op_types, known.values()), ("definition", names, known)):
+            for name in wanted or ():
+                if name not in have:
+                    raise UnknownName(kind, name, tuple(sorted(set(have))))
+        chosen = {n for n, t in known.items() if (op_types is None or t in op_types) and (names is None or n in names)}
+        return cls(frozenset(chosen))
+
+    def has(self, name: str) -> bool:
+        """Whether a definition is in it."""
+        return self.names is None or name in self.names
+
+
+def _is_wanted(problem: Problem, checks: Collection[str], scope: _Scope) -> bool:
+    path = PurePosixPath(problem.file)
+    names = (*path.parts[:-1], path.stem)
+    if scope.names is not None and scope.names.isdisjoint(names):
+        return False
+    check = "layout" if problem.code in _LAYOUT_CODES else _FOLDERS.get(path.parts[0], "layout")
+    return check in checks
+
+
+# -- what the data alone does not tell ----------------------------------------------------------------
+
+
+def _problems_of_baselines(trace_set: TraceSet, scope: _Scope, args: argparse.Namespace) -> Iterator[Problem]:
+    names = [name for name in trace_set.definitions if scope.has(name)]
+    baselines = {
+        name: [s.name for s in trace_set.solutions.get(name, ()) if s.author == _BASELINE_AUTHOR] for name in names
+    }
+    if "baseline" in args.checks:
+        for name, found in baselines.items():
+            if len(found) != 1:
+                message = f"has {len(found)} solutions of the author {_BASELINE_AUTHOR!r}; scores need exactly one"
+                yield Problem(f"definition {name}", "$", message, code="baseline")
+    if "benchmark" in args.checks:
+        chosen = [solution for found in baselines.values() for solution in found]
+        yield from _problems_of_runs(trace_set, chosen, is_on_cpu=args.disable_gpu)
+
+
+def _problems_of_runs(trace_set: TraceSet, solutions: Iterable[str], *, is_on_cpu: bool) -> Iterator[Problem]:
+    """What goes wrong when solutions run on the first workload of their definitions."""
+    from fib_bench import Benchmark, BenchmarkConfig
+    from fib_compile.device import list_cuda_devices
+
+    names = tuple(solutions)
+    if not names:
+        return
+    devices = () if is_on_cpu else tuple(list_cuda_devices())
+    config = BenchmarkConfig(solutions=names, max_workloads=1, devices=devices or None)
+    result = Benchmark(trace_set, config).run(dump_traces=False)
+    for skip in result.failures:
+        yield Problem("benchmark", "$", f"could not run: {skip}", code="benchmark")
+    for trace in result.traces:
+        if trace.evaluation is not None and not trace.is_successful():
+            message = f"{trace.evaluation.status} on workload {trace.workload.uuid}: {trace.evaluation.log.strip()}"
+            yield Problem(f"solution {trace.solution}", "$", message, code="benchmark")

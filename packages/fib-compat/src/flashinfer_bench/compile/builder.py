@@ -1,0 +1,38 @@
+"""Builder, and the first release's ways of writing sources."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from fib_compile import Builder, BuildError
+from fib_schema import Solution, SourceFile
+
+from ..replaced import explaining
+
+__all__ = ["BuildError", "Builder", "create_pkg_name", "write_sources_to_dir", "write_sources_to_temp"]
+
+
+def write_sources_to_dir(dir: str, sources: Iterable[SourceFile]) -> None:
+    """Write sources below a folder; their paths are relative, which Solution guarantees."""
+    for source in sources:
+        path = Path(dir, source.path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source.content, "utf-8")
+
+
+def write_sources_to_temp(base: str, sources: Iterable[SourceFile], pkg: str | None = None) -> str:
+    """Write sources into a new folder below `base`, in a package if one is named; returns the new folder."""
+    Path(base).mkdir(parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(dir=base)
+    write_sources_to_dir(folder if pkg is None else str(Path(folder, pkg)), sources)
+    return folder
+
+
+def create_pkg_name(sol: Solution, prefix: str = "") -> str:
+    """A name that is unique to the solution's content, as `Builder.package_name` makes it."""
+    return f"{prefix}{sol.hash()[:20]}"
+
+
+__getattr__ = explaining(__name__)

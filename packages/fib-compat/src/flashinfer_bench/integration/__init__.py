@@ -1,0 +1,1 @@
+"""Connects libraries with apply and tracing."""

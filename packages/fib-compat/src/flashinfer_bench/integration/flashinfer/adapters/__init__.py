@@ -1,0 +1,1 @@
+"""The adapters for FlashInfer, which are values today: see `fib_integrations.Adapter`."""

@@ -1,0 +1,204 @@
+"""Makes ``documented_names.json``, which `test_names` walks, of the documents that describe ``flashinfer_bench``.
+
+Facts alone are taken: names, parameters, flags. Run ``python read_documents.py FOLDER`` where they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+OUTPUT = Path(__file__).with_name("documented_names.json")
+
+# -- the first release: one page, made of docstrings --------------------------------------------------
+
+_OF_MODULES = frozenset(
+    {"ALLOWED_DTYPES", "ScalarValue", "InputDesc", "get_registry", "get_manager"}
+    | {"enable_tracing", "get_tracer", "disable_tracing"}
+)
+"""Names that stand behind a class on that page, and are no members of it."""
+
+
+def first_release(text: str) -> Iterator[Row]:
+    module, owner = "", None
+    for kind, name, code in _sections(text):
+        if kind == "#":
+            module, owner = name, None
+        elif kind == "##":
+            owner = name.removesuffix(" Objects")
+            yield {"module": module, "name": owner}
+        elif name == "__init__":
+            yield {"module": module, "name": owner, "parameters": _parameters(code)}
+        else:
+            is_member = owner is not None and name not in _OF_MODULES
+            row: Row = {"module": module, "name": f"{owner}.{name}" if is_member else name}
+            if "def " in code and "property" not in code:
+                row["parameters"] = _parameters(code)
+            yield row
+
+
+def _sections(text: str) -> Iterator[tuple[str, str, str]]:
+    """Level, title and code of each heading."""
+    parts = re.split(r"^(#+) (flashinfer_bench[\w.]*|\w+ Objects|\w+)$", text, flags=re.MULTILINE)
+    for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        code = re.match(r"\s*```python\n(.*?)```", body, re.DOTALL)
+        yield kind, name.replace("\\_", "_"), code[1] if code else ""
+
+
+def _parameters(code: str) -> list[str]:
+    """Of the last function in a text; ``*`` stands before those that are given by name."""
+    source = code[code.rindex("def ") :].rstrip()
+    arguments = ast.parse(f"{source}{'' if source.endswith(':') else ':'} ...").body[0].args  # type: ignore[attr-defined]
+    named = [argument.arg for argument in arguments.kwonlyargs]
+    found = [argument.arg for argument in arguments.args]
+    return [name for name in found if name not in ("self", "cls")] + (["*", *named] if named else [])
+
+
+# -- two pages of today's, as rendered ----------------------------------------------------------------
+
+
+def rendered(text: str) -> Iterator[Row]:
+    module = owner = ""
+    for line in re.findall(r"^- (.*)¶$", text, re.MULTILINE):
+        if found := re.match(r"class (flashinfer_bench[\w.]*)\.(\w+)", line):
+            module, owner = found.groups()
+            yield {"module": module, "name": owner}
+        elif found := re.match(r"(?:(?:abstract|static|classmethod|field) )*(\w+)(\(.*?\))?(?: |:|$)", line):
+            name, arguments = found.groups()
+            row = {"module": module, "name": owner if name == "__init__" else f"{owner}.{name}"}
+            yield row if arguments is None else {**row, "parameters": _parameters(f"def f{arguments}:")}
+
+
+# -- the page of facts about the rest -----------------------------------------------------------------
+
+_SECTIONS = {
+    "Data": "flashinfer_bench.data",
+    "Bench": "flashinfer_bench.bench",
+    "Apply": "flashinfer_bench.apply",
+    "Tracing": "flashinfer_bench.tracing",
+}
+_FUNCTIONS = frozenset({"apply", "enable_apply", "enable_tracing", "disable_tracing"})
+_HOMES = dict.fromkeys(("ApplyKey", "ApplyKeyBuilder"), "flashinfer_bench.apply.key")
+_TAGS = {"scalar": "ScalarInput", "safetensors": "SafetensorsInput"}
+_NO_NAMES = frozenset({"adds", "also"})
+
+
+def facts(text: str) -> Iterator[Row]:
+    for title, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL):
+        for bullet in re.split(r"^- ", body, flags=re.MULTILINE)[1:]:
+            joined = " ".join(bullet.split())
+            if title == "Exports":
+                yield from _exports(joined)
+            elif title in _SECTIONS:
+                yield from _signatures(_SECTIONS[title], joined)
+
+
+def _exports(bullet: str) -> Iterator[Row]:
+    parts = re.split(r"`(flashinfer_bench|\.\w+)`", bullet)
+    for module, names in zip(parts[1::2], parts[2::2], strict=True):
+        place = module if not module.startswith(".") else f"flashinfer_bench{module}"
+        for name, arguments in re.findall(r"\b([A-Za-z]\w*)(\([^()]*\))?", names):
+            if name not in _NO_NAMES:
+                yield {"module": place, "name": name, **({"parameters": _listed(arguments)} if arguments else {})}
+
+
+def _signatures(module: str, bullet: str) -> Iterator[Row]:
+    """The classes of a bullet with their parameters, and the members that it tells of each."""
+    owner = None
+    pattern = r"(?P<dot>`\.)?(?P<name>\b[A-Za-z_]\w*(?:\.\w+)?)\((?P<arguments>(?:[^()]|\([^()]*\))*)\)"
+    for found in re.finditer(pattern, bullet):
+        name, parameters = found["name"], _listed(found["arguments"])
+        if "builders:" in bullet[: found.start()]:
+            owner = "ApplyKeyBuilder"
+        if found["dot"]:
+            owner = "InputDumpPolicy" if name == "dump" else "FilterPolicy"
+        name = _TAGS.get(name, name)
+        if name[0].isupper():
+            owner = name.partition(".")[0]
+        elif name in _FUNCTIONS:
+            owner = None
+        elif name.startswith(("keep_", "attention")) or owner is None:
+            continue
+        else:
+            name = f"{owner}.{name}"
+        place = _HOMES.get(owner or "", module)
+        yield {"module": place, "name": name, "parameters": parameters}
+    for owner, name in re.findall(r"`(ResolvedEvalConfig)`: [^`]*; (\w+)=", bullet):
+        yield {"module": module, "name": f"{owner}.{name}"}
+    for owner, names in re.findall(r"(Members|paths): ([^.]*)", bullet):
+        kind = "Definition" if owner == "Members" else "TraceSet"
+        for name in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b(?!=)", re.sub(r"\([^()]*(\([^()]*\))?[^()]*\)", "", names)):
+            yield {"module": module, "name": f"{kind}.{name}"}
+
+
+def _listed(arguments: str) -> list[str]:
+    """The names of parameters that are written in prose: ``shape: list[str] | None, dtype, libs={}``."""
+    parts = arguments.strip("()").replace("[,", ",").split(",")
+    found = (re.match(r"\s*([a-z_]\w*)\]?\s*(?:[=:(\"]|$)", part) for part in parts)
+    return [match[1] for match in found if match]
+
+
+# -- values and flags ---------------------------------------------------------------------------------
+
+
+def values(text: str) -> dict[str, list[str]]:
+    """The values of enumerations, by class."""
+    words = {"DType": "DType", "SupportedLanguages": "Languages", "SupportedBindings": "Bindings"}
+    words["EvaluationStatus"] = "Statuses"
+    return {name: re.search(rf"{word}: ([\w\s-]+)\.", text)[1].split() for name, word in words.items()}  # type: ignore[index]
+
+
+def flags(text: str) -> dict[str, list[str]]:
+    """The flags of each command."""
+    section = text.partition("## Command line")[2]
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^- |; ", section, flags=re.MULTILINE):
+        if command := re.match(r"\s*`([a-z-]+)([a-z |]*)", part):
+            for name in command[2].split("|"):
+                found[f"{command[1]} {name.strip()}".strip()] = sorted(set(re.findall(r"--[a-z-]+", part)))
+    return found
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    current = (folder / "api-current.md").read_text("utf-8")
+    today = [row for page in ("compile.md", "traceset.md") for row in rendered((folder / page).read_text("utf-8"))]
+    older = list(first_release((folder / "api-v1.md").read_text("utf-8")))
+    content = {
+        "current": _public([*today, *facts(current)]),
+        "first_release": _public(older),
+        "values": values(current),
+        "flags": flags(current),
+    }
+    OUTPUT.write_text(_formatted(content), "utf-8")
+    print({key: len(value) for key, value in content.items()})
+
+
+def _public(rows: list[Row]) -> list[Row]:
+    """Without private names, each once; modules as rows of their own."""
+    kept: dict[str, Row] = {}
+    for row in rows:
+        if not any(part.startswith("_") for part in row["name"].split(".")):
+            kept[row["module"]] = {"module": row["module"]}
+            place = f"{row['module']}:{row['name']}"
+            kept[place] = {**kept.get(place, {}), **row}
+    return sorted(kept.values(), key=lambda row: (row["module"], row.get("name", "")))
+
+
+def _formatted(content: dict[str, Any]) -> str:
+    """JSON with a row in a line, so that changes can be read."""
+    parts = []
+    for key, value in content.items():
+        rows = value if isinstance(value, list) else [{name: item} for name, item in value.items()]
+        parts.append(f'"{key}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n]")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""The command ``flashinfer-bench``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_schema import DuplicateName
+from flashinfer_bench import AxisVar, Definition, Trace, TraceSet
+from flashinfer_bench.cli.main import cli, export_traceset, merge_tracesets
+from flashinfer_bench.cli.parser import make_parser
+from flashinfer_bench.data import save_json_file
+
+DOCUMENTED = json.loads(Path(__file__).with_name("documented_names.json").read_text("utf-8"))["flags"]
+FLAGS = {command: flags for entry in DOCUMENTED for command, flags in entry.items()}
+QUICK = ["--warmup-runs", "1", "--iterations", "3", "--num-trials", "1", "--timeout", "60", "--use-isolated-runner"]
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run the command in this process, on the CPU; returns the exit code, stdout and stderr."""
+    monkeypatch.setenv("FIB_CACHE_PATH", str(cache_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = cli([str(word) for word in words])
+        except SystemExit as error:
+            code = int(str(error.code))
+        captured = capfd.readouterr()
+        return code, captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_every_documented_flag_is_there(name: str) -> None:
+    parser = make_parser()
+    for word in name.split():
+        parser = subcommands(parser)[word]
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert set(FLAGS[name]) <= known
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    actions: Iterator[Any] = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return dict(next(actions).choices)
+
+
+class TestRun:
+    def test_what_it_makes_is_reported_by_the_others(self, command: Command, data_set: Path) -> None:
+        code, out, err = command("run", "--local", data_set, *QUICK)
+        assert code == 0, err
+        assert "plain" in out
+        assert [trace.is_successful() for trace in traces(data_set)] == [True, True]
+        for report in ("summary", "best", "visualize"):
+            code, out, err = command("report", report, "--local", data_set)
+            assert (code, "plain" in out) == (0, True), err
+        code, _, err = command("run", "--local", data_set, *QUICK, "--resume")
+        assert (code, len(traces(data_set))) == (0, 2)
+
+    def test_results_are_not_saved_where_that_is_asked(self, command: Command, data_set: Path) -> None:
+        code, out, _ = command("run", "--local", data_set, *QUICK, "--no-save-results", "--no-profile-baseline")
+        assert (code, "plain" in out, traces(data_set)) == (0, True, [])
+
+    def test_a_name_that_matches_nothing_is_refused(self, command: Command, data_set: Path) -> None:
+        code, _, err = command("run", "--local", data_set, "--definitions", "rmsnorm_h65")
+        assert code == 2
+        assert "did you mean 'rmsnorm_h64'?" in err
+
+    def test_a_folder_that_is_missing_is_refused(self, command: Command, tmp_path: Path) -> None:
+        code, _, err = command("run", "--local", tmp_path / "nowhere")
+        assert code == 2
+        assert "no data set at" in err
+
+
+class TestReport:
+    def test_several_sets_are_one(self, command: Command, data_set: Path, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        export_traceset(TraceSet.from_path(data_set), other)
+        save_json_file(definition("second"), other / "definitions" / "elementwise" / "second.json")
+        code, out, _ = command("report", "summary", "--local", data_set, "--local", other)
+        assert code == 0
+        assert out.startswith("2 definitions, 1 solutions, 2 workloads, 0 traces")
+        code, out, _ = command("report", "merge", "--local", data_set, "--local", other, "--output", tmp_path / "both")
+        assert code == 0
+        assert sorted(TraceSet.from_path(tmp_path / "both").definitions) == ["rmsnorm_h64", "second"]
+
+    def test_sets_that_contradict_each_other_are_refused(self, data_set: Path) -> None:
+        first = TraceSet(definitions={"second": definition("second")})
+        second = TraceSet(definitions={"second": definition("second").model_copy(update={"tags": ["other"]})})
+        with pytest.raises(DuplicateName, match="'second'"):
+            merge_tracesets([TraceSet.from_path(data_set), first, second])
+
+    def test_nothing_measured_is_said(self, command: Command, data_set: Path) -> None:
+        code, out, err = command("report", "best", "--local", data_set)
+        assert (code, out) == (0, "")
+        assert "no passing trace yet" in err
+
+
+class TestValidate:
+    def test_a_good_set_has_no_errors(self, command: Command, data_set: Path) -> None:
+        code, out, _ = command("validate", "--dataset", data_set)
+        assert code == 0
+        assert "0 errors" in out
+
+    def test_a_report_is_written_and_rendered_again(self, command: Command, data_set: Path, tmp_path: Path) -> None:
+        break_solution(data_set)
+        folder = tmp_path / "report"
+        assert command("validate", "--dataset", data_set, "--outputs", "json,text", "--output-folder", folder)[0] == 1
+        text = (folder / "report.txt").read_text("utf-8")
+        assert "plain.json" in text
+        again = tmp_path / "again.txt"
+        assert command("validate-render", folder / "report.json", "--output", again)[0] == 0
+        assert again.read_text("utf-8") == text
+        code, _, err = command("validate-render", folder / "report.txt", "--output", again)
+        assert code == 2
+        assert "is no report of 'validate --outputs json'" in err
+
+    def test_only_what_is_asked_for_counts(self, command: Command, data_set: Path) -> None:
+        break_solution(data_set)
+        save_json_file(definition("second"), data_set / "definitions" / "elementwise" / "second.json")
+        assert command("validate", "--dataset", data_set, "--checks", "definition,workload")[0] == 0
+        assert command("validate", "--dataset", data_set, "--checks", "solution")[0] == 1
+        assert command("validate", "--dataset", data_set, "--op-types", "elementwise")[0] == 0
+        assert command("validate", "--dataset", data_set, "--definitions", "rmsnorm_h64")[0] == 1
+
+    @pytest.mark.parametrize(
+        ("words", "problem"),
+        [
+            (["--op-types", "rmsnor"], "no op_type is named 'rmsnor'; did you mean 'rmsnorm'?"),
+            (["--definitions", "rmsnorm_h46"], "did you mean 'rmsnorm_h64'?"),
+            (["--checks", "layouts"], "unknown: 'layouts'"),
+        ],
+    )
+    def test_names_that_match_nothing_are_refused(
+        self, words: list[str], problem: str, command: Command, data_set: Path
+    ) -> None:
+        code, _, err = command("validate", "--dataset", data_set, *words)
+        assert (code, problem in err) == (2, True), err
+
+    def test_baselines_are_counted_and_run(self, command: Command, data_set: Path) -> None:
+        code, out, _ = command("validate", "--dataset", data_set, "--checks", "baseline")
+        assert code == 1
+        assert "has 0 solutions of the author 'baseline'" in out
+        add_baseline(data_set, "def run(x, weight):\n    return x\n")
+        assert command("validate", "--dataset", data_set, "--checks", "baseline")[0] == 0
+        code, out, _ = command("validate", "--dataset", data_set, "--checks", "benchmark", "--disable-gpu")
+        assert code == 1
+        assert "solution base: INCORRECT_NUMERICAL on workload b1" in out
+        assert traces(data_set) == []
+
+
+def test_serve_says_that_it_is_not_part_of_this(command: Command) -> None:
+    code, _, err = command("serve")
+    assert (code, "'serve' is not part of this project" in err) == (2, True)
+
+
+def test_the_version_says_whose_command_it_is(command: Command) -> None:
+    assert command("--version")[1] == "flashinfer-bench of fib-compat 0.1.0\n"
+
+
+def traces(root: Path) -> list[Trace]:
+    return TraceSet.from_path(root).traces.get("rmsnorm_h64", [])
+
+
+def definition(name: str) -> Definition:
+    return Definition(
+        name=name, op_type="elementwise", axes={"n": AxisVar()}, inputs={}, outputs={}, reference="def run(): ..."
+    )
+
+
+def break_solution(root: Path) -> None:
+    (path,) = (root / "solutions").rglob("plain.json")
+    path.write_text(path.read_text("utf-8").replace("main.py::run", "main.py"), "utf-8")
+
+
+def add_baseline(root: Path, source: str) -> None:
+    data = TraceSet.from_path(root)
+    plain = data.get_solution("plain")
+    assert plain is not None
+    changed = plain.sources[0].model_copy(update={"content": source})  # type: ignore[attr-defined]
+    data.add_solutions([plain.model_copy(update={"name": "base", "author": "baseline", "sources": [changed]})])  # type: ignore[attr-defined]

@@ -1,0 +1,169 @@
+"""The pydantic-style methods, and the first release's members."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import attrs
+import pytest
+from fib_bench import Tolerance
+from fib_schema import InvalidField, InvalidRecord
+from flashinfer_bench import (
+    ApplyConfig,
+    AxisConst,
+    AxisVar,
+    BenchmarkConfig,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    RandomInput,
+    SafetensorsInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    TracingConfig,
+    Workload,
+)
+from flashinfer_bench.bench import EvalConfig, ResolvedEvalConfig
+from flashinfer_bench.compile import RunnableMetadata
+from flashinfer_bench.data import ScalarInput
+
+DEFINITION = Definition(
+    name="scale",
+    op_type="elementwise",
+    axes={"M": AxisVar(), "N": AxisConst(value=4)},
+    inputs={"x": TensorSpec(shape=["M", "N"], dtype="float32"), "factor": TensorSpec(shape=None, dtype="float32")},
+    outputs={"y": TensorSpec(shape=["M", "N"], dtype="float32")},
+    reference="def run(x, factor):\n    return factor * x\n",
+)
+SOLUTION = Solution(
+    name="plain",
+    definition="scale",
+    author="ada",
+    spec=BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run"),
+    sources=[SourceFile(path="main.py", content="def run(x, factor, y): ...")],
+)
+WORKLOAD = Workload(
+    axes={"M": 2},
+    inputs={"x": SafetensorsInput(path="blob/x.safetensors", tensor_key="x"), "factor": ScalarInput(value=2.0)},
+    uuid="w",
+)
+EVALUATION = Evaluation(
+    status="PASSED",
+    environment=Environment(hardware="cpu", libs={"torch": "2.13"}),
+    timestamp="2026-01-01T00:00:00Z",
+    correctness=Correctness(max_relative_error=math.inf),
+    performance=Performance(latency_ms=1.0, reference_latency_ms=2.0, speedup_factor=2.0),
+)
+TRACE = Trace(definition="scale", workload=WORKLOAD, solution="plain", evaluation=EVALUATION)
+CONFIG = BenchmarkConfig(
+    iterations=7,
+    definitions=["scale"],
+    op_type_config={"elementwise": EvalConfig(atol=1e-3, extra={"a": [1]})},
+    dtypes={"float16": Tolerance(atol=0.1, rtol=0.2)},
+)
+EVERYTHING = [
+    DEFINITION,
+    SOLUTION,
+    WORKLOAD,
+    EVALUATION,
+    TRACE,
+    AxisVar(description="rows"),
+    AxisConst(value=3),
+    RandomInput(),
+    ScalarInput(value=True),
+    CONFIG,
+    EvalConfig(rtol=0.5),
+    ResolvedEvalConfig(),
+    ApplyConfig(max_atol=0.1, other_hardware=("H200",)),
+    TracingConfig("dump_all"),
+    RunnableMetadata("python", "scale", "plain", definition=DEFINITION),
+]
+
+
+@pytest.mark.parametrize("value", EVERYTHING, ids=lambda value: type(value).__name__)
+def test_what_is_dumped_validates_to_the_same(value: Any) -> None:
+    kind = type(value)
+    assert kind.model_validate(value.model_dump()) == value
+    assert kind.model_validate_json(value.model_dump_json(indent=2)) == value
+    assert kind.model_validate(value) is value
+    assert value.model_copy() == value
+
+
+def test_records_are_dumped_with_all_documented_fields_and_no_others() -> None:
+    assert DEFINITION.inputs["factor"].model_dump() == {"shape": None, "dtype": "float32", "description": None}
+    assert AxisConst(value=3).model_dump() == {"type": "const", "value": 3, "description": None}
+    assert list(DEFINITION.model_dump()) == (
+        ["name", "op_type", "axes", "inputs", "outputs", "reference", "tags", "description", "constraints"]
+    )
+    assert list(SOLUTION.model_dump()) == ["name", "definition", "author", "spec", "sources", "description"]
+
+
+def test_json_mode_has_nothing_that_json_lacks() -> None:
+    dumped = TRACE.model_dump(mode="json")
+    assert dumped["evaluation"]["correctness"]["max_relative_error"] == "Infinity"
+    assert type(dumped["evaluation"]["status"]) is str
+    assert json.loads(TRACE.model_dump_json()) == dumped
+    assert TRACE.model_dump()["evaluation"]["correctness"]["max_relative_error"] == math.inf
+    with pytest.raises(ValueError, match="mode must be"):
+        TRACE.model_dump(mode="yaml")
+
+
+def test_fields_are_left_out_as_asked() -> None:
+    assert DEFINITION.model_dump(include={"name", "tags"}) == {"name": "scale", "tags": []}
+    assert "reference" not in DEFINITION.model_dump(exclude={"reference"})
+    assert AxisVar().model_dump(exclude_none=True) == {"type": "var"}
+    assert CONFIG.model_dump(exclude_defaults=True)["op_type_config"] == {
+        "elementwise": {"atol": 1e-3, "extra": {"a": [1]}}
+    }
+
+
+def test_fields_that_nobody_knows_are_kept() -> None:
+    plain = {**DEFINITION.model_dump(), "from_tomorrow": 1}
+    assert Definition.model_validate(plain).model_dump()["from_tomorrow"] == 1
+
+
+def test_objects_may_stand_among_plain_fields() -> None:
+    fields = {name: getattr(DEFINITION, name) for name in DEFINITION.model_dump()}
+    assert Definition.model_validate(fields) == DEFINITION
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain", "problem"),
+    [
+        (AxisConst, {"type": "const", "value": 4.7}, r"\$.value: expected an integer"),
+        (Definition, {"name": "x"}, "misses the required field 'op_type'"),
+        (BenchmarkConfig, {"iteration": 3}, "has no field 'iteration' .it has "),
+        (EvalConfig, ["rtol"], "expected a mapping of fields"),
+    ],
+)
+def test_what_does_not_fit_is_a_value_error_that_says_where(kind: Any, plain: Any, problem: str) -> None:
+    with pytest.raises((InvalidRecord, InvalidField), match=problem) as refusal:
+        kind.model_validate(plain)
+    assert isinstance(refusal.value, ValueError)
+
+
+def test_copies_are_checked_and_do_not_touch_the_original() -> None:
+    copied = DEFINITION.model_copy(update={"name": "other", "tags": ["new"]}, deep=True)
+    assert (copied.name, copied.tags, DEFINITION.name) == ("other", ("new",), "scale")
+    with pytest.raises(InvalidField, match="name"):
+        DEFINITION.model_copy(update={"name": 3})
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        copied.name = "third"
+
+
+def test_older_members_read_the_current_ones() -> None:
+    assert DEFINITION.type == DEFINITION.op_type
+    assert (DEFINITION.get_const_axes(), DEFINITION.get_var_axes()) == ({"N": 4}, ["M"])
+    assert DEFINITION.get_var_axes_bindings == {"M": ("x", 0)}
+    assert json.loads(SOLUTION.to_json())["name"] == "plain"
+    assert not SOLUTION.requires_build()
+    assert not TRACE.is_workload()
+    assert TraceSet(workloads={"scale": [TRACE]}).workload["scale"] == [TRACE]
