@@ -44,7 +44,7 @@ class _Hook:
         return note
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may change listeners while this thread does
 _hook: _Hook | None = None
 _listeners: tuple[Listener, ...] = ()
 _on_change: list[Callable[[], None]] = []
@@ -100,7 +100,7 @@ def is_listened() -> bool:
 def renew_lock() -> None:
     """After a fork: the lock may be held by a thread that is no more."""
     global _lock  # noqa: PLW0603 there is one in a process
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 def on_change(then: Callable[[], None]) -> None:

@@ -455,7 +455,8 @@ def _restore(runtime: ApplyRuntime, below: tuple[ApplyRuntime, ...]) -> None:
 
 
 def _point() -> None:
-    sites.point_all(_serving())
+    with _lock:  # else a runtime that stops meanwhile might be pointed to last
+        sites.point_all(_serving())
 
 
 def _serving() -> ApplyRuntime | None:
@@ -477,15 +478,23 @@ def _ask_environment() -> None:
 
 
 def _start_listeners() -> None:
-    """Start those of other packages whose variables are set; each reads its own (``FIB_ENABLE_TRACING``)."""
+    """Start those of other packages whose variables are set; each reads its own (``FIB_ENABLE_TRACING``).
+
+    What goes wrong is logged: the engine runs without them.
+    """
     others = {name for name in os.environ if name.startswith(_ENABLE_PREFIX)} - {ENABLE_VARIABLE}
     if not others:  # to ask for entry points takes milliseconds
         return
     from importlib.metadata import entry_points
 
     for point in entry_points(group=LISTENERS):
-        if _ENABLE_PREFIX + point.name.upper() in others:
+        variable = _ENABLE_PREFIX + point.name.upper()
+        if variable not in others:
+            continue
+        try:
             point.load()()
+        except Exception as error:  # noqa: BLE001 of somebody else's package, in the midst of an engine's call
+            logger.error("%s asks for %s, which cannot be: %s: %s", variable, point.value, type(error).__name__, error)
 
 
 def _after_fork() -> None:

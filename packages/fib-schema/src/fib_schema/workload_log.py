@@ -58,11 +58,26 @@ class _Seen:
     inode: int = 0
     size_bytes: int = 0
 
+    def is_of(self, path: str) -> bool:
+        """Whether what was seen is still there; not if somebody has removed, replaced or cut the file."""
+        try:
+            return self._is_continued_by(os.stat(path))
+        except FileNotFoundError:
+            return False
+
+    def _is_continued_by(self, status: os.stat_result) -> bool:
+        return status.st_ino == self.inode and status.st_size >= self.size_bytes
+
+    def clear(self) -> None:
+        """Have seen nothing."""
+        self.uuids, self.inode, self.size_bytes = set(), 0, 0
+
     def read(self, descriptor: int) -> None:
         """Take in what was appended; everything, if it is another file now."""
         status = os.fstat(descriptor)
-        if status.st_ino != self.inode or status.st_size < self.size_bytes:
-            self.uuids, self.inode, self.size_bytes = set(), status.st_ino, 0
+        if not self._is_continued_by(status):
+            self.clear()
+        self.inode = status.st_ino
         tail = os.pread(descriptor, status.st_size - self.size_bytes, self.size_bytes)
         self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
         self.size_bytes += len(tail)
@@ -84,11 +99,6 @@ class WorkloadLog:
     def blob_path(self, definition: Definition, uuid: str) -> str:
         """Where a workload's tensors lie, relative to the root: for its `SafetensorsInput`."""
         return _layout.blob_file(definition, uuid)
-
-    def is_known(self, definition: Definition, uuid: str) -> bool:
-        """Whether a workload was there when the log last looked; a new one may be there all the same."""
-        path = _layout.workloads_file(definition)
-        return path in self._seen and uuid in self._seen[path].uuids
 
     def append(
         self,
@@ -113,6 +123,8 @@ class WorkloadLog:
             return []
         path = _layout.workloads_file(definition)
         seen = self._seen.setdefault(path, _Seen())
+        if not seen.is_of(self._path_of(path)):
+            seen.clear()
         new = [uuid for uuid in workloads if uuid not in seen.uuids]
         self._write_tensors(definition, {uuid: tensors[uuid] for uuid in new if tensors.get(uuid)})
         lines = {uuid: format_json(Trace(definition.name, workloads[uuid])).encode() for uuid in new}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 _LONGEST_SECONDS = 0.05
 """Of a wait: what is waited for may have been given back before it began."""
@@ -38,6 +39,16 @@ class Budget:
         with self._changed:
             self._taken -= size_bytes
             self._changed.notify_all()
+
+    def giver(self, size_bytes: int) -> Callable[[], None]:
+        """What gives some back later; in a process that was forked meanwhile, nothing, for it has taken nothing."""
+        taken_under = self._changed
+
+        def give() -> None:
+            if self._changed is taken_under:
+                self.give(size_bytes)
+
+        return give
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until something is given back, or for a time."""

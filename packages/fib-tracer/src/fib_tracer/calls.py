@@ -14,7 +14,8 @@ class Call:
     """A call that was just made, of which nothing has been copied.
 
     Tensors are the caller's own: they may lie on a device and be overwritten at any time. Their shapes, dtypes and
-    devices may be looked at, their values may not.
+    devices may be looked at, their values may not. Where a policy has to wait for elements that it asked for, it sees
+    tensors on ``meta`` in their place, so that nobody keeps the caller's alive meanwhile.
     """
 
     definition: Definition
@@ -24,6 +25,8 @@ class Call:
     """By the definition's names, in its order; None for an optional input that was not given."""
     peeked: Mapping[str, int] = attrs.field(factory=dict)
     """The elements that the policy asked for (`FilterPolicy.peeks`), by its names for them."""
+    identity: object = attrs.field(factory=object, repr=False)
+    """The same whenever a policy is asked about this call, and another for any other call."""
 
 
 @attrs.define(eq=False)
@@ -32,7 +35,7 @@ class WorkloadEntry:
 
     definition: Definition
     axes: Mapping[str, int]
-    inputs: Mapping[str, Any]
+    inputs: dict[str, Any]
     """What is recorded, by input: a tensor on the CPU, a scalar, or `RANDOM`; nothing for one that was not given."""
     order: int
     """The place among the calls of the definition that were kept."""

@@ -23,9 +23,6 @@ ENABLE_VARIABLE = "FIB_ENABLE_TRACING"
 CONFIG_VARIABLE = "FIB_TRACING_CONFIG"
 """A YAML file with the settings that `ENABLE_VARIABLE` uses; without it, those of `get_full_configs`."""
 
-DumpSetting: TypeAlias = "str | Sequence[str] | Callable[[Mapping[str, Any]], Iterable[str]] | InputDumpPolicy"
-FilterSetting: TypeAlias = "str | Sequence[Any] | FilterPolicy | Callable[[], FilterPolicy]"
-
 
 @attrs.frozen
 class TracingConfig:
@@ -50,6 +47,9 @@ class TracingConfig:
     filter_policy_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        for name in ("input_dump_policy_kwargs", "filter_policy_kwargs"):
+            if not isinstance(options := getattr(self, name), Mapping) or not all(isinstance(o, str) for o in options):
+                raise InvalidSetting(name, options, "a mapping by the names of arguments")
         self.make_dump_policy()
         self.make_filter_policy()
 
@@ -67,9 +67,9 @@ class TracingConfig:
             return DumpChosen(setting)
         if not isinstance(setting, Sequence) or not all(isinstance(name, str) for name in setting):
             raise InvalidSetting("input_dump_policy", setting, "a policy's name, a list of inputs, or a function")
-        policies = [name for name in setting if name in PolicyRegistry.list_input_dump_policies()]
-        others = [PolicyRegistry.get_input_dump_policy(name)() for name in policies]
-        return DumpNamed([name for name in setting if name not in policies], others)
+        known = PolicyRegistry.list_input_dump_policies()
+        others = [PolicyRegistry.get_input_dump_policy(name)() for name in setting if name in known]
+        return DumpNamed([name for name in setting if name not in known], others)
 
     def make_filter_policy(self) -> FilterPolicy:
         """A policy that has kept nothing yet."""
@@ -84,12 +84,10 @@ class TracingConfig:
             return made
         raise InvalidSetting("filter_policy", setting, "a policy's name, a list of them, or what makes a policy")
 
-    def unknown_inputs(self, definition: Definition) -> list[str]:
-        """Names that are set to be stored and that a definition does not have."""
-        if isinstance(self.input_dump_policy, (str, InputDumpPolicy)) or callable(self.input_dump_policy):
-            return []
-        known = {*definition.inputs, *PolicyRegistry.list_input_dump_policies()}
-        return [name for name in self.input_dump_policy if name not in known]
+    def named_inputs(self) -> tuple[str, ...]:
+        """The inputs that are set to be stored by their names."""
+        policy = self.make_dump_policy()
+        return policy.names if isinstance(policy, DumpNamed) else ()
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for YAML.
@@ -236,10 +234,9 @@ class TracingConfigRegistry:
                 configs[id(config)] = config
                 meant.setdefault(id(config), []).append(definition)
         for key, config in configs.items():
-            missing = [set(config.unknown_inputs(definition)) for definition in meant[key]]
-            if lost := set.intersection(*missing):
-                inputs = tuple(sorted({name for definition in meant[key] for name in definition.inputs}))
-                raise UnknownName("input", min(lost), inputs)
+            inputs = {name for definition in meant[key] for name in definition.inputs}
+            if lost := set(config.named_inputs()) - inputs:
+                raise UnknownName("input", min(lost), tuple(sorted(inputs)))
 
     def to_yaml(self) -> str:
         """As YAML that `from_yaml` reads."""
@@ -253,7 +250,7 @@ class TracingConfigRegistry:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a YAML file."""
-        Path(path).write_text(self.to_yaml())
+        Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
     @classmethod
     def from_yaml(cls, text: str) -> TracingConfigRegistry:
@@ -269,17 +266,30 @@ class TracingConfigRegistry:
         if not isinstance(content, Mapping) or not content.keys() <= {"default", "rules", "definitions"}:
             raise InvalidSetting("tracing settings", content, "a mapping of default, rules and definitions")
         default = content.get("default", {})
-        definitions = content.get("definitions") or {}
+        definitions, rules = content.get("definitions") or {}, content.get("rules") or []
+        if not isinstance(definitions, Mapping) or not all(isinstance(name, str) for name in definitions):
+            raise InvalidSetting("definitions", definitions, "a mapping of definitions' names to their settings")
+        if not isinstance(rules, list):
+            raise InvalidSetting("rules", rules, "a list of mappings with op_type, name and policies")
         return cls(
             None if default is None else TracingConfig.from_plain(default),
             {name: TracingConfig.from_plain(plain) for name, plain in definitions.items()},
-            tuple(_rule(plain) for plain in content.get("rules") or ()),
+            tuple(_rule(plain) for plain in rules),
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TracingConfigRegistry:
-        """Settings from a YAML file."""
-        return cls.from_yaml(Path(path).read_text())
+        """Settings from a YAML file.
+
+        Raises:
+            InvalidSetting: It holds none.
+            OSError: It could not be read.
+        """
+        data = Path(path).read_bytes()
+        try:
+            return cls.from_yaml(data.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidSetting("tracing settings", data[:60], f"YAML in UTF-8 ({error})") from error
 
 
 def _rule(plain: Any) -> Rule:

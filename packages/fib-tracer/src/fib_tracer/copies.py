@@ -51,7 +51,8 @@ class Ring:
     """Pinned memory that is given out in pieces, which come back in any order and are free again in the order given."""
 
     def __init__(self, size_bytes: int = RING_BYTES, *, is_pinned: bool = True) -> None:
-        self.memory = torch.empty(_aligned(size_bytes), dtype=torch.uint8, pin_memory=is_pinned)
+        size = _aligned(size_bytes)
+        self.memory = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)  # whatever the default
         self._lock = threading.Lock()
         self._given: deque[list[int]] = deque()
         """Pieces from the oldest on: where they begin and end, and whether they are in use."""
@@ -160,15 +161,20 @@ class Copier:
         piece = ring.take(size_bytes)
         return None if piece is None else Room(tensors, ring, piece, layout)
 
+    def give_up(self, room: Room) -> None:
+        """Give back room that no copies will be made in."""
+        if room.ring is not None and room.piece is not None:
+            room.ring.give(room.piece)
+
     def copy(self, room: Room) -> Landing:
         """Make the copies; of tensors on a device, behind what the caller's current stream has to do."""
-        copied = {name: _copied(tensor) for name, tensor in room.tensors.items() if not tensor.is_cuda}
         if room.ring is None or room.piece is None:
-            return Landed(copied)
+            return Landed({name: _copied(tensor) for name, tensor in room.tensors.items()})
         try:
+            copied = {name: _copied(tensor) for name, tensor in room.tensors.items() if not tensor.is_cuda}
             arrived = self._enqueue(room, room.piece)
         except BaseException:
-            room.ring.give(room.piece)
+            self.give_up(room)
             raise
         return _OnTheWay(room.ring, room.piece, room.layout, arrived, copied)
 

@@ -23,6 +23,11 @@ FOLDER = "drafts"
 _DTYPES = {name: str(dtype) for dtype, name in TORCH_DTYPE_NAMES.items()}
 
 
+def can_be_drafted(name: str) -> bool:
+    """Whether a file can have this name, as a definition's must."""
+    return name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
 class Draft:
     """What was seen of the calls of an unknown definition.
 
@@ -34,18 +39,31 @@ class Draft:
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
         self._names = tuple(names)
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, in a forked process."""
         self._lock = threading.RLock()
         self._calls: dict[tuple[Any, ...], None] = {}
         self._seen = 0
 
-    def see(self, values: Sequence[Any]) -> bool:
-        """Look at a call: types, dtypes and shapes; returns whether it was the last one that is looked at."""
+    def see(self, arguments: Mapping[str, Any]) -> bool:
+        """Look at a call: types, dtypes and shapes; returns whether it was the last one that is looked at.
+
+        Args:
+            arguments: By name; those that the draft has no name for are passed over.
+        """
         if self._seen >= MOST_CALLS:
             return False
         with self._lock:
             self._seen += 1
-            self._calls[tuple(map(_form, values))] = None
+            self._calls[tuple(_form(arguments.get(name)) for name in self._names)] = None
             return self._seen == MOST_CALLS
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is anything to make a definition of."""
+        return self._seen > 0
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects in the form of a definition."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 import math
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+import attrs
 from fib_schema import Definition
 
 from .calls import Call, WorkloadEntry
@@ -49,7 +50,7 @@ class FilterPolicy:
         return {}
 
     def wants(self, call: Call) -> Verdict:
-        """Whether a call is to be kept."""
+        """Whether a call is to be kept; asked again of one that had to wait for room."""
         del call
         return Verdict.KEEP
 
@@ -241,13 +242,15 @@ class KeepRandomK(FilterPolicy):
         """Begin anew."""
         self._seen = 0
         self._slot = 0
+        self._asked: object = None
         self._slots: dict[int, WorkloadEntry] = {}
 
     def wants(self, call: Call) -> Verdict:
         """With a chance that falls as calls go by, so that all have the same in the end."""
-        del call
-        self._seen += 1
-        self._slot = self._seen - 1 if self._seen <= self._k else self._random.randrange(self._seen)
+        if self._asked is not call.identity:
+            self._asked = call.identity
+            self._seen += 1
+            self._slot = self._seen - 1 if self._seen <= self._k else self._random.randrange(self._seen)
         return Verdict.KEEP if self._slot < self._k else Verdict.SKIP
 
     def admit(self, call: Call) -> int:
@@ -280,22 +283,36 @@ class AllOf(FilterPolicy):
         self.is_final = policies[-1].is_final  # type: ignore[misc] # of this object, for it depends on its parts
 
     def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
-        """Those of all."""
-        return {name: place for policy in self._policies for name, place in policy.peeks(definition).items()}
+        """Those of all, each under the policy's number: two may have the same name for different elements."""
+        return {
+            f"{number} {name}": place
+            for number, policy in enumerate(self._policies)
+            for name, place in policy.peeks(definition).items()
+        }
 
     def wants(self, call: Call) -> Verdict:
         """The first verdict that is not to keep it."""
-        verdicts = (policy.wants(call) for policy in self._policies)
+        verdicts = (policy.wants(part) for policy, part in self._asked(call))
         return next((verdict for verdict in verdicts if verdict is not Verdict.KEEP), Verdict.KEEP)
 
     def admit(self, call: Call) -> Any:
         """Tell all; the last one's ticket is the entry's."""
-        tickets = [policy.admit(call) for policy in self._policies]
+        tickets = [policy.admit(part) for policy, part in self._asked(call)]
         return tickets[-1]
 
     def submit(self, entry: WorkloadEntry) -> None:
         """To the last one."""
+        entry.peeked = _own(entry.peeked, len(self._policies) - 1)
         self._policies[-1].submit(entry)
+
+    def _asked(self, call: Call) -> Iterable[tuple[FilterPolicy, Call]]:
+        """Each policy, and the call with the elements that it has asked for."""
+        if not call.peeked:
+            return ((policy, call) for policy in self._policies)
+        return (
+            (policy, attrs.evolve(call, peeked=_own(call.peeked, number)))
+            for number, policy in enumerate(self._policies)
+        )
 
     def drain(self) -> list[WorkloadEntry]:
         """What the last one gives out."""
@@ -305,6 +322,12 @@ class AllOf(FilterPolicy):
         """All of them."""
         for policy in self._policies:
             policy.reset()
+
+
+def _own(peeked: Mapping[str, int], number: int) -> dict[str, int]:
+    """The elements that one of several policies has asked for, by its names for them."""
+    begin = f"{number} "
+    return {name.removeprefix(begin): value for name, value in peeked.items() if name.startswith(begin)}
 
 
 def _positive(name: str, value: object) -> int:

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import torch
 from fib_apply.stats import Tally
 from fib_compile.device import torch_dtype
-from fib_schema import AxisError, Definition, TensorSpec
+from fib_schema import AxisError, Definition
 
 from .budget import Budget
 from .calls import RANDOM, Call, WorkloadEntry
 from .config import TracingConfig
 from .copies import Copier, Landing, Room
+from .errors import InvalidSetting
 from .filtering import FilterPolicy, Verdict
+from .fitting import kind_of_number, number, places_of, problem_of, usual_check
+from .notes import Note, compiled_note, note_source
 from .tallies import DefinitionStats, Troubles
-
-Note: TypeAlias = Callable[..., None]
 
 _MOST_FULL = 65_536
 """Combinations of shapes that are remembered as full."""
@@ -35,7 +36,8 @@ _MOST_UNDECIDED = 64
 """Calls whose values are on their way while the policy waits for them."""
 ENTRY_BYTES = 4096
 """What an entry takes beside its tensors."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 torch has no public names for these two
+_transform = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 likewise
 _PEEK = "peek "
 """Before the names of elements that are copied for the policy alone."""
 
@@ -86,21 +88,21 @@ class Intake:
         self._around = surroundings
         self._peeks = dict(self.policy.peeks(definition))
         self._dtypes = {n: None if s.shape is None else torch_dtype(s.dtype) for n, s in definition.inputs.items()}
-        self._numbers = [name for name, dtype in self._dtypes.items() if dtype is None]
-        self._optional = [name for name in definition.inputs if self._is_optional(name)]
+        self._numbers = {n: kind_of_number(s) for n, s in definition.inputs.items() if s.shape is None}
+        self._optional = [name for name, spec in definition.inputs.items() if spec.optional]
         self._all_random: dict[str, Any] = dict.fromkeys(definition.inputs, RANDOM)
         self._always_dumped = self._dump.always_dumped(definition)
-        self._is_usual = _usual_check(self._dtypes.values())
+        self._is_usual = usual_check(self._dtypes.values())
         may_dump = self._dump.may_dump(definition)
         self._is_content_by_key = not may_dump and self.policy.is_final
-        """Whether calls with an equal key are equal workloads: then one of each is enough."""
+        """Whether calls with an equal key are equal workloads: then one of each is enough (0.0 and -0.0 are one)."""
         self._full: set[Any] = set()
         self._scopes: list[dict[str, Any]] = []
         """Of the notes: those who route hold on to these, so that they are told of changes."""
         self.renew()
 
     def renew(self) -> None:
-        """Begin anew, without locks that somebody may hold: in a forked process, or when a runtime starts again."""
+        """Begin anew, without locks that somebody may hold: in a forked process."""
         self.lock = threading.Lock()
         self._counted = Tally()
         self.policy.reset()
@@ -137,50 +139,14 @@ class Intake:
             "_full": self._full,
             "_closed": self._is_closed,
             "_count": self._counted.add,
-            "_odd": (AttributeError, TypeError),
+            "_odd": Exception,  # a shape may be a property of whatever somebody passes
             "_take": self.take,
         }
         with self.lock:
             self._scopes.append(scope)
-        exec(compile(self._source(len(names), places), "<fib_tracer note>", "exec"), scope)  # noqa: S102 made of numbers
-        note: Note = scope["note"]
-        return note
-
-    def _source(self, count: int, places: Sequence[int | None]) -> str:
-        """The generated code; parameters are ``p0`` and so on, for the caller passes them by position."""
-        key = self._key_source(places)
-        args = ", ".join("None" if place is None else f"p{place}" for place in places)
-        return f"""
-def note({", ".join(f"p{index}" for index in range(count))}):
-    _count()
-    if _closed:
-        return
-    try:
-        key = {key}
-        if key in _full:
-            return
-    except _odd:
-        key = None
-    _take(({args},), key)
-"""
-
-    def _key_source(self, places: Sequence[int | None]) -> str:
-        """What decides on all axes: the shape of an input for each; and scalars, where they are part of the content."""
-        named = dict(zip(self.definition.inputs, places, strict=True))
-        parts = []
-        for name in dict.fromkeys(name for name, _ in self.definition.var_axes_bindings.values()):
-            if (place := named[name]) is not None:
-                parts.append(
-                    f"None if p{place} is None else p{place}.shape" if self._is_optional(name) else f"p{place}.shape"
-                )
-        if self._is_content_by_key:
-            specs = self.definition.inputs
-            absent = [f"p{named[n]} is None" for n in named if named[n] is not None and self._is_optional(n)]
-            parts += [f"p{named[n]}" for n in named if named[n] is not None and specs[n].shape is None] + absent
-        return parts[0] if len(parts) == 1 else f"({''.join(part + ', ' for part in parts)})"
-
-    def _is_optional(self, name: str) -> bool:
-        return self.definition.inputs[name].optional
+        return compiled_note(
+            note_source(self.definition, places, len(names), is_content_by_key=self._is_content_by_key), scope
+        )
 
     def count(self) -> None:
         """A call that comes another way than through a note."""
@@ -198,12 +164,21 @@ def note({", ".join(f"p{index}" for index in range(count))}):
                 if not self._around.on_capture(self, args):
                     self._drop("captured in a graph")
                 return
+            if _is_transformed():
+                self._drop("under a mode or a transform of torch")
+                return
+            if self._is_content_by_key and self._has_numbers_in_tensors(args):
+                key = None  # a tensor's value is no part of the key, and the tensor is the caller's
             verdict = self._consider(args, key)
             if key is not None and (verdict is Verdict.FULL or (verdict is Verdict.KEEP and self._is_content_by_key)):
                 self._remember(key)
         except Exception as error:  # noqa: BLE001 an engine's call must not fail because somebody watches
             self._drop("errors")
             self._around.troubles.report(f"{self.definition.name}: {type(error).__name__}", error)
+
+    def _has_numbers_in_tensors(self, args: tuple[Any, ...]) -> bool:
+        named = zip(self._dtypes.values(), args, strict=True)
+        return any(dtype is None and isinstance(value, torch.Tensor) for dtype, value in named)
 
     def _remember(self, key: Any) -> None:
         if len(self._full) < _MOST_FULL:
@@ -216,7 +191,7 @@ def note({", ".join(f"p{index}" for index in range(count))}):
 
     def _consider(self, args: tuple[Any, ...], key: Any) -> Verdict:
         inputs = dict(zip(self.definition.inputs, args, strict=True))
-        if not self._is_usual(*args) and (problem := self._problem(inputs)) is not None:
+        if not self._is_usual(*args) and (problem := problem_of(self.definition, self._dtypes, inputs)):
             self._unfit(problem)
             return Verdict.SKIP
         try:
@@ -249,22 +224,6 @@ def note({", ".join(f"p{index}" for index in range(count))}):
             self._known_axes[key] = shapes, axes
         return axes
 
-    def _problem(self, inputs: Mapping[str, Any]) -> str | None:
-        """Why a call is none of the definition; None if it is one."""
-        for name, value in inputs.items():
-            dtype = self._dtypes[name]
-            if value is None:
-                if not self._is_optional(name):
-                    return f"{name} is None"
-            elif dtype is None:
-                if not isinstance(value, (bool, int, float)) and not _is_single(value):
-                    return f"{name} is no number: {type(value).__name__}"
-            elif type(value) not in _PLAIN:
-                return f"{name} is no plain tensor: {type(value).__name__}"
-            elif value.dtype is not dtype:
-                return f"{name} is {value.dtype}, not {dtype}"
-        return None
-
     def _unfit(self, problem: str) -> None:
         self._drop("does not fit the definition")
         self._around.troubles.report(f"{self.definition.name}: does not fit", problem)
@@ -281,9 +240,9 @@ def note({", ".join(f"p{index}" for index in range(count))}):
                 if verdict is Verdict.CLOSED:
                     self._close()
                 if verdict is not Verdict.KEEP:
-                    return verdict
+                    return _checked(verdict)
                 room = self._room(size, chosen)
-                entry = None if room is None else self._admit(call, size)
+                entry = None if room is None else self._admit_into(room, call, size)
             if entry is not None and room is not None:
                 self._kept.add()
                 self._send(entry, room)
@@ -306,7 +265,7 @@ def note({", ".join(f"p{index}" for index in range(count))}):
         if room is None:
             self._drop("too many undecided")
         else:
-            self._send(WorkloadEntry(self.definition, call.axes, {}, -1, size), room, call)
+            self._send(WorkloadEntry(self.definition, call.axes, {}, -1, size), room, _without_memory(call))
         return Verdict.SKIP
 
     def _room(self, size: int, chosen: Mapping[str, torch.Tensor]) -> Room | None:
@@ -322,6 +281,14 @@ def note({", ".join(f"p{index}" for index in range(count))}):
             self._around.budget.give(size)
         return room
 
+    def _admit_into(self, room: Room, call: Call, size: int) -> WorkloadEntry:
+        try:
+            return self._admit(call, size)
+        except BaseException:
+            self._around.copier.give_up(room)
+            self._around.budget.give(size)
+            raise
+
     def _admit(self, call: Call, size: int) -> WorkloadEntry:
         self._order += 1
         ticket = self.policy.admit(call)
@@ -332,8 +299,10 @@ def note({", ".join(f"p{index}" for index in range(count))}):
     def _recorded(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """What is recorded of inputs that are not copied: numbers, and that a tensor was there."""
         recorded = dict(self._all_random)
-        for name in self._numbers:
-            recorded[name] = _number(self.definition.inputs[name], inputs[name])
+        for name, kind in self._numbers.items():
+            value = inputs[name]
+            if value is not None and not isinstance(value, torch.Tensor):  # whose value comes with the copies
+                recorded[name] = number(kind, value)
         for name in self._optional:
             if inputs[name] is None:
                 del recorded[name]
@@ -364,29 +333,33 @@ def note({", ".join(f"p{index}" for index in range(count))}):
         entry, call = pending.entry, pending.undecided
         try:
             tensors = pending.landing.wait()
-        except BaseException:
-            self._release(entry, call)
-            raise
-        if call is not None:
-            decided = self._decide(call, entry, tensors)
+            decided = entry if call is None else self._decide(call, entry, tensors)
             if decided is None:
+                self._around.budget.give(entry.size_bytes)
                 return None
-            entry = decided
-        for name, tensor in tensors.items():
-            entry.inputs[name] = tensor.item() if self._dtypes[name] is None else tensor  # type: ignore[index]
-        return entry
+            for name, tensor in tensors.items():
+                kind = self._numbers.get(name)
+                decided.inputs[name] = tensor if kind is None else number(kind, tensor)
+            return decided
+        except BaseException:
+            self._around.budget.give(entry.size_bytes)
+            raise
+        finally:
+            if call is not None:
+                with self.lock:
+                    self._undecided -= 1
 
     def _decide(self, call: Call, entry: WorkloadEntry, tensors: dict[str, torch.Tensor]) -> WorkloadEntry | None:
         labels = [name for name in tensors if name.startswith(_PEEK)]
         peeked = {label.removeprefix(_PEEK): int(tensors.pop(label)) for label in labels}
         call = attrs.evolve(call, peeked=peeked)
         with self.lock:
-            self._undecided -= 1
-            if self.policy.wants(call) is Verdict.KEEP:
-                self._kept.add()
-                return self._admit(call, entry.size_bytes)
-        self._around.budget.give(entry.size_bytes)
-        return None
+            if (verdict := self.policy.wants(call)) is not Verdict.KEEP:
+                _checked(verdict)
+                return None
+            admitted = self._admit(call, entry.size_bytes)
+        self._kept.add()
+        return admitted
 
     def _release(self, entry: WorkloadEntry, undecided: Call | None) -> None:
         """Give back what was taken for a call whose copies never came."""
@@ -416,51 +389,25 @@ def note({", ".join(f"p{index}" for index in range(count))}):
         return DefinitionStats(int(self._counted), int(self._kept), self._stored, self._equal, dropped)
 
 
-def places_of(definition: Definition, names: Sequence[str]) -> list[int | None] | None:
-    """Where each input of a definition is among a function's parameters; None if one is missing.
-
-    By name where all required inputs are among the names, else by position behind ``self``, as calls are routed.
-    """
-    index = {name: place for place, name in enumerate(names)}
-    required = [name for name, spec in definition.inputs.items() if not spec.optional]
-    if all(name in index for name in required):
-        return [index.get(name) for name in definition.inputs]
-    free = [
-        place for place, name in enumerate(names) if name not in definition.inputs and name not in definition.outputs
-    ]
-    if names and names[0] in ("self", "cls"):
-        free = free[1:]
-    places = []
-    for name, spec in definition.inputs.items():
-        place = index[name] if name in index else free.pop(0) if free else None
-        if place is None and not spec.optional:
-            return None
-        places.append(place)
-    return places
-
-
-def _usual_check(dtypes: Iterable[torch.dtype | None]) -> Callable[..., bool]:
-    """A quick function that is true of plain tensors of these dtypes, and of numbers where there is none."""
-    scope: dict[str, Any] = {"plain": frozenset(_PLAIN), "numbers": frozenset((bool, int, float)), "type": type}
-    names, conditions = [], []
-    for index, dtype in enumerate(dtypes):
-        name = f"p{index}"
-        names.append(name)
-        scope[f"d{index}"] = dtype
-        is_plain = f"type({name}) in plain and {name}.dtype is d{index}"
-        conditions.append(f"type({name}) in numbers" if dtype is None else is_plain)
-    made: Callable[..., bool] = eval(f"lambda {', '.join(names)}: {' and '.join(conditions) or True}", scope)  # noqa: S307 made of numbers
-    return made
-
-
-def _number(spec: TensorSpec, value: Any) -> Any:
-    """Equal numbers in one spelling: 1 and 1.0 are the same scale."""
-    return float(value) if type(value) is int and not spec.is_integer and spec.dtype != "bool" else value
-
-
-def _is_single(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() == 1
-
-
 def _element(tensor: torch.Tensor, index: int) -> torch.Tensor:
     return tensor[-1:] if index == -1 else tensor[index : index + 1]
+
+
+def _without_memory(call: Call) -> Call:
+    """A call with shapes and dtypes alone: the caller's tensors may be large, and are not ours to keep alive."""
+    shown = {
+        name: torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) else value
+        for name, value in call.inputs.items()
+    }
+    return attrs.evolve(call, inputs=shown)
+
+
+def _checked(verdict: object) -> Verdict:
+    if not isinstance(verdict, Verdict):
+        raise InvalidSetting("filter_policy", verdict, "a Verdict from its `wants`")
+    return verdict
+
+
+def _is_transformed() -> bool:
+    """Whether operations are recorded, wrapped or counted by somebody who must not see ours."""
+    return _modes() > 0 or _transform() is not None

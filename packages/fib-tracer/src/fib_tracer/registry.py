@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, TypeVar
 
 from fib_schema import UnknownName
@@ -109,9 +109,16 @@ def _get(known: Mapping[str, type[P]], kind: str, name: str, base: type) -> type
     found = entry_points(group=_GROUPS[kind], name=name)
     if not found:
         raise UnknownName(kind, name, tuple(_names(known, kind)))
-    policy: type[P] = next(iter(found)).load()
+    policy: type[P] = _loaded(kind, next(iter(found)))
     _check(kind, policy, base)
     return policy
+
+
+def _loaded(kind: str, point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidSetting(kind, point.name, f"an entry point that can be loaded: {point.value}: {error}") from error
 
 
 def _names(known: Mapping[str, Any], kind: str) -> list[str]:

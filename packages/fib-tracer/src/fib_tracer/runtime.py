@@ -18,21 +18,22 @@ from typing import Any, Self
 import torch
 from fib_apply.config import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
-from fib_schema import FibError, TraceSet
+from fib_schema import TraceSet
 
+from . import ending
 from .budget import Budget
 from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
 from .copies import Copier
-from .drafts import Draft
-from .ending import EndingSignals
+from .drafts import Draft, can_be_drafted
 from .errors import InvalidSetting
 from .graphs import CapturedCalls, is_capturing
-from .intake import Intake, Note, Surroundings
+from .intake import Intake, Surroundings
+from .notes import Note
 from .tallies import DefinitionStats, Troubles, logger
 from .writer import Writer
 
 DEFAULT_BYTES = 256 << 20
-EXIT_SECONDS = 10.0
+EXIT_SECONDS = ending.LONGEST_SECONDS
 """How long the end of the process may wait for what is not stored yet."""
 
 
@@ -72,7 +73,6 @@ class TracingRuntime:
         self._troubles = Troubles()
         self._writer = Writer(self._set.workload_log(), self.budget, self._troubles)
         self._captured = CapturedCalls()
-        self._signals = EndingSignals(self._flush_at_exit)
         self._has_drafts = drafts
         self._around = Surroundings(
             put=self._writer.put,
@@ -96,17 +96,19 @@ class TracingRuntime:
         """Collect from now on, in place of a runtime that was started before."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._around.copier.prepare()
-        self._signals.watch()
+        ending.watch(self._flush_at_exit)
         _push(self)
         return self
 
     def stop(self) -> None:
         """Collect no more, and store what was kept; the runtime that was in force before is again."""
         _remove(self)
-        self.flush()
-        self._writer.close(None)
-        self._captured.forget()
-        self._signals.forget()
+        try:
+            self.flush()
+            self._writer.close(None)
+        finally:
+            self._captured.forget()
+            ending.forget(self._flush_at_exit)
 
     def __enter__(self) -> Self:
         return self if self in _stack else self.start()
@@ -131,10 +133,10 @@ class TracingRuntime:
             if definition in self._set.definitions:
                 intake = self._intake(definition)
                 return None if intake is None else intake.note(names)
-        except FibError as error:  # a damaged definition: the engine must go on
-            self._troubles.report(f"{definition}: damaged", error)
+        except Exception as error:  # noqa: BLE001 a damaged definition, somebody's policy: the engine must go on
+            self._troubles.report(f"{definition}: cannot be traced", error)
             return None
-        if not self._has_drafts:
+        if not self._has_drafts or not can_be_drafted(definition):
             self._troubles.report(f"{definition}: unknown", "the data set has no such definition")
             return None
         return self._drafting(definition, names)
@@ -154,7 +156,7 @@ class TracingRuntime:
 
         def note(*values: Any) -> None:
             try:
-                if draft.see(values):
+                if draft.see(dict(zip(names, values, strict=False))):
                     self._writer.put(lambda: self._save(draft))
             except Exception as error:  # noqa: BLE001 an engine's call must not fail because somebody watches
                 self._troubles.report(f"{definition}: draft", error)
@@ -220,19 +222,22 @@ class TracingRuntime:
             What became of calls so far, by definition.
 
         Raises:
-            TimeoutError: It took longer; storing goes on.
+            TimeoutError: It took longer, and storing goes on; or there can be no thread that stores.
         """
         if not self._flush(timeout_seconds):
+            if timeout_seconds is None:
+                raise TimeoutError("there can be no thread that stores what was traced")
             raise TimeoutError(f"what was traced is not stored after {timeout_seconds:g} s; storing goes on")
         return self.stats()
 
     def _flush(self, timeout_seconds: float | None) -> bool:
         for draft in list(self._drafts.values()):
-            self._writer.put(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
+            if draft.has_calls:
+                self._writer.put(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
         return self._writer.flush([i for i in list(self._intakes.values()) if i is not None], timeout_seconds)
 
     def _flush_at_exit(self) -> None:
-        """From a signal handler too: it must not take a lock that the interrupted code may hold."""
+        """Store what is kept, within a time; from a signal handler too."""
         if not self._flush(EXIT_SECONDS):
             logger.warning("the process ends before all that was traced could be stored")
 
@@ -253,7 +258,8 @@ class TracingRuntime:
         for intake in self._intakes.values():
             if intake is not None:
                 intake.renew()
-        self._drafts.clear()
+        for draft in self._drafts.values():
+            draft.renew()
 
     # -- seeing --------------------------------------------------------------------------------------
 
@@ -303,13 +309,13 @@ def disable_tracing() -> None:
 
 
 def start_by_environment() -> None:
-    """Start a runtime if `ENABLE_VARIABLE` says so and none is in force; what goes wrong is logged."""
+    """Start a runtime if `ENABLE_VARIABLE` says so and none is in force; whatever goes wrong is logged."""
     if get_tracing_runtime() is not None:
         return
     try:
         if enabled_by_environment(ENABLE_VARIABLE):
             enable_tracing(None, os.environ.get(CONFIG_VARIABLE) or None)
-    except (FibError, OSError) as error:  # the engine runs without us
+    except Exception as error:  # noqa: BLE001 of a policy or a settings file too: the engine runs without us
         logger.error("%s asks for tracing, which cannot be: %s", ENABLE_VARIABLE, error)
 
 

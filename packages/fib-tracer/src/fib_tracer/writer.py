@@ -189,56 +189,61 @@ class Writer:
 
     def _submit(self, intake: Intake, entry: WorkloadEntry) -> None:
         """Have a policy hold an entry; its bytes are given back when nobody holds it any more."""
-        weakref.finalize(entry, self._budget.give, entry.size_bytes).atexit = False
+        weakref.finalize(entry, self._budget.giver(entry.size_bytes)).atexit = False
         with intake.lock:
             intake.policy.submit(entry)
 
     def _drain(self, intakes: Iterable[Intake]) -> None:
         """Store what policies hold."""
         for intake in intakes:
-            if intake.policy.is_final:
-                continue
-            with intake.lock:
-                entries = list(intake.policy.drain())
-            self._store([(intake, attrs.evolve(entry, size_bytes=0)) for entry in entries])
+            if not intake.policy.is_final:
+                self._guarded(functools.partial(self._drain_one, intake))
+
+    def _drain_one(self, intake: Intake) -> None:
+        with intake.lock:
+            entries = list(intake.policy.drain())
+        self._store([(intake, attrs.evolve(entry, size_bytes=0)) for entry in entries])
 
     def _store(self, entries: list[tuple[Intake, WorkloadEntry]]) -> None:
         groups: dict[int, list[tuple[Intake, WorkloadEntry]]] = {}
         for intake, entry in entries:
             groups.setdefault(id(intake), []).append((intake, entry))
         for group in groups.values():
-            intake = group[0][0]
             try:
-                self._store_group(intake, [entry for _, entry in group])
-            except OSError as error:
-                intake.lost("could not be written", len(group))
-                self._troubles.report(f"{intake.definition.name}: writing", error)
-            except Exception as error:  # noqa: BLE001 a record that cannot be made; other definitions go on
-                intake.lost("errors", len(group))
-                self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
+                self._store_group(group[0][0], [entry for _, entry in group])
             finally:
                 self._budget.give(sum(entry.size_bytes for _, entry in group))
 
     def _store_group(self, intake: Intake, entries: Iterable[WorkloadEntry]) -> None:
-        contents: dict[str, Content] = {}
-        equal = 0
-        for entry in entries:
-            if (problem := _broken_constraint(intake.definition, entry)) is not None:
-                intake.lost("breaks a constraint")
-                self._troubles.report(f"{intake.definition.name}: constraint", problem)
-                continue
-            content = content_of(intake.definition, entry.axes, entry.inputs, self._log)
-            uuid = content.workload.uuid
-            if uuid in contents or self._log.is_known(intake.definition, uuid):
-                equal += 1
-            else:
-                contents[uuid] = content
-        new = self._log.append(
-            intake.definition,
-            {uuid: content.workload for uuid, content in contents.items()},
-            {uuid: content.tensors for uuid, content in contents.items()},
-        )
-        intake.stored(len(new), equal + len(contents) - len(new))
+        made = [content for entry in entries if (content := self._content(intake, entry)) is not None]
+        contents = {content.workload.uuid: content for content in made}
+        try:
+            new = self._log.append(
+                intake.definition,
+                {uuid: content.workload for uuid, content in contents.items()},
+                {uuid: content.tensors for uuid, content in contents.items()},
+            )
+        except OSError as error:
+            intake.lost("could not be written", len(made))
+            self._troubles.report(f"{intake.definition.name}: writing", error)
+        except Exception as error:  # noqa: BLE001 a record that cannot be written; other definitions go on
+            intake.lost("errors", len(made))
+            self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
+        else:
+            intake.stored(len(new), len(made) - len(new))
+
+    def _content(self, intake: Intake, entry: WorkloadEntry) -> Content | None:
+        """An entry's record, or None if there can be none, which is reported."""
+        name = intake.definition.name
+        try:
+            if (problem := _broken_constraint(intake.definition, entry)) is None:
+                return content_of(intake.definition, entry.axes, entry.inputs, self._log)
+            intake.lost("breaks a constraint")
+            self._troubles.report(f"{name}: constraint", problem)
+        except Exception as error:  # noqa: BLE001 a policy may put anything into an entry; others are to be stored
+            intake.lost("errors")
+            self._troubles.report(f"{name}: {type(error).__name__}", error)
+        return None
 
 
 def _broken_constraint(definition: Definition, entry: WorkloadEntry) -> str | None:

@@ -31,6 +31,7 @@ Name: TypeAlias = "str | Callable[..., str]"
 """A definition's name, or what makes one of a call's arguments."""
 
 _ROUTE = "_fib_route"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Runtime(Protocol):
@@ -38,6 +39,14 @@ class Runtime(Protocol):
 
     def dispatcher(self, name: str) -> Dispatcher | None:
         """The dispatcher of a definition, or None if there is no such definition."""
+        ...
+
+
+class Pointed(Protocol):
+    """Has calls go elsewhere when something changes: a `Site`, or what another package patches."""
+
+    def point(self, runtime: Runtime | None) -> None:
+        """Have calls go through a runtime, or past all of them."""
         ...
 
 
@@ -107,7 +116,7 @@ class Site:
 
     def _behind_listeners(self, name: str, target: Function) -> Function:
         if self._parameters is None or any(p.kind in VARIADIC for p in self._parameters):
-            return listened_in_general(name, target)
+            return listened_in_general(name, target, [p.name for p in self._parameters or () if p.kind in _POSITIONAL])
         return _listened(name, self._label, self._parameters, target)
 
     def _route(self, dispatcher: Dispatcher) -> tuple[Function, StandIn]:
@@ -151,13 +160,13 @@ def general_route(dispatcher: Dispatcher, function: Function) -> Function:
     return route
 
 
-def listened_in_general(name: str, target: Function) -> Function:
-    """A target behind those who listen; arguments by position are called ``arg0`` and so on."""
+def listened_in_general(name: str, target: Function, known: Sequence[str] = ()) -> Function:
+    """A target behind those who listen; further arguments by position than are known are called ``arg0`` and so on."""
     if not is_listened():
         return target
 
     def listened(*args: Any, **kwargs: Any) -> Any:
-        note_general(name, args, kwargs)
+        note_general(name, args, kwargs, known)
         return target(*args, **kwargs)
 
     return listened
@@ -202,11 +211,11 @@ def _identifier(name: str) -> str:
 
 
 _lock = threading.RLock()
-_sites: weakref.WeakSet[Site] = weakref.WeakSet()
+_sites: weakref.WeakSet[Pointed] = weakref.WeakSet()
 
 
-def add_site(site: Site, runtime: Runtime | None) -> None:
-    """Have a site pointed whenever something changes, for as long as its wrapper lives."""
+def add_site(site: Pointed, runtime: Runtime | None) -> None:
+    """Have a site pointed now and whenever something changes, for as long as somebody holds it."""
     with _lock:
         _sites.add(site)
         site.point(runtime)

@@ -1,0 +1,86 @@
+"""Identity of workloads: equal contents have one uuid, whoever collects them; others have others."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import torch
+from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
+from fib_tracer import RANDOM
+from fib_tracer.content import content_of, digest_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .conftest import SILU
+
+VALUES = st.one_of(
+    st.just(RANDOM),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.lists(st.integers(-3, 3), max_size=4).map(torch.tensor),
+    st.lists(st.booleans(), max_size=4).map(lambda found: torch.tensor(found, dtype=torch.bool)),
+)
+CONTENTS = st.dictionaries(st.sampled_from("abcde"), VALUES, max_size=4)
+AXES = st.dictionaries(st.sampled_from("MNK"), st.integers(0, 9), max_size=3)
+
+
+@given(AXES, CONTENTS, st.randoms())
+def test_the_order_of_axes_and_inputs_does_not_matter(axes: Any, inputs: Any, chance: Any) -> None:
+    shuffled = [*inputs.items()]
+    chance.shuffle(shuffled)
+    copied = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in shuffled}
+    assert digest_of("d", dict(reversed(axes.items())), copied) == digest_of("d", axes, inputs)
+
+
+def test_all_that_differs_has_another_identity() -> None:
+    ones = torch.ones(2, 4)
+    contents: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+        ("d", {"M": 2}, {"x": ones}),
+        ("e", {"M": 2}, {"x": ones}),
+        ("d", {"M": 3}, {"x": ones}),
+        ("d", {"N": 2}, {"x": ones}),
+        ("d", {"M": 2}, {"y": ones}),
+        ("d", {"M": 2}, {"x": RANDOM}),
+        ("d", {"M": 2}, {"x": ones.reshape(4, 2)}),
+        ("d", {"M": 2}, {"x": ones.reshape(8)}),
+        ("d", {"M": 2}, {"x": ones.view(torch.int32)}),
+        ("d", {"M": 2}, {"x": torch.zeros(2, 4)}),
+        ("d", {"M": 2}, {"x": -torch.zeros(2, 4)}),
+        ("d", {"M": 2}, {"x": torch.zeros(0, 4)}),
+        ("d", {"M": 2}, {"x": torch.zeros(4, 0)}),
+        ("d", {"M": 2}, {"x": torch.tensor(1.0)}),
+        *(("d", {"M": 2}, {"x": value}) for value in (1, 1.0, True, 0.0, -0.0, 2**80, float("nan"), float("inf"))),
+        ("d", {"M": 2}, {"x": torch.tensor([1]), "y": torch.tensor([2])}),
+        ("d", {"M": 2}, {"x": torch.tensor([2]), "y": torch.tensor([1])}),
+        ("d", {"M": 2}, {"x": torch.tensor([1, 2]), "y": torch.tensor([], dtype=torch.int64)}),
+    ]
+    for one, other in itertools.combinations(contents, 2):
+        assert digest_of(*one) != digest_of(*other), (one, other)
+
+
+_MADE_ELSEWHERE = """
+import torch
+from fib_tracer import RANDOM
+from fib_tracer.content import digest_of
+print(digest_of("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
+"""
+
+
+def test_another_process_comes_to_the_same_identity() -> None:
+    done = subprocess.run([sys.executable, "-c", _MADE_ELSEWHERE], capture_output=True, text=True, check=True)
+    inputs = {"r": RANDOM, "s": 0.5, "x": torch.arange(6.0).reshape(2, 3)}
+    assert digest_of("d", {"N": 3, "M": 2}, inputs) == done.stdout.strip()
+
+
+def test_a_record_says_where_its_tensors_lie(tmp_path: Any) -> None:
+    log = TraceSet(tmp_path).workload_log()
+    inputs = {"x": torch.ones(2, 8), "s": 1.5, "r": RANDOM}
+    content = content_of(SILU, {"M": 2}, inputs, log)
+    path = log.blob_path(SILU, content.workload.uuid)
+    assert content.workload.inputs == {"x": SafetensorsInput(path, "x"), "s": ScalarInput(1.5), "r": RandomInput()}
+    assert content.tensors == {"x": inputs["x"]}
+    assert content.workload.uuid in path

@@ -1,0 +1,461 @@
+"""Faults: policies that fail, disks that fail, and what is kept alive or lost by them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import apply, enable_apply
+from fib_schema import TraceSet
+from fib_tracer import (
+    FilterPolicy,
+    InputDumpPolicy,
+    TracingConfig,
+    TracingRuntime,
+    Verdict,
+    disable_tracing,
+    enable_tracing,
+)
+from fib_tracer.budget import Budget
+from fib_tracer.filtering import Attention, KeepAll, KeepRandomK
+
+from .conftest import workloads
+from .test_processes import run
+
+EVERYTHING = TracingConfig("dump_all")
+FILE = "workloads/activation/silu_h8.jsonl"
+
+
+def sizes(root: Path, name: str = "silu_h8") -> list[int]:
+    return [w.axes["M"] for w in workloads(root, name)]
+
+
+def decode_args() -> tuple[Any, ...]:
+    return torch.ones(1, 2), torch.tensor([0, 3], dtype=torch.int32), torch.arange(3, dtype=torch.int32), 0.5
+
+
+# -- policies ----------------------------------------------------------------------------------------
+
+
+def failing(method: str, base: type[Any]) -> Any:
+    """A policy of which one method raises, each time that it matters."""
+
+    def fail(self: Any, *arguments: Any) -> Any:
+        raise RuntimeError(f"of {method}")
+
+    return type("Failing", (base,), {method: fail})
+
+
+@pytest.mark.parametrize(
+    ("method", "base"),
+    [("peeks", KeepAll), ("wants", KeepAll), ("admit", KeepAll), ("reset", KeepAll), ("submit", KeepRandomK)],
+)
+def test_a_filter_policy_that_raises_holds_nothing_back(root: Path, silu: Any, method: str, base: Any) -> None:
+    """Neither the engine fails, nor is room in the budget lost."""
+    x = torch.ones(2, 8)
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=failing(method, base))) as runtime:
+        for _ in range(3):
+            assert torch.equal(silu(x), x * torch.sigmoid(x))
+        runtime.flush()
+        assert runtime.budget.taken_bytes == 0
+    assert any("RuntimeError" in kind or "cannot be traced" in kind for kind in runtime.troubles())
+
+
+@pytest.mark.parametrize("method", ["dump", "may_dump", "always_dumped"])
+def test_a_dump_policy_that_raises_fails_nobody(root: Path, silu: Any, method: str) -> None:
+    class Nothing(InputDumpPolicy):
+        def dump(self, inputs: Any) -> Any:
+            return ()
+
+    policy = failing(method, Nothing)()
+    with enable_tracing(root, TracingConfig(policy)) as runtime:
+        silu(torch.ones(2, 8))
+    assert runtime.troubles()
+    assert workloads(root, "silu_h8") == []
+
+
+@pytest.mark.parametrize("verdict", [True, False, None, "keep", 1])
+def test_a_verdict_that_is_none_is_said(root: Path, silu: Any, verdict: Any) -> None:
+    class Vague(KeepAll):
+        def wants(self, call: Any) -> Any:
+            return verdict
+
+    with enable_tracing(root, TracingConfig(filter_policy=Vague)) as runtime:
+        silu(torch.ones(2, 8))
+    assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
+    assert runtime.troubles()["silu_h8: InvalidSetting"] == 1
+
+
+@pytest.mark.parametrize("chosen", [["no_such_input"], None, 3, "x and more"])
+def test_a_choice_of_inputs_that_are_none_is_said(root: Path, silu: Any, chosen: Any) -> None:
+    with enable_tracing(root, TracingConfig(lambda inputs: chosen)) as runtime:
+        silu(torch.ones(2, 8))
+    assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
+    assert runtime.budget.taken_bytes == 0
+
+
+@pytest.mark.parametrize("given", [None, [3], "entries"])
+def test_one_policy_that_gives_out_nonsense_does_not_keep_others_from_storing(
+    root: Path, silu: Any, gather: Any, given: Any
+) -> None:
+    class Odd(FilterPolicy):
+        def drain(self) -> Any:
+            super().drain()
+            return given
+
+    config = {"silu_h8": TracingConfig(filter_policy=Odd), "gather_h8": TracingConfig(filter_policy="keep_random_k")}
+    with enable_tracing(root, config) as runtime:
+        silu(torch.ones(2, 8))
+        gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
+        runtime.flush()
+        assert len(workloads(root, "gather_h8")) == 1
+        assert runtime.budget.taken_bytes == 0
+
+
+def test_an_entry_that_cannot_be_recorded_does_not_take_others_with_it(root: Path, silu: Any) -> None:
+    class Meddling(FilterPolicy):
+        def drain(self) -> Any:
+            first, *others = super().drain()
+            return [attrs.evolve(first, inputs={"x": object()}), *others]
+
+    with enable_tracing(root, TracingConfig(filter_policy=Meddling)) as runtime:
+        for size in (1, 2, 3):
+            silu(torch.ones(size, 8))
+    assert sizes(root) == [2, 3]
+    assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
+
+
+@pytest.mark.parametrize("method", ["wants", "admit"])
+def test_who_decides_late_and_raises_gives_its_room_back(root: Path, decode: Any, method: str) -> None:
+    """Of calls on a device, policies are asked by the thread that stores."""
+    policy = failing(method, Attention)
+    with enable_tracing(root, TracingConfig("dump_int", filter_policy=policy)) as runtime:
+        intake = runtime._intake("gqa_paged_decode_h2")
+        assert intake is not None
+        kept = intake._keep_undecided
+        intake._consider_values = lambda call: kept(call, intake._peeks)  # type: ignore[method-assign]
+        for _ in range(100):
+            decode(*decode_args())
+            runtime._writer.flush([], None)
+        assert runtime.budget.taken_bytes == 0
+        assert intake._undecided == 0
+    assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"errors": 100}
+
+
+# -- the disk ----------------------------------------------------------------------------------------
+
+
+def put_a_folder(root: Path) -> None:
+    (root / FILE).mkdir(parents=True)
+
+
+def put_a_file_in_place_of_the_folder(root: Path) -> None:
+    (root / "workloads").write_text("")
+
+
+def put_a_file_in_place_of_the_blobs(root: Path) -> None:
+    (root / "blob").write_text("")
+
+
+@pytest.mark.parametrize("spoil", [put_a_folder, put_a_file_in_place_of_the_folder, put_a_file_in_place_of_the_blobs])
+def test_what_cannot_be_written_is_counted_and_the_engine_goes_on(
+    root: Path, silu: Any, gather: Any, spoil: Callable[[Path], None]
+) -> None:
+    spoil(root)
+    with enable_tracing(root, EVERYTHING) as runtime:
+        silu(torch.ones(2, 8))
+        runtime.flush()
+        assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
+        assert runtime.budget.taken_bytes == 0
+
+
+def test_nothing_is_written_through_a_link_that_leads_out(root: Path, silu: Any, tmp_path_factory: Any) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "silu.jsonl"
+    (root / FILE).parent.mkdir(parents=True)
+    (root / FILE).symlink_to(elsewhere)
+    with enable_tracing(root, EVERYTHING) as runtime:
+        silu(torch.ones(2, 8))
+    assert not elsewhere.exists()
+    assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_workloads_that_somebody_removed_are_stored_again(root: Path, silu: Any, is_replaced: bool) -> None:
+    with enable_tracing(root, EVERYTHING) as runtime:
+        for size in (1, 2):
+            silu(torch.ones(size, 8))
+        runtime.flush()
+        lines = (root / FILE).read_text().splitlines(keepends=True)
+        shutil.rmtree(root / "blob")
+        (root / FILE).unlink()
+        if is_replaced:
+            (root / FILE).with_suffix(".tmp").write_text(lines[1])
+            (root / FILE).with_suffix(".tmp").rename(root / FILE)
+        silu(torch.ones(1, 8))
+    assert sorted(sizes(root)) == [1, *([2] if is_replaced else [])]
+
+
+def test_a_file_that_may_grow_no_more_is_left_whole(root: Path) -> None:
+    """Files of the process are limited, as on a disk that is full."""
+    out = run(
+        root,
+        """
+import resource
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"))
+call(1)
+runtime.flush()
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+for index in range(2, 6):
+    call(index)
+runtime.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+call(6)
+runtime.flush()
+stats = runtime.stats()["silu_h8"]
+print(stats.stored, dict(stats.dropped), runtime.budget.taken_bytes)
+""",
+    )
+    assert out.strip() == "2 {'could not be written': 4} 0"
+    data_set = TraceSet.from_path(root)
+    assert data_set.problems == ()
+    assert not list(root.rglob("*.tmp"))
+
+
+def test_a_definition_that_changes_on_the_disk_changes_nothing_for_who_runs(root: Path, silu: Any) -> None:
+    with enable_tracing(root, EVERYTHING):
+        file = next(root.rglob("definitions/**/silu_h8.json"))
+        file.write_text("{")
+        silu(torch.ones(2, 8))
+    assert (root / FILE).read_text().count("\n") == 1
+
+
+# -- ends --------------------------------------------------------------------------------------------
+
+
+def test_a_flush_without_a_thread_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = enable_tracing(root)
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime._writer, "_start", lambda: False)
+        with pytest.raises(TimeoutError, match="no thread"):
+            runtime.stop()
+    runtime.flush()
+
+
+def test_threads_that_call_while_the_process_ends_do_not_break_it(root: Path) -> None:
+    out = run(
+        root,
+        """
+enable_tracing(sys.argv[1], TracingConfig("dump_none", filter_policy="keep_random_k"))
+ready = threading.Barrier(5)
+def work():
+    x = torch.ones(2, 8)  # a thread that is inside of torch when the interpreter is gone ends badly by itself
+    for index in range(10**9):
+        silu(x)
+        if index == 10:
+            ready.wait()
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+ready.wait()
+print("ends")
+""",
+    )
+    assert out == "ends\n"
+
+
+def test_a_child_has_the_whole_budget_although_its_parent_held_a_sample(root: Path, silu: Any) -> None:
+    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 5})
+    with enable_tracing(root, config) as runtime:
+        for size in range(1, 6):
+            silu(torch.ones(size, 8))
+        runtime._writer.flush([], None, is_draining=False)
+        assert runtime.budget.taken_bytes > 0
+        child = os.fork()
+        if child == 0:
+            gc.collect()
+            os._exit(int(runtime.budget.taken_bytes != 0))
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_what_was_taken_before_a_fork_is_not_given_back_after_it() -> None:
+    budget = Budget(10)
+    assert budget.take(4)
+    before, give_4 = budget.taken_bytes, budget.giver(4)
+    budget.renew()
+    give_4()
+    assert (before, budget.taken_bytes) == (4, 0)
+    assert budget.take(10)
+    budget.giver(10)()
+    assert budget.taken_bytes == 0
+
+
+# -- what is kept alive ------------------------------------------------------------------------------
+
+_POLICIES = ["keep_all", "keep_first_k_by_axes", "keep_random_k", "attention"]
+
+
+@pytest.mark.parametrize("policy", _POLICIES)
+@pytest.mark.parametrize("dump", ["dump_all", "dump_int", "dump_none"])
+def test_tensors_of_the_caller_are_gone_when_it_lets_go(root: Path, gather: Any, dump: str, policy: str) -> None:
+    """Numbers in tensors too; with nothing but reference counts."""
+    with enable_tracing(root, TracingConfig(dump, filter_policy=policy)) as runtime:
+        gc.collect()
+        gc.disable()
+        try:
+            arguments = [torch.ones(4, 8), torch.tensor([1]), torch.tensor([True]), torch.tensor(0.5)]
+            alive = [weakref.ref(argument) for argument in arguments]
+            gather(*arguments)
+            del arguments
+            runtime._writer.flush([], None, is_draining=False)
+            assert [tensor for ref in alive if (tensor := ref()) is not None] == []
+        finally:
+            gc.enable()
+
+
+def test_who_decides_late_does_not_keep_the_tensors_of_the_caller(root: Path, decode: Any) -> None:
+    """They may be large, and no part of the budget."""
+    seen: list[Any] = []
+
+    class Late(Attention):
+        def wants(self, call: Any) -> Verdict:
+            seen.append((alive(), call.inputs["q"].shape, call.inputs["sm_scale"], dict(call.peeked)))
+            return super().wants(call)
+
+    with enable_tracing(root, TracingConfig("dump_int", filter_policy=Late)) as runtime:
+        intake = runtime._intake("gqa_paged_decode_h2")
+        assert intake is not None
+        kept = intake._keep_undecided
+        intake._consider_values = lambda call: kept(call, intake._peeks)  # type: ignore[method-assign]
+        arguments = decode_args()
+        alive = weakref.ref(arguments[0])
+        may_go_on = threading.Event()
+        runtime._writer.put(may_go_on.wait)  # those who store wait
+        decode(*arguments)
+        del arguments
+        may_go_on.set()
+        runtime.flush()
+    ((q, shape, scale, peeked),) = seen
+    assert (q, tuple(shape), scale, peeked) == (None, (1, 2), 0.5, {"kv_indptr": 3})
+    assert len(workloads(root, "gqa_paged_decode_h2")) == 1
+
+
+def test_routed_functions_and_runtimes_are_gone_when_nobody_holds_them(root: Path) -> None:
+    @apply("silu_h8")
+    def function(x: Any) -> Any:
+        return x
+
+    runtime = enable_tracing(root, EVERYTHING)
+    function(torch.ones(2, 8))
+    gone = [weakref.ref(function)]
+    del function
+    gc.collect()
+    assert gone[0]() is None
+    runtime.stop()
+    gone.append(weakref.ref(runtime))
+    del runtime
+    gc.collect()
+    assert gone[1]() is None
+
+
+def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root: Path) -> None:
+    with enable_tracing(root, EVERYTHING) as runtime:
+        for _ in range(50):
+
+            @apply(lambda x: "silu_h8")
+            def function(x: Any) -> Any:
+                return x
+
+            function(torch.ones(2, 8))
+            apply("silu_h8", args=(torch.ones(2, 8),), fallback=lambda x: x)
+        intake = runtime._intake("silu_h8")
+        assert intake is not None
+        assert len(intake._scopes) == len(runtime._notes) == 2
+
+
+def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fib_tracer.intake._MOST_FULL", 50)
+    monkeypatch.setattr("fib_tracer.intake._MOST_KNOWN", 20)
+    with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
+        intake = runtime._intake("silu_h8")
+        assert intake is not None
+        for _ in range(2):
+            for size in range(200):
+                silu(torch.empty(size, 8))
+                assert len(intake._full) <= 50
+                assert len(intake._known_axes) <= 20
+    assert runtime.stats()["silu_h8"].stored == 200
+
+
+# -- all at once -------------------------------------------------------------------------------------
+
+
+def test_threads_call_while_runtimes_come_and_go_and_processes_fork(root: Path, silu: Any) -> None:
+    """At the end calls go straight to the function, and what is on the disk is whole and there once."""
+    plain = silu.__globals__["_fib_route"]
+    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 3})
+    done = threading.Event()
+    wrong: list[BaseException] = []
+
+    def until_done(step: Callable[[], None]) -> threading.Thread:
+        def work() -> None:
+            try:
+                while not done.is_set():
+                    step()
+            except BaseException as error:  # noqa: BLE001 told below
+                wrong.append(error)
+
+        return threading.Thread(target=work)
+
+    def call() -> None:
+        for size in range(1, 9):
+            x = torch.ones(size, 8)
+            assert silu(x).shape == x.shape
+
+    def trace() -> None:
+        with enable_tracing(root, config) as runtime:
+            call()
+            runtime.flush()
+
+    def route() -> None:
+        with enable_apply(root):
+            call()
+
+    threads = [until_done(step) for step in (call, call, trace, trace, route)]
+    with enable_tracing(root, EVERYTHING) as outer:
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            child = os.fork()
+            if child == 0:
+                silu(torch.ones(9, 8))
+                outer.flush()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+            outer.flush()
+        done.set()
+        for thread in threads:
+            thread.join()
+    disable_tracing()
+    assert wrong == []
+    assert silu.__globals__["_fib_route"] is plain
+    found = sizes(root)
+    assert len(found) == len(set(found))
+    assert TraceSet.from_path(root).problems == ()
+    assert outer.budget.taken_bytes == 0
+
+
+def test_a_runtime_may_start_again(root: Path, silu: Any) -> None:
+    runtime = TracingRuntime(root, EVERYTHING)
+    for size in (1, 2):
+        with runtime:
+            silu(torch.ones(size, 8))
+    assert sizes(root) == [1, 2]
