@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from workshop.checkout import Checkout
+from workshop.documents import docs_command
 from workshop.environment import Environment
 from workshop.errors import Missing, StepFailed
 from workshop.process import Console, record
@@ -17,6 +18,7 @@ def static_steps(checkout: Checkout, environment: Environment) -> dict[str, list
         "lint": [environment.program("ruff"), "check", "."],
         "types": types_command(checkout, environment),
         "imports": [environment.program("lint-imports"), "--no-cache"],
+        "docs": docs_command(checkout, environment),
     }
 
 

@@ -8,6 +8,7 @@ from workshop.bundle import DEFAULT_PYTHON, bundle
 from workshop.changelog import fold_command
 from workshop.check import check, pytest_command, types_command
 from workshop.checkout import find_checkout
+from workshop.documents import docs, pictures
 from workshop.errors import Missing, StepFailed, Usage
 from workshop.machine import ENVIRONMENT_FOLDERS
 from workshop.process import INTERRUPTED, Console
@@ -76,7 +77,7 @@ def imports(workbench: Workbench, arguments: list[str]) -> int:
 
 
 def check_all(workbench: Workbench, arguments: list[str]) -> int:
-    """Format, lint, types, import contracts, all tests, wheels: what has to hold before a merge."""
+    """Format, lint, types, import contracts, documentation, all tests, wheels: what has to hold before a merge."""
     verb_parser("check", check_all).parse_args(arguments)
     variables = workbench.variables()
     return check(workbench.checkout, workbench.console, workbench.environment(), variables)
@@ -160,6 +161,8 @@ VERBS: dict[str, Verb] = {
     "check": check_all,
     "wheels": wheels,
     "bench": bench,
+    "docs": docs,
+    "pictures": pictures,
     "bundle": bundle_wheels,
     "changelog": changelog,
     "affected": affected,

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import torch
 from fib_schema import TraceSet
-from fib_tracer import PolicyRegistry, cli, importing, registry
+from fib_tracer import PolicyRegistry, cli
 from fib_tracer.cli import main
+from fib_tracer.dumps import importing
+from fib_tracer.policies import registry
 
 from .conftest import workloads
 from .dump_maker import DumpMaker

@@ -23,8 +23,8 @@ from fib_tracer import (
     get_full_configs,
 )
 from fib_tracer.config import to_registry
-from fib_tracer.dumping import DumpInt
-from fib_tracer.filtering import KeepFirstK, KeepRandomK
+from fib_tracer.policies.dumping import DumpInt
+from fib_tracer.policies.filtering import KeepFirstK, KeepRandomK
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -177,7 +177,7 @@ def test_names_are_checked_once_and_not_for_each_definition(monkeypatch: pytest.
     """To ask for entry points takes milliseconds, and a data set has hundreds of definitions."""
     registry = TracingConfigRegistry(TracingConfig(["x"]))
     asked: list[str] = []
-    monkeypatch.setattr("fib_tracer.registry.entry_points", lambda **group: asked.append("once") or [])
+    monkeypatch.setattr("fib_tracer.policies.registry.entry_points", lambda **group: asked.append("once") or [])
     registry.check({f"silu_{number}": SILU for number in range(200)})
     assert len(asked) <= 2
 
@@ -192,7 +192,7 @@ def test_anything_else_is_no_settings(wrong: Any) -> None:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An installed package that offers policies."""
     (tmp_path / "of_others.py").write_text(
-        "from fib_tracer import FilterPolicy\nfrom fib_tracer.dumping import DumpNone\n"
+        "from fib_tracer import FilterPolicy\nfrom fib_tracer.policies.dumping import DumpNone\n"
         "class Mine(FilterPolicy):\n    def __init__(self, k=1): self.k = k\n"
         "class Less(DumpNone): pass\n"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
 from fib_tracer import RANDOM
-from fib_tracer.content import content_of, digest_of
+from fib_tracer.storing.content import content_of, digest_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,7 +65,7 @@ def test_all_that_differs_has_another_identity() -> None:
 _MADE_ELSEWHERE = """
 import torch
 from fib_tracer import RANDOM
-from fib_tracer.content import digest_of
+from fib_tracer.storing.content import digest_of
 print(digest_of("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fib_tracer.copies import Copier, Ring
+from fib_tracer.taking.copies import Copier, Ring
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ import torch
 from fib_apply import apply
 from fib_schema import TraceSet
 from fib_tracer import enable_tracing
-from fib_tracer.drafts import MOST_CALLS, Draft, can_be_drafted
+from fib_tracer.taking.drafts import MOST_CALLS, Draft, can_be_drafted
 
 
 def drafted(root: Path, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_tracer.dumped_arguments import Parameters, Unrecorded, arguments_of, parse_parameters, value_of
+from fib_tracer.dumps.arguments import Parameters, Unrecorded, arguments_of, parse_parameters, value_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_tracer.dumped_tensors import UnreadableTensors, load_dumped_tensors
+from fib_tracer.dumps.tensors import UnreadableTensors, load_dumped_tensors
 from safetensors.torch import save_file
 
 LIMIT = 1 << 20

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fib_schema import Definition
 from fib_tracer import InputDumpPolicy
-from fib_tracer.dumping import DumpAll, DumpChosen, DumpInt, DumpNamed, DumpNone
+from fib_tracer.policies.dumping import DumpAll, DumpChosen, DumpInt, DumpNamed, DumpNone
 
 from .conftest import DECODE, GATHER, SILU
 

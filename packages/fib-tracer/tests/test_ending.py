@@ -92,7 +92,7 @@ def test_runtimes_may_stop_in_any_order(root: Path, is_outer_first: bool) -> Non
 
 
 _IN_A_CALL = """
-from fib_tracer.filtering import KeepRandomK
+from fib_tracer.policies.filtering import KeepRandomK
 
 class Interrupted(KeepRandomK):
     def admit(self, call):
@@ -124,7 +124,7 @@ def test_a_signal_in_the_midst_of_a_flush_loses_nothing(root: Path) -> None:
     process = start(
         root,
         """
-from fib_tracer.filtering import KeepRandomK
+from fib_tracer.policies.filtering import KeepRandomK
 
 class Interrupted(KeepRandomK):
     def drain(self):

@@ -25,8 +25,8 @@ from fib_tracer import (
     disable_tracing,
     enable_tracing,
 )
-from fib_tracer.budget import Budget
-from fib_tracer.filtering import Attention, KeepAll, KeepRandomK
+from fib_tracer.policies.filtering import Attention, KeepAll, KeepRandomK
+from fib_tracer.taking.budget import Budget
 
 from .conftest import workloads
 from .test_processes import run
@@ -382,8 +382,8 @@ def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root
 
 
 def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_tracer.intake._MOST_FULL", 50)
-    monkeypatch.setattr("fib_tracer.intake._MOST_KNOWN", 20)
+    monkeypatch.setattr("fib_tracer.taking.intake._MOST_FULL", 50)
+    monkeypatch.setattr("fib_tracer.taking.intake._MOST_KNOWN", 20)
     with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
         intake = runtime._intake("silu_h8")
         assert intake is not None

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fib_schema import Definition
 from fib_tracer import Call, FilterPolicy, InvalidSetting, PolicyRegistry, Verdict, WorkloadEntry
-from fib_tracer.filtering import AllOf, Attention, KeepFirstK, KeepFirstKByAxes, KeepFirstKByKey, KeepRandomK
+from fib_tracer.policies.filtering import AllOf, Attention, KeepFirstK, KeepFirstKByAxes, KeepFirstKByKey, KeepRandomK
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fib_schema import Definition, TraceSet, parse_json, to_plain, validate
-from fib_tracer.adding import Added, add_definition
-from fib_tracer.flashinfer_definitions import NoDefinition, adapted
+from fib_tracer.dumps.adding import Added, add_definition
+from fib_tracer.dumps.definitions import NoDefinition, adapted
 
 REFERENCE = '''\
 from __future__ import annotations

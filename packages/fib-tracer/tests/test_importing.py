@@ -14,7 +14,7 @@ import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, UnknownName, validate
 from fib_tracer import CallReader, InvalidSetting, NotCovered, ReadCall, RecordedCall, TracingConfig
-from fib_tracer.importing import NO_READER, PREPARES, TAKEN, ImportOptions, ImportReport, import_dumps
+from fib_tracer.dumps.importing import NO_READER, PREPARES, TAKEN, ImportOptions, ImportReport, import_dumps
 
 from .conftest import tensors, workloads
 from .dump_maker import DumpMaker

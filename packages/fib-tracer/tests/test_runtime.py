@@ -21,8 +21,8 @@ from fib_tracer import (
     disable_tracing,
     enable_tracing,
     get_tracing_runtime,
-    graphs,
 )
+from fib_tracer.taking import graphs
 
 from .conftest import SILU, tensors, workloads
 

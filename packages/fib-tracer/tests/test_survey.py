@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_tracer.survey import Bar, Blob, MissingBlob, bars, survey
+from fib_tracer.care.survey import Bar, Blob, MissingBlob, bars, survey
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -29,8 +29,8 @@ from fib_schema import (
     TraceSet,
     validate,
 )
-from fib_tracer import thinning
-from fib_tracer.thinning import Removal, dedup
+from fib_tracer.care import thinning
+from fib_tracer.care.thinning import Removal, dedup
 
 from .conftest import workloads
 from .test_survey import gather_workload, stored

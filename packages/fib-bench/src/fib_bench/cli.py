@@ -26,6 +26,7 @@ from . import __version__
 from .config import DATA_SET_FILE, BenchmarkConfig
 from .data_set_commands import add_migrate, add_validate
 from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
+from .help_pages import dress
 from .report import summarise
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
@@ -143,10 +144,12 @@ def _print_json(value: object) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fib-bench", description="Benchmark GPU kernel solutions.")
+    parser = argparse.ArgumentParser(prog="fib-bench")
+    dress(parser, "fib-bench")
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="evaluate solutions and append their traces")
+    dress(run, "run")
     add_run_options(run)
     run.set_defaults(command=_run)
     add_reports(commands)
@@ -154,6 +157,7 @@ def _parser() -> argparse.ArgumentParser:
     add_selftest(commands.add_parser("selftest", help="show what this harness withstands on this machine"))
     add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
+    dress(demo, "demo")
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
     demo.set_defaults(command=_demo)
     return parser

@@ -11,12 +11,14 @@ from fib_schema import MigrationReport, Problem, Report, migrate, validate
 from rich.console import Console
 from rich.text import Text
 
+from .help_pages import dress
+
 _SHOWN = 100
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """Declare what ``validate`` takes."""
-    parser.description = "Exits with 1 if there are errors; notices do not count."
+    dress(parser, "validate")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.set_defaults(command=_validate)
@@ -24,7 +26,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 def add_migrate(parser: argparse.ArgumentParser) -> None:
     """Declare what ``migrate`` takes."""
-    parser.description = "Exits with 1 if something could not be read or the result has errors."
+    dress(parser, "migrate")
     parser.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
     parser.add_argument("target", metavar="DST", help="a folder that is new or empty")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")

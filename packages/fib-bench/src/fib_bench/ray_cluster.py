@@ -39,7 +39,8 @@ def connect(address: str | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about what later versions will do
         if address is None:
-            ray.init(_node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+            # Not the default address, which joins whatever cluster was started last here, even one that is no more.
+            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
 

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from .help_pages import dress
 from .report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Comparison, Pair, Rule, Run, Verdict, compare
 from .report.merging import MergeConflicts, MergeReport, merge
 from .report.standings import WIN_FACTORS, Options, best, summarise
@@ -46,6 +47,7 @@ class _Commands(Protocol):
 def add_reports(commands: _Commands) -> None:
     """Declare ``report`` and its parts, and ``summary`` and ``best`` as short forms of two of them."""
     report = commands.add_parser("report", help="show what the traces say")
+    dress(report, "report")
     reports = report.add_subparsers(required=True, metavar="REPORT")
     for where in (reports, commands):
         add_summary(where.add_parser("summary", help="totals, the leaderboard, and the ranking of authors"))
@@ -57,6 +59,7 @@ def add_reports(commands: _Commands) -> None:
 
 def add_summary(parser: argparse.ArgumentParser) -> None:
     """Declare what ``summary`` takes."""
+    dress(parser, "report summary")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     _add_output(parser)
     _add_options(parser)
@@ -65,6 +68,7 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
 def add_best(parser: argparse.ArgumentParser) -> None:
     """Declare what ``best`` takes."""
+    dress(parser, "report best")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     _add_definitions(parser)
     _add_output(parser)
@@ -74,10 +78,7 @@ def add_best(parser: argparse.ArgumentParser) -> None:
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """Declare what ``compare`` takes."""
-    parser.description = (
-        "Latencies differ if their 95 %% confidence intervals are apart; where a trace has none, by --margin. "
-        "Exits with 0 if nothing became slower or stopped passing, with 1 if something did."
-    )
+    dress(parser, "report compare")
     parser.add_argument("before", metavar="BEFORE", help="a data set")
     parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
     said = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
@@ -98,7 +99,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
     """Declare what ``merge`` takes."""
-    parser.description = "Exits with 1, and writes nothing, if the sets contradict each other."
+    dress(parser, "report merge")
     parser.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
     parser.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -107,7 +108,7 @@ def add_merge(parser: argparse.ArgumentParser) -> None:
 
 def add_html(parser: argparse.ArgumentParser) -> None:
     """Declare what ``html`` takes."""
-    parser.description = "Needs the extra 'report': pip install 'fib-bench[report]'."
+    dress(parser, "report html")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     parser.add_argument("--png", metavar="FOLDER", help="write each chart as a PNG file too")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from .help_pages import dress
 from .tables import progress_on
 
 if TYPE_CHECKING:
@@ -24,10 +25,7 @@ _OTHER_COLUMNS = 105
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
     """Declare what ``selftest`` takes."""
-    parser.description = (
-        "Runs solutions that cheat, which must be caught, and solutions with honest habits, which must pass. "
-        "Exits with 1 if one of them does not come out as it must."
-    )
+    dress(parser, "selftest")
     parser.add_argument("--device", default="cpu", help="where to run (default: %(default)s)")
     parser.add_argument(
         "--only",

@@ -19,6 +19,41 @@ from .registry import BuilderRegistry
 
 _DAY_SECONDS = 24 * 3600.0
 
+_DESCRIPTION = """\
+Build the solutions of a data set ahead of time, and look after the cache.
+
+What is built is found again by its content, whoever asks for it: fib-bench, fib-apply or a program. The
+cache is below FIB_CACHE_PATH and may be deleted at any time. Exit codes: 0, 1 where a solution does not
+build, 2 where the command is wrong."""
+
+_BUILD = """\
+Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no solution code runs,
+and no GPU is needed. Python, Triton and TileLang compile when they are imported or called: nothing can be
+done ahead for them. What is in the cache already is not built again; what failed is remembered, and not
+tried again with the same compiler (see: cache prune --failures)."""
+
+_BUILD_EXAMPLES = """\
+examples:
+  fib-compile build DATASET
+  fib-compile build DATASET -j 8 --definitions rmsnorm_h4096 gemm_n4096_k4096
+  fib-compile build DATASET --arch '9.0a 10.0a'     for H200 and B200, on a machine without either
+  FIB_CACHE_PATH=/shared/cache fib-compile build DATASET
+                                       for machines that have no compiler: they set FIB_CACHE_ONLY=1"""
+
+_CACHE = "Look at what is in the cache, and remove what is not needed any more."
+
+_PRUNE = """\
+Remove what interrupted and failed builds have left: temporary folders, logs, and the memory of failures.
+Libraries stay, unless --all or --older-than says otherwise; whatever is removed is built again when needed."""
+
+_PRUNE_EXAMPLES = """\
+examples:
+  fib-compile cache prune
+  fib-compile cache prune --failures                after a compiler was mended
+  fib-compile cache prune --older-than 30"""
+
+_Form = argparse.RawDescriptionHelpFormatter
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 where something failed, 2 where the call is wrong."""
@@ -32,12 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="fib-compile", description="Build solutions ahead of time, and look after the cache."
-    )
+    parser = argparse.ArgumentParser(prog="fib-compile", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands)
-    cache = commands.add_parser("cache", help="what is in the cache").add_subparsers(required=True, metavar="COMMAND")
+    parent = commands.add_parser("cache", help="what is in the cache", description=_CACHE)
+    cache = parent.add_subparsers(required=True, metavar="COMMAND")
     listing = cache.add_parser("ls", help="list what is in the cache, the largest first")
     listing.set_defaults(run=_list)
     cache.add_parser("size", help="the size of the cache by builder").set_defaults(run=_size)
@@ -46,8 +80,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    build = commands.add_parser("build", help="compile the solutions of a data set into the cache")
-    build.add_argument("dataset", type=Path, help="the folder of the data set")
+    said = "compile the solutions of a data set into the cache"
+    build = commands.add_parser("build", help=said, description=_BUILD, epilog=_BUILD_EXAMPLES, formatter_class=_Form)
+    build.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
     build.add_argument("-j", "--jobs", type=int, help="how many at once (default: all cores)")
     build.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     build.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
@@ -62,7 +97,8 @@ def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_prune(cache: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = cache.add_parser("prune", help="remove what is left over: temporary folders, logs and known failures")
+    said = "remove what is left over: temporary folders, logs and known failures"
+    command = cache.add_parser("prune", help=said, description=_PRUNE, epilog=_PRUNE_EXAMPLES, formatter_class=_Form)
     command.add_argument("--all", action="store_true", help="everything")
     command.add_argument("--failures", action="store_true", help="only known failures, so that they are tried again")
     command.add_argument("--older-than", type=float, metavar="DAYS", help="everything that has not changed for so long")

@@ -1,13 +1,13 @@
 """Collects workloads of GPU kernels from the calls of a live engine."""
 
-from .calls import RANDOM, Call, WorkloadEntry
 from .config import Rule, TracingConfig, TracingConfigRegistry
-from .dumping import InputDumpPolicy
 from .errors import InvalidSetting
-from .filtering import FilterPolicy, Verdict
-from .presets import get_attention_only_configs, get_default_configs, get_full_configs
+from .policies.calls import RANDOM, Call, WorkloadEntry
+from .policies.dumping import InputDumpPolicy
+from .policies.filtering import FilterPolicy, Verdict
+from .policies.presets import get_attention_only_configs, get_default_configs, get_full_configs
+from .policies.registry import PolicyRegistry
 from .recorded_calls import CallReader, NotCovered, ReadCall, RecordedCall
-from .registry import PolicyRegistry
 from .runtime import TracingRuntime, disable_tracing, enable_tracing, get_tracing_runtime, start_by_environment
 from .tallies import DefinitionStats
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fib_schema import FibError
 
 from . import commands as doing
-from .importing import MOST_BYTES
+from .dumps.importing import MOST_BYTES
 
 _DESCRIPTION = """\
 Workloads of a data set: read what FlashInfer has dumped, look at what there is, thin it out.

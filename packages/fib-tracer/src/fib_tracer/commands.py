@@ -11,13 +11,13 @@ from typing import Any
 
 from fib_schema import Problem, TraceSet
 
+from .care.sampling import sample as make_sample
+from .care.survey import Bar, DefinitionSurvey, Survey, survey
+from .care.thinning import DedupReport
+from .care.thinning import dedup as remove_equal
 from .config import Settings, TracingConfig
-from .importing import NO_READER, READERS_PACKAGE, TAKEN, ImportOptions, ImportReport, import_dumps
-from .registry import PolicyRegistry
-from .sampling import sample as make_sample
-from .survey import Bar, DefinitionSurvey, Survey, survey
-from .thinning import DedupReport
-from .thinning import dedup as remove_equal
+from .dumps.importing import NO_READER, READERS_PACKAGE, TAKEN, ImportOptions, ImportReport, import_dumps
+from .policies.registry import PolicyRegistry
 
 _BAR_WIDTH = 40
 _WORDS = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}

@@ -13,10 +13,10 @@ import attrs
 import yaml
 from fib_schema import Definition, UnknownName
 
-from .dumping import DumpChosen, DumpNamed, InputDumpPolicy
 from .errors import InvalidSetting
-from .filtering import AllOf, FilterPolicy
-from .registry import PolicyRegistry
+from .policies.dumping import DumpChosen, DumpNamed, InputDumpPolicy
+from .policies.filtering import AllOf, FilterPolicy
+from .policies.registry import PolicyRegistry
 
 ENABLE_VARIABLE = "FIB_ENABLE_TRACING"
 """``1`` enables tracing when calls are first routed."""
@@ -319,7 +319,7 @@ def to_registry(settings: Settings) -> TracingConfigRegistry:
         InvalidSetting: They are no settings.
     """
     if settings is None:
-        from .presets import get_full_configs
+        from .policies.presets import get_full_configs
 
         return get_full_configs()
     if isinstance(settings, TracingConfigRegistry):

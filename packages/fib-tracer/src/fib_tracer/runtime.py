@@ -21,16 +21,16 @@ from fib_apply.hook import add_listener, remove_listener
 from fib_schema import TraceSet
 
 from . import ending
-from .budget import Budget
 from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
-from .copies import Copier
-from .drafts import Draft, can_be_drafted
 from .errors import InvalidSetting
-from .graphs import CapturedCalls, is_capturing
-from .intake import Intake, Surroundings
-from .notes import Note
+from .storing.writer import Writer
+from .taking.budget import Budget
+from .taking.copies import Copier
+from .taking.drafts import Draft, can_be_drafted
+from .taking.graphs import CapturedCalls, is_capturing
+from .taking.intake import Intake, Surroundings
+from .taking.notes import Note
 from .tallies import DefinitionStats, Troubles, logger
-from .writer import Writer
 
 DEFAULT_BYTES = 256 << 20
 EXIT_SECONDS = ending.LONGEST_SECONDS

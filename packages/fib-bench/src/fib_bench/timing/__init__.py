@@ -1,5 +1,7 @@
 """The stopwatch: times functions on a device with the host hidden. Usable without anything else here.
 
+For example::
+
     from fib_bench.timing import measure
     print(measure(torch.nn.functional.silu, (x,), device="cuda:0").latency_ms)
 

@@ -14,7 +14,7 @@ import torch
 from fib_schema import Definition, InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload, WorkloadLog
 from fib_schema.framing import framed
 
-from .calls import RANDOM
+from ..policies.calls import RANDOM
 
 _NAMESPACE = uuid.UUID("6b7f2e0a-52d9-5c3c-9a55-0f3c1de0b4a1")
 """Of the uuids that are made of contents."""

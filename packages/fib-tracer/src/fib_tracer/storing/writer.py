@@ -19,11 +19,11 @@ import torch
 from fib_apply.building.background import let_others_capture
 from fib_schema import ConstraintError, Definition, WorkloadLog, constraint_names, evaluate_constraint
 
-from .budget import Budget
-from .calls import WorkloadEntry
+from ..policies.calls import WorkloadEntry
+from ..taking.budget import Budget
+from ..taking.intake import Intake, Pending
+from ..tallies import Troubles
 from .content import Content, content_of
-from .intake import Intake, Pending
-from .tallies import Troubles
 
 _MOST_AT_ONCE = 256
 _GATHER_SECONDS = 0.02

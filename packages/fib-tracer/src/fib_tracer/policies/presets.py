@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .config import Rule, TracingConfig, TracingConfigRegistry
+from ..config import Rule, TracingConfig, TracingConfigRegistry
 
 _BY_SIZE = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")
 """The values of dense inputs do not change the work."""

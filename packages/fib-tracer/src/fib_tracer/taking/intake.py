@@ -18,15 +18,15 @@ from fib_apply.stats import Tally
 from fib_compile.device import torch_dtype
 from fib_schema import AxisError, Definition
 
+from ..config import TracingConfig
+from ..errors import InvalidSetting
+from ..policies.calls import RANDOM, Call, WorkloadEntry
+from ..policies.filtering import FilterPolicy, Verdict
+from ..tallies import DefinitionStats, Troubles
 from .budget import Budget
-from .calls import RANDOM, Call, WorkloadEntry
-from .config import TracingConfig
 from .copies import Copier, Landing, Room
-from .errors import InvalidSetting
-from .filtering import FilterPolicy, Verdict
 from .fitting import kind_of_number, number, places_of, problem_of, usual_check
 from .notes import Note, compiled_note, note_source
-from .tallies import DefinitionStats, Troubles
 
 _MOST_FULL = 65_536
 """Combinations of shapes that are remembered as full."""

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, TypeVar
 
 from fib_schema import UnknownName
 
+from ..errors import InvalidSetting
 from . import dumping, filtering
 from .dumping import InputDumpPolicy
-from .errors import InvalidSetting
 from .filtering import FilterPolicy
 
 P = TypeVar("P")

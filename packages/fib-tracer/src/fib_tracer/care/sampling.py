@@ -23,9 +23,9 @@ from fib_schema import (
 )
 from fib_schema.blobs import load_tensor
 
-from .calls import Call, WorkloadEntry
-from .config import TracingConfig
-from .filtering import FilterPolicy, Verdict
+from ..config import TracingConfig
+from ..policies.calls import Call, WorkloadEntry
+from ..policies.filtering import FilterPolicy, Verdict
 from .survey import blobs_of
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import attrs
 from fib_schema import FibError, Problem, TraceSet
 
+from ..config import Settings, TracingConfig
+from ..errors import InvalidSetting
+from ..recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
+from ..runtime import TracingRuntime
+from ..tallies import DefinitionStats
 from .adding import Added, add_definition
-from .config import Settings, TracingConfig
-from .errors import InvalidSetting
-from .flashinfer_dumps import CallFolders, DamagedCall, NeverWritten, in_order, is_call_folder
-from .recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
-from .runtime import TracingRuntime
-from .tallies import DefinitionStats
+from .calls import CallFolders, DamagedCall, NeverWritten, in_order, is_call_folder
 
 MOST_BYTES = 8 << 30
 """How much of one call's tensors is read unless the user says otherwise."""

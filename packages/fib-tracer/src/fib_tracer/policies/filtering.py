@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import attrs
 from fib_schema import Definition
 
+from ..errors import InvalidSetting
 from .calls import Call, WorkloadEntry
-from .errors import InvalidSetting
 
 
 class Verdict(enum.Enum):

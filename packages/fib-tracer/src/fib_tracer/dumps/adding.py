@@ -13,7 +13,7 @@ import attrs
 from fib_schema import Definition, FibError, InvalidRecord, TraceSet, to_plain
 from fib_schema.codec import decode, parse_upgraded
 
-from .flashinfer_definitions import NoDefinition, adapted, looks_like_definition
+from .definitions import NoDefinition, adapted, looks_like_definition
 
 _MOST_BYTES = 64 << 20
 State: TypeAlias = Literal["added", "equal", "differs", "refused"]

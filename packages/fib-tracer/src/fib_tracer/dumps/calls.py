@@ -21,9 +21,9 @@ import attrs
 import torch
 from fib_schema import FibError, Problem
 
-from .dumped_arguments import Parameters, Unrecorded, arguments_of, parse_parameters
-from .dumped_tensors import UnreadableTensors, load_dumped_tensors
-from .recorded_calls import RecordedCall
+from ..recorded_calls import RecordedCall
+from .arguments import Parameters, Unrecorded, arguments_of, parse_parameters
+from .tensors import UnreadableTensors, load_dumped_tensors
 
 METADATA = "metadata.jsonl"
 SESSION = "session.jsonl"

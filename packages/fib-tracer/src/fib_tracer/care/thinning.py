@@ -31,8 +31,8 @@ from fib_schema import (
 )
 from fib_schema.blobs import load_tensor
 
-from .calls import RANDOM
-from .content import digest_of
+from ..policies.calls import RANDOM
+from ..storing.content import digest_of
 from .survey import blob_files, blobs_of
 
 Uuids: TypeAlias = "set[tuple[str, str]]"

@@ -1,0 +1,88 @@
+"""Settings of the documentation site: `python tools/dev.py docs` builds it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "FIB"
+author = "the FIB contributors"
+copyright = "the FIB contributors, Apache-2.0"
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "public_names",
+    "repository_links",
+]
+exclude_patterns = ["tests", "pictures"]
+html_theme = "furo"
+html_title = "FIB"
+html_show_sphinx = False
+suppress_warnings = [
+    "myst.header",  # READMEs that are included begin below the page's own title
+    "ref.python",  # `type` in a signature is Python's own, whatever fields are called so
+]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# -- the API reference ---------------------------------------------------------------------------
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,  # fields whose names say it all, and constants that another module documents
+    "show-inheritance": True,
+    "exclude-members": "__init__, __new__, __version__",
+}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_custom_sections = ["Shapes", "Source"]
+default_role = "py:obj"  # docstrings name things in single backticks; those that the reference knows become links
+
+# What is documented elsewhere, or not at all because it is private, is shown and not linked. Links between pages, and
+# all other references, are checked by `-n`.
+nitpick_ignore_regex = [(r"py:.*", r".*")]
+
+linkcheck_timeout = 20
+linkcheck_retries = 2
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/.*"]  # made by scripts there
+
+
+_ATTRIBUTES = ("attribute", "data", "property")
+_set_aside: dict[str, list[str]] = {}
+
+
+def _set_aside_attributes(_app: object, what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    """Keep fields from napoleon, which takes what stands before a colon for their type: here types are annotations."""
+    if what in _ATTRIBUTES:
+        _set_aside[name] = list(lines)
+        lines.clear()
+
+
+def _put_back(_app: object, what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
+    if what in _ATTRIBUTES:
+        lines[:] = _set_aside.pop(name)
+
+
+def _plain_signature(*found: object) -> tuple[object, object]:
+    """Signatures without the addresses that some defaults print, so that two builds are the same."""
+    signature, returned = found[-2:]
+    if isinstance(signature, str):
+        signature = re.sub(r" at 0x[0-9a-f]+", "", signature)
+    return signature, returned
+
+
+def setup(app: Any) -> None:
+    """Connect what this file defines."""
+    app.connect("autodoc-process-signature", _plain_signature)
+    app.connect("autodoc-process-docstring", _set_aside_attributes, priority=400)
+    app.connect("autodoc-process-docstring", _put_back, priority=600)  # napoleon has 500

@@ -1,0 +1,84 @@
+"""Makes the pictures of the README: the leaderboard in a terminal, and the page of a report.
+
+    python tools/dev.py pictures [DIR]
+
+DIR is a data set with traces, by default the one that `python tools/dev.py demo` has made (`fib-demo/`). The terminal
+is drawn by rich's own SVG export, and pictures are taken in a headless Chromium that has to be installed; nothing
+is fetched from a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import re
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from fib_bench.cli import main as fib_bench
+from fib_bench.report import summarise
+from fib_bench.tables import print_leaderboard
+from fib_schema import TraceSet
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+FOLDER = Path(__file__).parent / "pictures"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+COLUMNS = 98
+WIDTH, HEIGHT = 1200, 820
+_REMOTE_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+
+
+def main(words: Sequence[str]) -> int:
+    """Make the pictures."""
+    parser = argparse.ArgumentParser(prog="python tools/dev.py pictures", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", default="fib-demo", help="a data set with traces")
+    data_set = parser.parse_args(words).dir
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        return _missing(f"a browser, one of {', '.join(BROWSERS)}")
+    if not any(data_set.glob("traces/**/*.jsonl")):
+        return _missing(f"traces in {data_set}; `python tools/dev.py demo` makes some")
+    FOLDER.mkdir(exist_ok=True)
+    with sync_playwright() as driver:
+        window = driver.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        tab = window.new_page(viewport={"width": WIDTH, "height": HEIGHT}, device_scale_factor=1.5)
+        _leaderboard(tab, data_set)
+        _report(tab, data_set)
+        window.close()
+    return 0
+
+
+def _missing(what: str) -> int:
+    print(f"there is not what pictures are made of: {what}", file=sys.stderr)
+    return 2
+
+
+def _leaderboard(tab: Any, data_set: Path) -> None:
+    """What `fib-bench report summary` prints."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    rows = summarise(TraceSet.from_path(data_set)).standings
+    shown = (attrs.evolve(row, complaint=row.complaint and textwrap.shorten(row.complaint, 46)) for row in rows)
+    print_leaderboard(console, shown)  # it does not wrap lines, for terminals do
+    svg = _REMOTE_FONT.sub("", console.export_svg(title="fib-bench report summary fib-demo"))
+    tab.set_content(f"<body style='margin:0'>{svg}</body>")
+    tab.locator("svg").first.screenshot(path=str(FOLDER / "leaderboard.png"))
+
+
+def _report(tab: Any, data_set: Path) -> None:
+    """The page of `fib-bench report html`: its beginning."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "report.html")
+        fib_bench(["report", "html", str(data_set), "--output", str(page)])
+        tab.goto(page.as_uri())
+        tab.screenshot(path=str(FOLDER / "report.png"))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,51 @@
+"""What a package offers (`__all__`) is in the API reference, whole: a name that is not there is a warning."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from sphinx.util import logging
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+MODULES = (
+    "fib_schema",
+    "fib_compile",
+    "fib_bench",
+    "fib_bench.evaluators",
+    "fib_bench.timing",
+    "fib_bench.report",
+    "fib_apply",
+    "fib_tracer",
+    "fib_integrations",
+)
+_LOG = logging.getLogger(__name__)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("builder-inited", _import_lazy_names)
+    app.connect("env-check-consistency", _report_missing)
+    return {"parallel_read_safe": True}
+
+
+def _import_lazy_names(app: Sphinx) -> None:
+    """Have every public name in its module: many are imported when they are first used, and are not listed before."""
+    del app
+    for place in MODULES:
+        module = import_module(place)
+        for name in module.__all__:
+            setattr(module, name, getattr(module, name))
+
+
+def _report_missing(app: Sphinx, env: BuildEnvironment) -> None:
+    """Constants may be documented under the module that defines them, for there their docstrings are."""
+    del app
+    documented = {(place.split(".")[0], place.split(".")[-1]) for place in env.domains.python_domain.objects}
+    for place in MODULES:
+        for name in import_module(place).__all__:
+            if (place.split(".")[0], name) not in documented and name != "__version__":
+                _LOG.warning("%s.%s is public, and not in the API reference (has it a docstring?)", place, name)

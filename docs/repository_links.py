@@ -1,0 +1,61 @@
+"""Links in files that pages include, such as a package's README, lead to the page that holds what they name.
+
+A README's links are relative to its own folder. Those to files that have a page become links to it; those to other
+files are offered for download; those to nothing are left as they are, and the build complains.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {"README.md": "/index.md", "ARCHITECTURE.md": "/architecture.md", "CONTRIBUTING.md": "/contributing.md"}
+_LINK = re.compile(r"(?P<open>\]\()(?P<target>(?![a-z]+:|#)[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("include-read", _rewrite)
+    return {"parallel_read_safe": True}
+
+
+def _rewrite(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
+    """Replace the links of a file that is being included."""
+    del page
+    included = (Path(app.srcdir) / path).resolve()
+    content[0] = rewritten(content[0], included)
+
+
+def rewritten(text: str, included: Path) -> str:
+    """The text of a file as a page may include it.
+
+    Args:
+        text: Markdown.
+        included: The file it is from.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        target = page_of(included.parent / match["target"])
+        return f"{match['open']}{target or match['target']}{match['anchor'] or ''})"
+
+    return _LINK.sub(replace, text)
+
+
+def page_of(path: Path) -> str | None:
+    """What a link to a file of the repository becomes; None if there is no such file."""
+    resolved = path.resolve()
+    if not resolved.exists() or not resolved.is_relative_to(ROOT):
+        return None
+    inside = resolved.relative_to(ROOT)
+    if str(inside) in PAGES:
+        return PAGES[str(inside)]
+    if inside.parts[0] == "packages" and (len(inside.parts) == 2 or inside.parts[2:] == ("README.md",)):
+        return f"/packages/{inside.parts[1]}.md"
+    if inside.parts[0] == "docs":
+        return "/" + "/".join(inside.parts[1:])
+    return f"path:/../{inside}"

@@ -1,0 +1,1 @@
+"""What is done with a data set of workloads: looked at, thinned out, sampled."""

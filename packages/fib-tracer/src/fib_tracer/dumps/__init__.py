@@ -1,0 +1,1 @@
+"""FlashInfer's own dumps: found, read safely, made workloads."""

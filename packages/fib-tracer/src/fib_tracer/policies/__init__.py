@@ -1,0 +1,1 @@
+"""Which calls are kept, and what of them is stored."""

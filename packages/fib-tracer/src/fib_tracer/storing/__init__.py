@@ -1,0 +1,1 @@
+"""What happens to copies: named by their content, written, acknowledged."""

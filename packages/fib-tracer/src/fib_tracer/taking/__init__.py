@@ -1,0 +1,1 @@
+"""What happens to a call: looked at, decided on, copied."""
