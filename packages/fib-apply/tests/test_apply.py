@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from inspect import Parameter
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from fib_apply import (
     set_apply_hook,
     set_runtime,
 )
+from fib_apply.routing.matching import Form
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -675,6 +677,49 @@ def run(A, B, rows):
             run = runtime.plan("gemm", A, B, fallback=lambda A, B: torch.zeros(1))
             assert served_by(run(A, B)) == "solution"
             assert served_by(run(A[:3], B)) == "fallback"
+
+    def test_a_door_for_adapters_plans_only_what_has_a_setup(self) -> None:
+        missed = object()
+
+        def fallback(*values: Any) -> object:
+            return missed
+
+        with enable_apply(data_set(solutions=(solution("ones"),))) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            assert dispatcher.plan_setup(A, B, fallback=fallback) is None
+        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),))) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            run = dispatcher.plan_setup(A, B, fallback=fallback)
+            assert run is not None
+            assert served_by(run(A, B)) == "solution"
+            assert run(A[:3], B) is missed
+            assert dispatcher.plan_setup(A, B, fallback=fallback, own=frozenset({"ones"})) is fallback
+
+
+class TestFallbacksThatAreSolutions:
+    FORM = Form(tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("A", "B", "carried")), ("A", "B"))
+
+    def test_serve_where_they_are_the_best(self) -> None:
+        carried: list[Any] = []
+
+        def fallback(A: Any, B: Any, carried_along: Any) -> Any:
+            carried.append(carried_along)
+            return torch.zeros(A.shape[0], B.shape[0])
+
+        with enable_apply(data_set(solutions=(solution("ones"),)), stats=True) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            own = dispatcher.route("own", self.FORM, fallback, own=frozenset({"ones"}))
+            other = dispatcher.route("other", self.FORM, fallback)
+            for _ in range(2):
+                assert served_by(own(A, B, "with it")) == "fallback"
+                assert served_by(other(A, B, "with it")) == "solution"
+            assert carried == ["with it", "with it"]
+            assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
+            dispatcher.quarantine("ones", "a test says so")
+            assert served_by(other(A, B, None)) == "fallback"
 
 
 class TestQuarantine:

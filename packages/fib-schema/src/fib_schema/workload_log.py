@@ -164,16 +164,18 @@ class WorkloadLog:
 
     def _lacks(self, definition: Definition, uuid: str) -> bool:
         """Whether tensors are gone: `remove_tensors` may have met them before our line was there."""
-        return not os.path.exists(self._path_of(_layout.blob_file(definition, uuid)))
+        return not os.path.exists(self._blob_file(definition, uuid))
 
     def _write_tensors(self, definition: Definition, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """A file of that name holds the same: its name is made of its content."""
         from .blobs import format_tensors
 
-        contents = {
-            self._path_of(_layout.blob_file(definition, uuid)): format_tensors(group) for uuid, group in tensors.items()
-        }
-        create_files(contents)
+        create_files({self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()})
+
+    def _blob_file(self, definition: Definition, uuid: str) -> str:
+        """The path to write to. The folder is looked at, and remembered; there may be millions of files."""
+        folder, name = os.path.split(_layout.blob_file(definition, uuid))
+        return os.path.join(self._path_of(folder), name)
 
 
 def _uuid_of(line: bytes) -> str | None:
