@@ -1,0 +1,164 @@
+"""``flashinfer.mla.BatchMLAPagedAttentionWrapper``: decoding, and incremental prefill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fib_schema import Definition
+
+from .. import attention
+from ..adapter import Adapter, Call, Plan, Reading
+from ..attention import AttentionPlan
+
+_WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
+_DECODE = "q_nope q_pe ckv_cache kpe_cache kv_indptr kv_indices"
+_PREFILL = "q_nope q_pe ckv_cache kpe_cache qo_indptr kv_indptr kv_indices"
+
+
+def read_plan(
+    wrapper: Any,
+    qo_indptr: Any = None,
+    kv_indptr: Any = None,
+    kv_indices: Any = None,
+    kv_len_arr: Any = None,
+    num_heads: int | None = None,
+    head_dim_ckv: int | None = None,
+    head_dim_kpe: int | None = None,
+    page_size: int | None = None,
+    causal: bool | None = None,
+    sm_scale: float | None = None,
+    q_data_type: Any = None,
+    kv_data_type: Any = None,
+) -> AttentionPlan | str:
+    """Whether each request has one query decides on the definition; this waits for the device, as the plan has done."""
+    told = (qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe, page_size, sm_scale)
+    if any(value is None for value in told) or page_size is None or sm_scale is None:
+        return "it was planned in another way than by offsets and indices"
+    problem = attention.why_not_wrapper(wrapper, has_layout=False) or attention.why_not_dtypes(
+        q_data_type, kv_data_type, None
+    )
+    queries, offsets, lengths = qo_indptr.cpu(), kv_indptr.cpu(), kv_len_arr.cpu()
+    is_decode = bool((queries.diff() == 1).all())
+    if problem is None and not is_decode and not causal:
+        problem = "it is not causal"
+    if problem is None and not torch.equal((lengths + page_size - 1) // page_size, offsets.diff().to(lengths.dtype)):
+        problem = "lengths and offsets of pages disagree"
+    if problem:
+        return problem
+    last = (attention.on_device(wrapper, kv_len_arr, "_kv_len_arr_buf") - 1) % page_size + 1
+    tail = (
+        *(() if is_decode else (attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),)),
+        attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
+        attention.on_device(wrapper, kv_indices, "_kv_indices_buf")[: int(offsets[-1])],
+        *(() if page_size == 1 else (last,)),
+        float(sm_scale),
+    )
+    stage = "decode" if is_decode else "prefill_causal"
+    inputs = f"{_DECODE if is_decode else _PREFILL}{'' if page_size == 1 else ' kv_last_page_len'} sm_scale"
+    return AttentionPlan(
+        attention.described(
+            f"mla_paged_{stage}_h{num_heads}_ckv{head_dim_ckv}_kpe{head_dim_kpe}_ps{page_size}", inputs
+        ),
+        int(queries[-1]),
+        tail,
+        is_routable=not attention.is_replayed(wrapper),
+    )
+
+
+def read_run(
+    plan: AttentionPlan,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    ckv_cache: torch.Tensor,
+    kpe_cache: torch.Tensor,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Reading:
+    """All inputs but queries and caches were planned."""
+    if any(value is None for value in (q_nope, q_pe, ckv_cache, kpe_cache)):
+        return "queries or caches are packed"
+    if q_nope.shape[0] != plan.rows:
+        return "there are more queries than were planned for"
+    outputs = () if out is None else attention.buffers(plan, q_nope, out, lse, return_lse)
+    return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.tail, *outputs), bool(outputs)
+
+
+def give(
+    result: Any,
+    plan: AttentionPlan,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    ckv_cache: torch.Tensor,
+    kpe_cache: torch.Tensor,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Any:
+    """The output, and its log-sum-exp where it is wanted."""
+    del plan, q_nope, q_pe, ckv_cache, kpe_cache
+    return attention.given(result, out, lse, return_lse)
+
+
+def _baseline(definition: Definition) -> str | None:
+    is_decode = definition.name.startswith("mla_paged_decode_h")
+    if not is_decode and not definition.name.startswith("mla_paged_prefill_causal_h"):
+        return None
+    queries = "torch.arange(len(kv_indptr), dtype=torch.int32, device=q_nope.device)" if is_decode else "qo_indptr"
+    lengths = "(kv_indptr[1:] - kv_indptr[:-1])"
+    if "kv_last_page_len" in definition.inputs:
+        lengths = f"torch.clamp({lengths} - 1, min=0) * ckv_cache.shape[1] + kv_last_page_len * ({lengths} > 0)"
+    return f"""import flashinfer.mla
+import torch
+
+_WORKSPACE_BYTES = 128 * 1024 * 1024
+
+
+def setup({", ".join(definition.inputs)}):
+    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q_nope.device)
+    wrapper = flashinfer.mla.BatchMLAPagedAttentionWrapper(workspace)
+    wrapper.plan(
+        qo_indptr={queries},
+        kv_indptr=kv_indptr,
+        kv_indices=kv_indices,
+        kv_len_arr={lengths}.to(torch.int32),
+        num_heads=q_nope.shape[1],
+        head_dim_ckv=q_nope.shape[2],
+        head_dim_kpe=q_pe.shape[2],
+        page_size=ckv_cache.shape[1],
+        causal={not is_decode},
+        sm_scale=float(sm_scale),
+        q_data_type=q_nope.dtype,
+        kv_data_type=ckv_cache.dtype,
+    )
+    return {{"wrapper": wrapper}}
+
+
+def run({", ".join(definition.inputs)}, output, lse, *, wrapper):
+    wrapper.run(
+        q_nope=q_nope, q_pe=q_pe, ckv_cache=ckv_cache, kpe_cache=kpe_cache, out=output, lse=lse, return_lse=True
+    )
+"""
+
+
+MLA_PAGED = Adapter(
+    name="mla_paged",
+    op_types=("mla_paged",),
+    targets=(
+        Plan(path=f"{_WRAPPER}.plan", read=read_plan),
+        Call(
+            path=f"{_WRAPPER}.run",
+            read=read_run,
+            describe=attention.describe,
+            give=give,
+            shadow=attention.both_outputs,
+            ignored=frozenset({"enable_pdl"}),
+            reads_plan=True,
+        ),
+    ),
+    covers="one query for each request, or causal prefill; `out`, `lse`, `return_lse`",
+    leaves="more queries that are not causal, log-sum-exps of base e, packed inputs, scales, sinks; wrappers for CUDA "
+    "graphs are seen by listeners, not routed",
+    baseline=_baseline,
+)

@@ -1,0 +1,132 @@
+"""``flashinfer.fused_moe.trtllm_fp8_block_scale_moe``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fib_schema import AxisConst, Definition
+
+from ..adapter import Adapter, Call, Described, Reading
+
+_RENORMALIZE, _DEEPSEEK = 1, 2
+"""FlashInfer's ``RoutingMethodType``."""
+_WEIGHTS = (
+    "hidden_states",
+    "hidden_states_scale",
+    "gemm1_weights",
+    "gemm1_weights_scale",
+    "gemm2_weights",
+    "gemm2_weights_scale",
+)
+
+
+def read_moe(
+    routing_logits: torch.Tensor,
+    routing_bias: Any,
+    hidden_states: torch.Tensor,
+    hidden_states_scale: torch.Tensor,
+    gemm1_weights: torch.Tensor,
+    gemm1_weights_scale: torch.Tensor,
+    gemm2_weights: torch.Tensor,
+    gemm2_weights_scale: torch.Tensor,
+    num_experts: int,
+    top_k: int,
+    n_group: int | None,
+    topk_group: int | None,
+    intermediate_size: int,
+    local_expert_offset: int,
+    local_num_experts: int,
+    routed_scaling_factor: float | None,
+    routing_method_type: int = 0,
+) -> Reading:
+    """Experts that route as DeepSeek's do, or by a softmax of the best."""
+    sizes = top_k, local_num_experts, hidden_states.shape[1], intermediate_size
+    weights = (
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+    )
+    if routing_method_type == _DEEPSEEK:
+        if routing_bias is None or routed_scaling_factor is None or not n_group or not topk_group:
+            return "DeepSeek's routing without a bias, a factor or groups"
+        scalars = int(local_expert_offset), float(routed_scaling_factor)
+        return (n_group, topk_group, *sizes), (routing_logits, routing_bias, *weights, *scalars), False
+    if routing_method_type != _RENORMALIZE:
+        return f"experts are chosen in another way (routing_method_type={routing_method_type!r})"
+    if routing_bias is not None or routed_scaling_factor not in (None, 1.0) or (n_group or 0) > 1:
+        return "renormalised routing with a bias, a factor or groups"
+    if num_experts != local_num_experts or local_expert_offset:
+        return "some experts are elsewhere"
+    return sizes, (routing_logits, *weights), False
+
+
+def _describe(key: tuple[int, ...]) -> Described:
+    top_k, experts, hidden, intermediate = key[-4:]
+    ending = f"e{experts}_h{hidden}_i{intermediate}"
+    if len(key) == 4:
+        name = f"moe_fp8_block_scale_renorm_topk{top_k}_{ending}"
+        return Described(name, ("routing_logits", *_WEIGHTS), ("output",))
+    name = f"moe_fp8_block_scale_ds_routing_topk{top_k}_ng{key[0]}_kg{key[1]}_{ending}"
+    inputs = ("routing_logits", "routing_bias", *_WEIGHTS, "local_expert_offset", "routed_scaling_factor")
+    return Described(name, inputs, ("output",))
+
+
+def _baseline(definition: Definition) -> str | None:
+    words = definition.name.removeprefix("moe_fp8_block_scale_").split("_")
+    if not definition.name.startswith("moe_fp8_block_scale_"):
+        return None
+    is_deepseek = words[0] == "ds"
+    sizes = {name: axis.value for name, axis in definition.axes.items() if isinstance(axis, AxisConst)}
+    numbers = {
+        word.rstrip("0123456789"): int(word.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        for word in words[2 if is_deepseek else 1 :]
+    }
+    local, hidden_free = sizes["num_local_experts"], sizes["intermediate_size"]
+    bias, offset, factor = (
+        ("routing_bias", "local_expert_offset", "routed_scaling_factor") if is_deepseek else ("None", "0", "None")
+    )
+    groups = f"n_group={numbers['ng']}, topk_group={numbers['kg']}" if is_deepseek else "n_group=None, topk_group=None"
+    return f"""import flashinfer.fused_moe
+
+
+def run({", ".join(definition.inputs)}):
+    return flashinfer.fused_moe.trtllm_fp8_block_scale_moe(
+        routing_logits,
+        {bias},
+        hidden_states,
+        hidden_states_scale,
+        gemm1_weights,
+        gemm1_weights_scale,
+        gemm2_weights,
+        gemm2_weights_scale,
+        num_experts={sizes.get("num_experts", local)},
+        top_k={numbers["topk"]},
+        {groups},
+        intermediate_size={hidden_free},
+        local_expert_offset={offset},
+        local_num_experts={local},
+        routed_scaling_factor={factor},
+        routing_method_type={_DEEPSEEK if is_deepseek else _RENORMALIZE},
+    )
+"""
+
+
+MOE_FP8 = Adapter(
+    name="moe_fp8",
+    op_types=("moe",),
+    targets=(
+        Call(
+            path="flashinfer.fused_moe.core.trtllm_fp8_block_scale_moe",
+            read=read_moe,
+            describe=_describe,
+            ignored=frozenset({"enable_pdl", "tune_max_num_tokens"}),
+        ),
+    ),
+    covers="fp8 with block scales, DeepSeek's routing or renormalised top-k",
+    leaves="other routing, shuffled or blocked weights, unfinished results, other activations, missing bias or factor",
+    baseline=_baseline,
+)

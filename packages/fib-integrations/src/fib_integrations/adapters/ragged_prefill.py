@@ -1,0 +1,176 @@
+"""``flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper``, causal: GQA, and MLA before absorption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fib_schema import Definition
+
+from .. import attention
+from ..adapter import Adapter, Call, Plan, Reading, Unplan
+from ..attention import AttentionPlan
+
+_WRAPPER = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
+_INPUTS = "q k v qo_indptr kv_indptr sm_scale"
+_PLAN_HINTS = frozenset(
+    {
+        "non_blocking",
+        "fixed_split_size",
+        "disable_split_kv",
+        "rope_scale",
+        "rope_theta",
+        "max_token_per_sequence",
+        "max_sequence_kv",
+        "uniform_q_len",
+    }
+)
+
+
+def _name(heads: int, kv_heads: int, qk: int, vo: int) -> str | None:
+    if qk == vo:
+        return f"gqa_ragged_prefill_causal_h{heads}_kv{kv_heads}_d{qk}"
+    return f"mla_ragged_prefill_causal_h{heads}_qk{qk}_vo{vo}" if heads == kv_heads else None
+
+
+def read_plan(
+    wrapper: Any,
+    qo_indptr: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    head_dim_qk: int,
+    head_dim_vo: int | None = None,
+    causal: bool = False,
+    pos_encoding_mode: str = "NONE",
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    q_data_type: Any = "float16",
+    kv_data_type: Any = None,
+    o_data_type: Any = None,
+) -> AttentionPlan | str:
+    """Requests with any number of queries, whose keys and values lie one after the other."""
+    name = _name(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk)
+    problem = (
+        (None if causal else "it is not causal")
+        or (None if name else "values have another size than keys, and heads are grouped")
+        or attention.why_not_wrapper(wrapper)
+        or attention.why_not_plain(
+            pos_encoding_mode=pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap
+        )
+        or attention.why_not_dtypes(q_data_type, kv_data_type, o_data_type)
+    )
+    if problem or name is None:
+        return problem or "no definition"
+    return AttentionPlan(
+        attention.described(name, _INPUTS),
+        attention.last_value(qo_indptr),
+        (
+            attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
+            attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
+            attention.scale_of(sm_scale, head_dim_qk),
+        ),
+        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
+        keys=attention.last_value(kv_indptr),
+        is_routable=not attention.is_replayed(wrapper),
+    )
+
+
+def read_run(
+    plan: AttentionPlan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    o_scale: Any = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Reading:
+    """In the layout HND, heads of keys and values come first."""
+    if attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
+        return "it is scaled, as quantised values are"
+    if plan.layout != "NHD":
+        k, v = k.transpose(0, 1), v.transpose(0, 1)
+    if q.shape[0] != plan.rows or k.shape[0] != plan.keys:
+        return "there are more queries or keys than were planned for"
+    outputs = () if out is None else attention.buffers(plan, q, out, lse, return_lse)
+    return plan, (q, k, v, *plan.tail, *outputs), bool(outputs)
+
+
+def give(
+    result: Any,
+    plan: AttentionPlan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    q_scale: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    o_scale: Any = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Any:
+    """The output, and its log-sum-exp where it is wanted."""
+    del plan, q, k, v, q_scale, k_scale, v_scale, o_scale
+    return attention.given(result, out, lse, return_lse)
+
+
+def _baseline(definition: Definition) -> str | None:
+    is_known = definition.name.startswith(("gqa_ragged_prefill_causal_h", "mla_ragged_prefill_causal_h"))
+    if not is_known or [*definition.inputs] != _INPUTS.split():
+        return None
+    return """import flashinfer.prefill
+import torch
+
+_WORKSPACE_BYTES = 256 * 1024 * 1024
+
+
+def setup(q, k, v, qo_indptr, kv_indptr, sm_scale):
+    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
+    wrapper.plan(
+        qo_indptr,
+        kv_indptr,
+        q.shape[1],
+        k.shape[1],
+        q.shape[2],
+        v.shape[2],
+        causal=True,
+        q_data_type=q.dtype,
+        kv_data_type=k.dtype,
+        sm_scale=float(sm_scale),
+    )
+    return {"wrapper": wrapper}
+
+
+def run(q, k, v, qo_indptr, kv_indptr, sm_scale, output, lse, *, wrapper):
+    wrapper.run(q, k, v, out=output, lse=lse, return_lse=True)
+"""
+
+
+RAGGED_PREFILL = Adapter(
+    name="ragged_prefill",
+    op_types=("gqa_ragged", "mla_ragged"),
+    targets=(
+        Plan(path=f"{_WRAPPER}.plan", read=read_plan, ignored=_PLAN_HINTS),
+        Call(
+            path=f"{_WRAPPER}.run",
+            read=read_run,
+            describe=attention.describe,
+            give=give,
+            shadow=attention.both_outputs,
+            ignored=frozenset({"enable_pdl"}),
+            reads_plan=True,
+        ),
+        Unplan(path=f"{_WRAPPER}.forward"),
+        Unplan(path=f"{_WRAPPER}.forward_return_lse"),
+    ),
+    covers="causal; GQA, and MLA where values are smaller than keys; `out`, `lse`, `return_lse`",
+    leaves="what is not causal, custom masks, other offsets of values or outputs, and what decoding leaves",
+    baseline=_baseline,
+)

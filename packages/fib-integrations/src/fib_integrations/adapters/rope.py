@@ -1,0 +1,115 @@
+"""``flashinfer.rope.apply_rope_with_cos_sin_cache`` and its in-place form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fib_schema import Definition
+
+from ..adapter import Adapter, Call, Described, Original, Reading
+
+_INPUTS = ("q", "k", "cos_sin_cache", "positions")
+
+
+def read_rope(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> Reading:
+    """Heads are a dimension of their own in the definition; FlashInfer has them side by side."""
+    if not is_neox:
+        return "rotated pairs are interleaved (is_neox=False)"
+    if query.dim() != 2 or key.dim() != 2:
+        return "queries or keys are no matrix"
+    q, k = query.view(len(query), -1, head_size), key.view(len(key), -1, head_size)
+    return (head_size, cos_sin_cache.shape[1]), (q, k, cos_sin_cache, positions), False
+
+
+def _describe(key: tuple[int, int]) -> Described:
+    head_size, rotary_dim = key
+    name = f"rope_with_cos_sin_cache_neox_style_d{head_size}_rd{rotary_dim}"
+    return Described(name, _INPUTS, ("q_out", "k_out"))
+
+
+def _give(
+    result: tuple[torch.Tensor, torch.Tensor],
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    del positions, head_size, cos_sin_cache, is_neox
+    q, k = result
+    return q.view(query.shape), k.view(key.shape)
+
+
+def _give_in_place(
+    result: tuple[torch.Tensor, torch.Tensor],
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> None:
+    del positions, head_size, cos_sin_cache, is_neox
+    q, k = result
+    if q.data_ptr() != query.data_ptr():
+        query.copy_(q.view(query.shape))
+        key.copy_(k.view(key.shape))
+
+
+def _shadow(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    query, key = original(*args, **kwargs)
+    return query.view(values[0].shape), key.view(values[1].shape)
+
+
+def _shadow_in_place(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    original(*args, **kwargs)
+    return values[0], values[1]
+
+
+def _baseline(definition: Definition) -> str | None:
+    if not definition.name.startswith("rope_with_cos_sin_cache_neox_style_") or tuple(definition.inputs) != _INPUTS:
+        return None
+    return """import flashinfer.rope
+
+
+def run(q, k, cos_sin_cache, positions):
+    query, key = flashinfer.rope.apply_rope_with_cos_sin_cache(
+        positions, q.flatten(1), k.flatten(1), q.shape[-1], cos_sin_cache, is_neox=True
+    )
+    return query.view(q.shape), key.view(k.shape)
+"""
+
+
+ROPE = Adapter(
+    name="rope",
+    op_types=("rope",),
+    targets=(
+        Call(
+            path="flashinfer.rope.apply_rope_with_cos_sin_cache",
+            read=read_rope,
+            describe=_describe,
+            give=_give,
+            shadow=_shadow,
+        ),
+        Call(
+            path="flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
+            read=read_rope,
+            describe=_describe,
+            give=_give_in_place,
+            shadow=_shadow_in_place,
+        ),
+    ),
+    covers="NeoX style, new tensors or in place",
+    leaves="interleaved pairs (`is_neox=False`); queries that are no matrix",
+    baseline=_baseline,
+)

@@ -1,0 +1,94 @@
+"""Each adapter: what is covered reaches solutions and listeners, and the caller gets what the library gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import ApplyRuntime
+from fib_integrations import install_flashinfer_integrations
+from flashinfer_stand_ins.examples import EXAMPLES, SEEN_ONLY, Example
+
+Runtimes = Callable[..., ApplyRuntime]
+every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+
+
+def assert_same(found: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
+    """To the bit."""
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+@every_example
+def test_listeners_get_the_definitions_inputs(example: Example, flashinfer: Any, noted: Any) -> None:
+    install_flashinfer_integrations()
+    inputs = noted(example, flashinfer)
+    assert list(inputs) == list(example.definition.inputs)
+    example.definition.get_axes_values_from_inputs(list(inputs.values()))  # raises if shapes disagree
+
+
+KINDS = [(e, kind) for e in EXAMPLES for kind in ("returning", "passing", "setup") if e.is_planned or kind != "setup"]
+
+
+@pytest.mark.parametrize(("example", "kind"), KINDS, ids=lambda value: getattr(value, "name", value))
+def test_a_solution_serves_and_nobody_sees_a_difference(
+    example: Example, kind: str, flashinfer: Any, runtime_of: Runtimes
+) -> None:
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    with runtime_of(kind) as runtime:
+        before = runtime.stats().get(example.definition.name)
+        hits = sum(before.hits.values()) if before else 0
+        for _ in range(2):
+            for mine, theirs in zip(example.prepare(flashinfer)(), expected, strict=True):
+                assert mine.dtype == theirs.dtype
+                torch.testing.assert_close(mine, theirs)
+        assert sum(runtime.stats()[example.definition.name].hits.values()) == hits + 2
+
+
+def test_a_plan_serves_all_runs_until_the_next_one(flashinfer: Any, runtime_of: Runtimes) -> None:
+    example = next(example for example in EXAMPLES if example.name == "decode, lse")
+    install_flashinfer_integrations()
+    with runtime_of("setup") as runtime:
+        call = example.prepare(flashinfer)
+        found = [call() for _ in range(3)]
+        hits = runtime.stats()[example.definition.name].hits
+    assert_same(found[0], found[2])
+    assert {key.endswith("planned") for key in hits} == {True}
+
+
+@every_example
+def test_the_original_serves_where_nothing_is_known_of_a_definition(
+    example: Example, flashinfer: Any, runtime_of: Runtimes
+) -> None:
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    with runtime_of("returning", max_atol=0.0, max_rtol=0.0, baseline="none of these"):
+        assert_same(example.prepare(flashinfer)(), expected)
+
+
+@every_example
+def test_calls_can_be_made_both_ways_and_compared(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    with runtime_of("returning", shadow_ratio=1.0) as runtime:
+        found = example.prepare(flashinfer)()
+        assert runtime.left_out() == {}
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("example", SEEN_ONLY, ids=lambda example: example.name)
+def test_caches_that_lie_otherwise_are_seen_and_served_by_the_original(
+    example: Example, flashinfer: Any, runtime_of: Runtimes, noted: Any
+) -> None:
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    assert list(noted(example, flashinfer)) == list(example.definition.inputs)
+    with runtime_of("passing") as runtime:
+        before = runtime.stats().get(example.definition.name)
+        assert_same(example.prepare(flashinfer)(), expected)
+        after = runtime.stats()[example.definition.name]
+    assert sum(after.hits.values()) == (sum(before.hits.values()) if before else 0)

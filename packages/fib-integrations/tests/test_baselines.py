@@ -1,0 +1,140 @@
+"""Solutions that call FlashInfer itself: they compute what references do, and stand for the original."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import enable_apply
+from fib_compile import BuilderRegistry
+from fib_compile.builders.python import PythonBuilder
+from fib_integrations import Adapter, install_flashinfer_integrations
+from fib_integrations.adapters import BUILT_IN
+from fib_integrations.baselines import baseline_name, baseline_solution, baselines_of
+from fib_integrations.cli import main
+from fib_schema import Definition, Solution, TraceSet
+from flashinfer_stand_ins.examples import EXAMPLES, Example, data_set, passed, reference_solution
+
+BY_DEFINITION = {example.definition.name: example for example in EXAMPLES}
+"""One example for each definition."""
+every_definition = pytest.mark.parametrize("example", BY_DEFINITION.values(), ids=lambda e: e.definition.name)
+
+
+def baseline(definition: Definition) -> tuple[Adapter, Solution]:
+    """The baseline, and whose it is."""
+    made = ((adapter, baseline_solution(adapter, definition)) for adapter in BUILT_IN)
+    adapter, solution = next((a, s) for a, s in made if s is not None)
+    assert solution is not None
+    return adapter, solution
+
+
+@every_definition
+def test_it_computes_what_the_reference_does(
+    example: Example, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs_of_examples[example.name].values()]
+    registry = BuilderRegistry([PythonBuilder()])  # the next version's stand-ins are other modules
+    reference = registry.build(example.definition, reference_solution(example.definition))
+    expected = reference.call_value_returning(*inputs)
+    runnable = registry.build(example.definition, baseline(example.definition)[1])
+    assert (runnable.setup is not None) == example.is_planned
+    found = runnable.plan(*inputs).call_value_returning(*inputs)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["fused_add_rmsnorm", "rope in place", "decode, out"])
+def test_where_it_is_the_best_the_original_serves(
+    name: str, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    example = next(example for example in EXAMPLES if example.name == name)
+    expected = example.prepare(flashinfer)()
+    _, solution = baseline(example.definition)
+    install_flashinfer_integrations()
+    traces = (passed(solution, example.definition, inputs_of_examples[name]),)
+    with enable_apply(data_set(example.definition, traces, (solution,)), stats=True) as runtime:
+        for mine, theirs in zip(example.prepare(flashinfer)(), expected, strict=True):
+            assert torch.equal(mine, theirs)
+        stats = runtime.stats()[example.definition.name]
+    assert stats.hits == {}
+    assert stats.misses == ({} if example.is_planned else {"the fallback is the best": 1})
+
+
+def test_another_solution_of_its_name_is_a_solution_like_others(
+    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    example = BY_DEFINITION["rmsnorm_h8"]
+    other = reference_solution(example.definition)
+    named = Solution(
+        baseline_name(example.definition), other.definition, "flashinfer", other.spec, other.sources, description=None
+    )
+    install_flashinfer_integrations()
+    traces = (passed(named, example.definition, inputs_of_examples["rmsnorm"]),)
+    with enable_apply(data_set(example.definition, traces, (named,)), stats=True) as runtime:
+        example.prepare(flashinfer)()
+        assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == 1
+
+
+def test_each_covered_public_definition_has_one(public_definitions: Path) -> None:
+    trace_set = TraceSet.from_path(public_definitions.parent)
+    found = baselines_of(trace_set, BUILT_IN)
+    covered = {solution.definition for solution in found.solutions}
+    kinds = {trace_set.definitions[name].op_type for name in covered}
+    assert kinds == {"rmsnorm", "rope", "sampling", "gqa_paged", "gqa_ragged", "mla_paged", "mla_ragged", "moe"}
+    for solution in found.solutions:
+        compile(solution.sources[0].content, solution.name, "exec")
+    products = [name for name in found.uncovered if name.startswith("gemm_")]
+    assert all(str(trace_set.definitions[name].inputs["A"].dtype) == "float16" for name in products)
+
+
+def test_the_command_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace_set = TraceSet.from_path(_folder(tmp_path))
+    trace_set.add_definitions([example.definition for example in BY_DEFINITION.values()])
+    assert main(["baselines", str(tmp_path), "--dry-run", "--json"]) == 0
+    wanted = json.loads(capsys.readouterr().out)
+    assert len(wanted["solutions"]) == len(BY_DEFINITION)
+    assert TraceSet.from_path(tmp_path).solution_names() == ()
+    assert main(["baselines", str(tmp_path), "--definitions", "rmsnorm_h8"]) == 0
+    assert "wrote flashinfer_rmsnorm_h8" in capsys.readouterr().out
+    assert main(["baselines", str(tmp_path)]) == 0
+    assert "there already: flashinfer_rmsnorm_h8" in capsys.readouterr().out
+    files = sorted(path.name for path in (tmp_path / "solutions" / "flashinfer").rglob("*.json"))
+    assert files == sorted(f"flashinfer_{name}.json" for name in BY_DEFINITION)
+
+
+def _folder(place: Path) -> Path:
+    (place / "definitions").mkdir()
+    return place
+
+
+def test_a_name_that_no_definition_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baselines", str(_folder(tmp_path)), "--definitions", "gemm_x"]) == 2
+    assert "gemm_x" in capsys.readouterr().err
+    assert main(["baselines", str(tmp_path / "none")]) == 2
+
+
+def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert "torch_linear (not by default): gemm" in text
+    assert main(["list", "--json"]) == 0
+    assert [record["name"] for record in json.loads(capsys.readouterr().out)][:1] == ["gqa_paged_decode"]
+
+
+def test_status_tells_of_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["not_importable"] == {}
+    assert {target["state"] for target in found["targets"]} == {"installed"}
+    assert main(["status"]) == 0
+    assert "also BatchDecodeWithPagedKVCacheWrapper.begin_forward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "status", "baselines"])
+def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main([command, "--help"])
+    assert exit.value.code == 0
+    assert f"fib-integrations {command}" in capsys.readouterr().out.split("examples:")[1]

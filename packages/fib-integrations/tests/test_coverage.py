@@ -1,0 +1,335 @@
+"""What is not covered goes to the original with its very arguments, and the reason can be asked for."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import enable_apply, set_apply_hook
+from fib_integrations import Covered, Uncovered, explain, install_flashinfer_integrations, status
+from fib_integrations.adapters import BUILT_IN
+from fib_integrations.errors import CannotAdapt, NotAdapted
+from flashinfer_stand_ins import HERE, signatures
+from flashinfer_stand_ins.examples import (
+    KV_INDICES,
+    KV_INDPTR,
+    QO_INDPTR,
+    RMSNORM,
+    caches,
+    data_set,
+    decode_wrapper,
+    last_page_len,
+    mla_wrapper,
+    moe_ds_arguments,
+    passed,
+    prefill_wrapper,
+    ragged_wrapper,
+    random,
+    reference_solution,
+    workspace,
+)
+
+X, W = random(3, 8), random(8)
+Q, PAIR = random(3, 4, 8), caches(1)
+
+
+@pytest.fixture
+def fi(flashinfer: Any) -> Any:
+    """The stand-ins, patched, with somebody who listens, so that plans are remembered."""
+    install_flashinfer_integrations(also=["torch_linear", "torch_mm"], count_calls=True)
+    set_apply_hook(lambda name, inputs: None)
+    return flashinfer
+
+
+def reason(function: Any, *args: Any, **kwargs: Any) -> str:
+    found = explain(function, *args, **kwargs)
+    assert isinstance(found, Uncovered), found
+    return found.reason
+
+
+# -- reasons -----------------------------------------------------------------------------------------
+
+
+def test_norms(fi: Any) -> None:
+    rmsnorm = fi.norm.rmsnorm
+    assert isinstance(explain(rmsnorm, X, W, enable_pdl=True), Covered)
+    assert reason(rmsnorm, random(2, 3, 8), W) == "the input is no matrix"
+    wide = random(128)
+    assert "eps is 1e-05" in reason(rmsnorm, random(3, 128), wide, 1e-5)
+    assert isinstance(explain(rmsnorm, random(3, 128), wide, 1e-6), Covered)
+    assert reason(fi.norm.fused_add_rmsnorm, X[0], X[0], W) == "the input is no matrix"
+
+
+def test_rope(fi: Any) -> None:
+    rope = fi.rope.apply_rope_with_cos_sin_cache
+    arguments = torch.arange(3), random(3, 16), random(3, 8), 8, torch.rand(9, 4)
+    assert "interleaved" in reason(rope, *arguments, is_neox=False)
+    assert "no matrix" in reason(rope, arguments[0], random(3, 2, 8), *arguments[2:])
+
+
+def test_sampling(fi: Any) -> None:
+    probs, k = torch.rand(3, 32), torch.ones(3, dtype=torch.int32)
+    function = fi.sampling.top_k_sampling_from_probs
+    assert reason(function, probs, k, indices=torch.arange(3)) == "indices is given"
+    assert reason(function, probs, k, generator=torch.Generator()) == "generator is given"
+    assert reason(function, probs, k, seed=3) == "seed is given"
+    assert reason(function, probs, k, check_nan=True) == "check_nan is given"
+    assert "at once" in reason(fi.sampling.top_k_top_p_sampling_from_probs, probs, k, 0.5, filter_apply_order="joint")
+
+
+def test_products(fi: Any) -> None:
+    a, b = random(3, 16), random(8, 16)
+    assert reason(fi.gemm.mm_bf16, a, b.t(), bias=random(8)) == "bias is given"
+    assert "another type" in reason(fi.gemm.mm_bf16, a, b.t(), out_dtype=torch.float32)
+    assert reason(torch.nn.functional.linear, a, b, random(8)) == "it has a bias"
+    assert reason(torch.nn.functional.linear, a.view(1, 3, 16), b) == "a factor is no matrix"
+    assert reason(torch.mm, a, b.t(), out_dtype=torch.float32) == "an unknown keyword is given"
+
+
+def test_experts(fi: Any) -> None:
+    moe, given = fi.fused_moe.trtllm_fp8_block_scale_moe, moe_ds_arguments()
+    assert isinstance(explain(moe, **given), Covered)
+    assert "another way" in reason(moe, **{**given, "routing_method_type": 0})
+    assert "without a bias" in reason(moe, **{**given, "routing_bias": None})
+    assert "with a bias" in reason(moe, **{**given, "routing_method_type": 1})
+    elsewhere = {
+        **given,
+        "routing_method_type": 1,
+        "routing_bias": None,
+        "routed_scaling_factor": None,
+        "n_group": None,
+    }
+    assert reason(moe, **elsewhere) == "some experts are elsewhere"
+    assert reason(moe, **{**given, "use_shuffled_weight": True}) == "use_shuffled_weight is given"
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ({"pos_encoding_mode": "ROPE_LLAMA"}, "positions are encoded inside (ROPE_LLAMA)"),
+        ({"window_left": 128}, "it has a sliding window"),
+        ({"logits_soft_cap": 30.0}, "logits are capped"),
+        ({"kv_data_type": torch.float8_e4m3fn}, "keys and values have another type than queries"),
+        ({"o_data_type": torch.float16}, "the output has another type than queries"),
+        ({"seq_lens": torch.ones(3)}, None),
+    ],
+)
+def test_decode_plans(fi: Any, plan: dict[str, Any], expected: str | None) -> None:
+    found = reason(decode_wrapper(fi, 1, **plan).run, Q, PAIR)
+    assert found == expected or (expected is None and "given" in found)
+
+
+def test_decode_runs(fi: Any) -> None:
+    run = decode_wrapper(fi, 1).run
+    assert isinstance(explain(run, Q, PAIR, k_scale=1.0, v_scale=1.0), Covered)
+    assert "scaled" in reason(run, Q, PAIR, k_scale=0.5)
+    assert "scaled" in reason(run, Q, PAIR, v_scale=torch.ones(1))
+    assert reason(run, Q, PAIR, window_left=4) == "window_left is given"
+    assert reason(run, Q, PAIR, sinks=torch.ones(4)) == "sinks is given"
+    assert reason(run, Q, PAIR, 1.0) == "*args is given"
+    assert reason(run, random(6, 4, 8), PAIR) == "there are more queries than were planned for"
+
+
+def test_wrappers_with_kernels_of_their_own(fi: Any) -> None:
+    wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), jit_args=["mine"])
+    wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(1), 4, 2, 8, 1, q_data_type=torch.bfloat16)
+    assert "jit_args" in reason(wrapper.run, Q, PAIR)
+
+
+def test_prefill_plans(fi: Any) -> None:
+    q = random(5, 4, 8)
+    assert reason(prefill_wrapper(fi, 1, causal=False).run, q, PAIR) == "it is not causal"
+    assert reason(prefill_wrapper(fi, 1, custom_mask=torch.ones(9)).run, q, PAIR) == "custom_mask is given"
+    assert "another size" in reason(prefill_wrapper(fi, 1, head_dim_vo=4).run, q, PAIR)
+    k = random(6, 2, 8)
+    assert reason(ragged_wrapper(fi, 2, 8, 8, causal=False).run, q, k, k) == "it is not causal"
+    assert "grouped" in reason(ragged_wrapper(fi, 2, 8, 4).run, q, k, k)
+    assert "planned for" in reason(ragged_wrapper(fi, 2, 8, 8).run, q, k[:4], k[:4])
+
+
+def test_latent_attention(fi: Any) -> None:
+    tensors = random(5, 4, 8), random(5, 4, 4), random(8, 1, 8), random(8, 1, 4)
+    assert reason(mla_wrapper(fi, 1, QO_INDPTR, causal=False).run, *tensors) == "it is not causal"
+    run = mla_wrapper(fi, 1, QO_INDPTR, causal=True).run
+    assert isinstance(explain(run, *tensors), Covered)
+    assert reason(run, *tensors, return_lse_base_on_e=True) == "return_lse_base_on_e is given"
+    uneven = torch.tensor([0, 2, 2, 3], dtype=torch.int32)  # three requests, three queries, not one each
+    rows = tuple(tensor[:3] for tensor in tensors[:2])
+    found = explain(mla_wrapper(fi, 1, uneven, causal=True).run, *rows, *tensors[2:])
+    assert isinstance(found, Covered)
+    assert found.definition.startswith("mla_paged_prefill_causal_")
+
+
+# -- plans that are not what they were ---------------------------------------------------------------
+
+
+def test_a_wrapper_that_was_planned_before_anybody_listened(flashinfer: Any) -> None:
+    install_flashinfer_integrations()
+    wrapper = decode_wrapper(flashinfer, 1)
+    set_apply_hook(lambda name, inputs: None)
+    assert "not planned" in reason(wrapper.run, Q, PAIR)
+
+
+def test_a_plan_that_somebody_made_by_other_means(fi: Any) -> None:
+    seen: list[str] = []
+    set_apply_hook(lambda name, inputs: seen.append(name))
+    wrapper = decode_wrapper(fi, 1)
+    wrapper.run(Q, PAIR)
+    wrapper._plan_info = object()  # as fast_decode_plan does
+    wrapper.run(Q, PAIR)
+    assert len(seen) == 1
+
+
+def test_forward_changes_what_was_planned(fi: Any) -> None:
+    seen: list[str] = []
+    set_apply_hook(lambda name, inputs: seen.append(name))
+    wrapper = decode_wrapper(fi, 1)
+    expected = decode_wrapper(fi, 1, sm_scale=2.0).run(Q, PAIR)
+    seen.clear()
+    assert torch.equal(wrapper.forward(Q, PAIR, sm_scale=2.0), expected)
+    assert torch.equal(wrapper.run(Q, PAIR), expected)
+    assert seen == []
+
+
+def test_a_plan_that_fails_leaves_nothing(fi: Any) -> None:
+    wrapper = decode_wrapper(fi, 1)
+    with pytest.raises(TypeError):
+        wrapper.plan(KV_INDPTR)
+    with pytest.raises(KeyError):
+        wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(1), 4, 2, 8, 1, **_without_buffers(wrapper))
+    assert "not planned" in reason(wrapper.run, Q, PAIR)
+
+
+def _without_buffers(wrapper: Any) -> dict[str, Any]:
+    wrapper.buffers = (("", "", "missing"),)
+    return {}
+
+
+def test_plans_go_with_their_wrappers(fi: Any) -> None:
+    plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_site__._plans.by_id
+    wrapper = decode_wrapper(fi, 1)
+    assert len(plans) == 1
+    del wrapper
+    assert plans == {}
+
+
+def test_wrappers_for_graphs_are_seen_and_not_routed(fi: Any) -> None:
+    buffers = KV_INDPTR.clone(), torch.zeros(16, dtype=torch.int32), last_page_len(1)
+    names = "paged_kv_indptr_buffer", "paged_kv_indices_buffer", "paged_kv_last_page_len_buffer"
+    wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(
+        workspace(), use_cuda_graph=True, **dict(zip(names, buffers, strict=True))
+    )
+    wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(1), 4, 2, 8, 1, q_data_type=torch.bfloat16)
+    seen: list[dict[str, Any]] = []
+    set_apply_hook(lambda name, inputs: seen.append(dict(inputs)))
+    wrapper.run(Q, PAIR)
+    (inputs,) = seen
+    assert inputs["kv_indices"].data_ptr() == buffers[1].data_ptr()
+    assert len(inputs["kv_indices"]) == len(KV_INDICES)
+
+
+# -- arguments ---------------------------------------------------------------------------------------
+
+
+def test_what_is_not_covered_arrives_as_it_came(importable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import flashinfer.norm
+
+    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def rmsnorm(
+        input: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None, brand_new: int = 3
+    ) -> str:
+        raise AssertionError
+
+    def recording(*args: Any, **kwargs: Any) -> str:
+        seen.append((args, kwargs))
+        return "original"
+
+    recording.__signature__ = inspect.signature(rmsnorm)  # type: ignore[attr-defined]
+    monkeypatch.setattr(flashinfer.norm, "rmsnorm", recording)
+    install_flashinfer_integrations()
+    set_apply_hook(lambda name, inputs: None)
+    calls = [
+        ((X, W), {"brand_new": 4}),
+        ((random(1, 3, 8), W), {"out": None}),
+        ((X,), {"weight": W, "eps": 1e-6}),
+    ]
+    for args, kwargs in calls:
+        assert flashinfer.norm.rmsnorm(*args, **kwargs) == "original"
+    for (args, kwargs), (got, named) in zip(calls, seen, strict=True):
+        assert list(map(id, got)) == list(map(id, args))
+        assert {name: id(value) for name, value in named.items()} == {n: id(v) for n, v in kwargs.items()}
+    assert reason(flashinfer.norm.rmsnorm, X, W, brand_new=4) == "brand_new is given"
+
+
+def test_wrong_arguments_are_refused_as_the_original_refuses_them(fi: Any) -> None:
+    with pytest.raises(TypeError, match=r"rmsnorm\(\) missing 1 required positional argument: 'weight'"):
+        fi.norm.rmsnorm(X)
+
+
+def test_a_reader_that_raises_costs_nothing_but_a_warning(fi: Any, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        with pytest.raises(AttributeError):  # the original's own
+            fi.norm.rmsnorm("no tensor", W)
+    assert len([record for record in caplog.records if "could not read" in record.message]) == 1
+
+
+def test_what_was_refused_is_counted_if_asked_for(fi: Any) -> None:
+    for _ in range(2):
+        fi.norm.rmsnorm(random(2, 3, 8), W)
+    counts = {target.path: dict(target.refused) for target in status()}
+    assert counts["flashinfer.norm.rmsnorm"] == {"the input is no matrix": 2}
+
+
+def test_a_method_that_plans_cannot_be_explained(fi: Any) -> None:
+    with pytest.raises(CannotAdapt, match="computes nothing itself"):
+        explain(decode_wrapper(fi, 1).plan)
+    with pytest.raises(NotAdapted, match="len is not patched"):
+        explain(len, "")
+
+
+# -- epsilon -----------------------------------------------------------------------------------------
+
+
+def test_another_epsilon_than_the_references_is_never_served(flashinfer: Any) -> None:
+    install_flashinfer_integrations()
+    solution = reference_solution(RMSNORM)
+    traces = (passed(solution, RMSNORM, {"hidden_states": X, "weight": W}),)
+    expected = flashinfer.norm.rmsnorm(X, W, 0.25)
+    with enable_apply(data_set(RMSNORM, traces, (solution,)), stats=True) as runtime:
+        assert torch.equal(flashinfer.norm.rmsnorm(X, W, 0.25), expected)
+        assert runtime.stats().get("rmsnorm_h8") is None or not runtime.stats()["rmsnorm_h8"].hits
+        flashinfer.norm.rmsnorm(X, W)
+        assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == 1
+
+
+# -- signatures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
+def test_readers_have_the_librarys_defaults(path: Any) -> None:
+    """Where a reader has a default of its own, a dump may leave the argument out."""
+    recorded = json.loads(path.read_text())["signatures"]
+    for adapter in BUILT_IN:
+        for target in adapter.targets:
+            if target.path not in recorded or not hasattr(target, "read"):
+                continue
+            scope: dict[str, Any] = {"torch": torch, "OBJECT": object()}
+            exec(f"def stated({recorded[target.path]}): ...", scope)
+            theirs = inspect.signature(scope["stated"]).parameters
+            for name, parameter in inspect.signature(target.read).parameters.items():
+                defaults = parameter.default, theirs[name].default if name in theirs else inspect.Parameter.empty
+                if inspect.Parameter.empty not in defaults:
+                    assert defaults[0] == defaults[1], f"{target.path}: {name}"
+
+
+def test_the_recorded_signatures_are_those_of_the_installed_library() -> None:
+    pytest.importorskip("flashinfer", reason="FlashInfer is not installed")
+    import flashinfer
+
+    if not signatures.recorded_file(flashinfer.__version__).exists():
+        pytest.skip(f"no signatures of {flashinfer.__version__} are recorded")
+    assert signatures.main(["--check"]) == 0

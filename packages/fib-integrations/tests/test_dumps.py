@@ -1,0 +1,162 @@
+"""Calls that FlashInfer has dumped are read with the adapters' knowledge, without FlashInfer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("fib_tracer", reason="the extra `tracing` is not installed")
+
+from fib_integrations.dumps import FlashInferReader, call_reader
+from fib_tracer.recorded_calls import GROUP, NotCovered, ReadCall, RecordedCall
+from flashinfer_stand_ins import behaviour
+from flashinfer_stand_ins.examples import (
+    EXAMPLES,
+    KV_INDICES,
+    KV_INDPTR,
+    Example,
+    caches,
+    last_page_len,
+    random,
+)
+
+WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
+
+
+class Recorder:
+    """Keeps what a test's calls are, as FlashInfer's own dump does."""
+
+    def __init__(self, flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[RecordedCall] = []
+        for module in [m for name, m in sys.modules.items() if name.startswith("flashinfer.")]:
+            for name, value in list(vars(module).items()):
+                if inspect.isfunction(value) and value.__module__.startswith("flashinfer."):
+                    monkeypatch.setattr(module, name, self._recording(value, name))
+                elif inspect.isclass(value) and issubclass(value, behaviour.Wrapper):
+                    for method in ("__init__", "plan", "run"):
+                        recording = self._recording(getattr(value, method), f"{name}.{method}")
+                        monkeypatch.setattr(value, method, recording)
+
+    def _recording(self, function: Any, name: str) -> Any:
+        signature = inspect.signature(function)
+
+        def recording(*args: Any, **kwargs: Any) -> Any:
+            arguments = dict(signature.bind(*args, **kwargs).arguments)
+            arguments.update(arguments.pop("kwargs", {}))
+            owner = arguments.pop("self", None)
+            kept = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in arguments.items()}
+            instance = None if owner is None else str(id(owner))
+            self.calls.append(RecordedCall(function.__module__, name, kept, instance))
+            return function(*args, **kwargs)
+
+        return recording
+
+
+def read_all(calls: list[RecordedCall], reader: FlashInferReader) -> Iterator[ReadCall]:
+    for call in calls:
+        assert reader.knows(call.module, call.function)
+        found = reader.read(call)
+        if found is not None:
+            yield found
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_dumped_calls_name_their_definitions_and_inputs(
+    example: Example, flashinfer: Any, monkeypatch: pytest.MonkeyPatch, inputs_of_examples: Any
+) -> None:
+    recorder = Recorder(flashinfer, monkeypatch)
+    example.prepare(flashinfer)()
+    (found,) = read_all(recorder.calls, call_reader())
+    assert found.definition == example.definition.name
+    assert list(found.inputs) == list(example.definition.inputs)
+    for name, value in inputs_of_examples[example.name].items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(found.inputs[name].float(), value.float())
+        else:
+            assert found.inputs[name] == value
+
+
+def call(function: str, instance: str | None = "one", /, **arguments: Any) -> RecordedCall:
+    return RecordedCall("flashinfer.decode", function, arguments, instance)
+
+
+MADE = call(f"{WRAPPER}.__init__", float_workspace_buffer=torch.empty(1), kv_layout="NHD")
+PLANNED = call(
+    f"{WRAPPER}.plan",
+    indptr=KV_INDPTR,
+    indices=KV_INDICES,
+    last_page_len=last_page_len(1),
+    num_qo_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    page_size=1,
+    q_data_type=torch.bfloat16,
+)
+RUN = call(f"{WRAPPER}.run", q=random(3, 4, 8), paged_kv_cache=caches(1))
+
+
+def test_a_plan_belongs_to_its_instance() -> None:
+    reader = call_reader()
+    assert reader.read(MADE) is None
+    assert reader.read(PLANNED) is None
+    assert reader.read(RUN) is not None
+    with pytest.raises(NotCovered, match="its plan was not recorded"):
+        reader.read(call(f"{WRAPPER}.run", "two", **RUN.arguments))
+
+
+def test_a_wrapper_whose_making_was_not_recorded() -> None:
+    reader = call_reader()
+    reader.read(PLANNED)
+    with pytest.raises(NotCovered, match="how its wrapper was made was not recorded"):
+        reader.read(RUN)
+
+
+def test_a_subclass_of_a_wrapper_is_known() -> None:
+    reader = call_reader()
+    for recorded in (MADE, PLANNED):
+        reader.read(call(f"CUDAGraph{recorded.function}", **recorded.arguments))
+    assert reader.read(call(f"CUDAGraph{WRAPPER}.run", **RUN.arguments)) is not None
+
+
+def test_what_no_definition_describes() -> None:
+    reader = call_reader()
+    reader.read(MADE)
+    reader.read(PLANNED)
+    with pytest.raises(NotCovered, match="it is scaled"):
+        reader.read(call(f"{WRAPPER}.run", **RUN.arguments, k_scale=0.5))
+    with pytest.raises(NotCovered, match="sinks is given"):
+        reader.read(call(f"{WRAPPER}.run", **RUN.arguments, sinks=torch.ones(4)))
+    with pytest.raises(NotCovered, match="recorded as text alone"):
+        reader.read(call(f"{WRAPPER}.run", q=random(3, 4, 8), paged_kv_cache=object()))
+    with pytest.raises(NotCovered, match="was not recorded"):
+        reader.read(call(f"{WRAPPER}.run", q=random(3, 4, 8)))
+    reader.read(call(f"{WRAPPER}.plan", **PLANNED.arguments, window_left=16))
+    with pytest.raises(NotCovered, match="sliding window"):
+        reader.read(RUN)
+
+
+def test_another_epsilon_than_a_declared_one() -> None:
+    arguments = {"input": random(3, 128), "weight": random(128)}
+    found = call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", arguments))
+    assert found is not None
+    assert found.definition == "rmsnorm_h128"
+    with pytest.raises(NotCovered, match="eps is 1e-05"):
+        call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", {**arguments, "eps": 1e-5}))
+
+
+def test_other_functions_are_not_its_business() -> None:
+    reader = call_reader()
+    assert not reader.knows("flashinfer.norm", "gemma_rmsnorm")
+    assert not reader.knows("another_library.norm", "rmsnorm")
+    assert reader.knows("flashinfer.mla._batch_mla._wrapper", "BatchMLAPagedAttentionWrapper.run")
+
+
+def test_fib_tracer_finds_it() -> None:
+    points = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
+    assert points["flashinfer"] == "fib_integrations.dumps:call_reader"

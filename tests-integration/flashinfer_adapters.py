@@ -1,0 +1,535 @@
+"""The adapters against the real FlashInfer: nothing changes while nothing is enabled, and what is routed is right.
+
+For each call: outputs with the patch installed and nothing enabled are bit-equal to unpatched ones; a traced
+workload names the definition; a substituted solution agrees within the tolerance that its trace recorded;
+FlashInfer's own baseline, benchmarked here and chosen, takes the device as long as the unpatched call; and what the
+host takes more. Prints a table, writes results.json, and exits 1 if anything is not so.
+
+usage: flashinfer_adapters.py DATA_SET [--out DIR] [--only NAME ...] [--dump DIR]
+       flashinfer_adapters.py --stand-ins 0.6.4     on the CPU, with the stand-ins of fib-integrations' tests
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from fib_apply import ApplyConfig, ApplyRuntime, enable_apply
+from fib_bench import Benchmark, BenchmarkConfig, EvalConfig
+from fib_compile import BuilderRegistry
+from fib_compile.device import hardware_from_device
+from fib_integrations import install_flashinfer_integrations, uninstall_flashinfer_integrations
+from fib_integrations.adapters import chosen
+from fib_integrations.baselines import baseline_name, baselines_of
+from fib_schema import (
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    Trace,
+    TraceSet,
+    Workload,
+    load_json_file,
+)
+from fib_tracer import TracingConfig, enable_tracing
+from flashinfer_calls import CASES, Call, Case, Sizes
+
+HERE = Path(__file__).resolve()
+SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support"
+DEVICE_LIMIT = 1.02
+HOST_LIMITS_NS = {"nothing enabled": 200.0, "rmsnorm": 1500.0, "paged decode": 3000.0}
+"""What may be added to a call: by all patches, and by a hit."""
+_ROUNDS, _CHUNK = 7, 200
+
+
+@attrs.define
+class Row:
+    """What was found of one call."""
+
+    case: str
+    definition: str
+    failures: list[str] = attrs.field(factory=list)
+    cannot_run: str = ""
+    is_bit_equal: bool | None = None
+    is_traced: bool | None = None
+    baseline_status: str = ""
+    largest_error: float | None = None
+    """Of the substituted solution; absolute."""
+    device_us: float | None = None
+    device_ratio: float | None = None
+    idle_ns: float | None = None
+    hit_ns: float | None = None
+
+
+@attrs.frozen
+class Bench:
+    """Where and how all of it is done."""
+
+    fi: Any
+    device: str
+    work: Path
+    """A data set that is made on the way."""
+    sizes: Sizes
+
+    @property
+    def rounds(self) -> int:
+        """How often host times are taken; on the CPU, where they say nothing, once."""
+        return 1 if self.device == "cpu" else _ROUNDS
+
+    def call(self, case: Case) -> Call:
+        """A call of a case, everything made anew."""
+        return case.prepare(self.fi, self.sizes)
+
+    def wait(self) -> None:
+        """Until the device is idle."""
+        if self.device != "cpu":
+            torch.cuda.synchronize()
+
+
+@contextmanager
+def _patched(case: Case) -> Iterator[None]:
+    install_flashinfer_integrations(also=case.also)
+    try:
+        yield
+    finally:
+        uninstall_flashinfer_integrations()
+
+
+def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(11)  # of samples
+    found = tuple(tensor.clone() for tensor in bench.call(case)())
+    bench.wait()
+    return found
+
+
+# -- what is right -----------------------------------------------------------------------------------
+
+
+def check_nothing_changes(bench: Bench, case: Case, row: Row) -> tuple[torch.Tensor, ...]:
+    """Outputs, unpatched; with the patch installed they must be the same to the bit."""
+    expected = _results(bench, case)
+    with _patched(case):
+        found = _results(bench, case)
+    row.is_bit_equal = all(map(torch.equal, found, expected))
+    if not row.is_bit_equal:
+        row.failures.append("outputs change when the patch is installed")
+    return expected
+
+
+def trace_calls(bench: Bench, cases: Sequence[Case], rows: dict[str, Row]) -> None:
+    """Trace one call of each case into the data set."""
+    config = TracingConfig("dump_all", filter_policy="keep_first")
+    for case in cases:
+        with _patched(case), enable_tracing(bench.work, config) as runtime:
+            bench.call(case)()
+            bench.wait()
+            runtime.flush()
+    traced = TraceSet.from_path(bench.work).workloads
+    for case in cases:
+        rows[case.name].is_traced = bool(traced.get(case.definition))
+        if not rows[case.name].is_traced:
+            rows[case.name].failures.append(f"no workload of {case.definition} was traced")
+
+
+def benchmark(bench: Bench, rows: dict[str, Row]) -> TraceSet:
+    """Measure FlashInfer's baselines, and the references as solutions, on what was traced."""
+    trace_set = TraceSet.from_path(bench.work)
+    own = baselines_of(trace_set, chosen(None)).solutions
+    trace_set.add_solutions(own if bench.device != "cpu" else map(_for_cpu, own))
+    trace_set.add_solutions(_substitute(definition) for definition in trace_set.definitions.values())
+    config = BenchmarkConfig(
+        device=bench.device,
+        in_process_trusted=True,
+        profile_baseline=False,
+        defaults=EvalConfig(warmup_runs=2, iterations=5, num_trials=1),
+    )
+    with Benchmark(trace_set, config) as run:
+        run.run_all()
+    measured = TraceSet.from_path(bench.work)
+    for row in rows.values():
+        _note_statuses(measured, row)
+    return measured
+
+
+def _note_statuses(measured: TraceSet, row: Row) -> None:
+    found = {t.solution: t.evaluation for t in measured.traces.get(row.definition, ()) if t.evaluation is not None}
+    own = found.get(baseline_name(measured.get_definition(row.definition)))
+    row.baseline_status = "none" if own is None else str(own.status)
+    for name, evaluation in found.items():
+        if str(evaluation.status) != "PASSED":
+            row.failures.append(f"{name}: {evaluation.status}: {evaluation.log[-300:]}")
+
+
+def _for_cpu(solution: Solution) -> Solution:
+    """A baseline for the stand-ins."""
+    return attrs.evolve(solution, spec=attrs.evolve(solution.spec, target_hardware=("cpu",)))
+
+
+def _substitute(definition: Definition) -> Solution:
+    """The reference as a solution."""
+    spec = BuildSpec("python", ["cpu", "cuda"], "main.py::run", destination_passing_style=False)
+    name = f"substitute_{definition.name}"
+    return Solution(name, definition.name, "reference", spec, [SourceFile("main.py", definition.reference)])
+
+
+def _only(measured: TraceSet, definition: str, solution: str) -> TraceSet:
+    """A data set in which one solution can be chosen."""
+    kept = [s for s in measured.solutions[definition] if s.name == solution]
+    traces = [t for t in measured.traces[definition] if t.solution == solution]
+    return TraceSet(
+        None, {definition: measured.get_definition(definition)}, {definition: kept}, {}, {definition: traces}
+    )
+
+
+def check_substitution(
+    bench: Bench, case: Case, row: Row, measured: TraceSet, expected: Sequence[torch.Tensor]
+) -> None:
+    """The reference serves in the library's place, and the caller sees no difference."""
+    solution = f"substitute_{case.definition}"
+    with _patched(case), enable_apply(_only(measured, case.definition, solution), stats=True) as runtime:
+        found = _results(bench, case)
+        stats = runtime.stats().get(case.definition)
+        if stats is None or not stats.hits:
+            row.failures.append(f"the solution did not serve: {dict(stats.misses) if stats else 'never asked'}")
+            return
+        atol, rtol, ratio = _tolerance(runtime, case.definition, bench.device)
+    row.largest_error = max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, expected, strict=True))
+    for a, b in zip(found, expected, strict=True):
+        error = (a.double() - b.double()).abs()
+        share = float(((error <= atol) | (error <= rtol * b.double().abs()) | (a == b)).double().mean())
+        if a.dtype != b.dtype or a.shape != b.shape or share < ratio:
+            row.failures.append(f"substituted: {share:.4f} of {list(a.shape)} within {atol:g} and {rtol:g}")
+
+
+def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[float, float, float]:
+    """What the chosen solution's trace recorded."""
+    choices = runtime.table.choices(definition)[hardware_from_device("cuda:0" if device == "cuda" else device)]
+    (ranking,) = choices.by_key.values()
+    candidate = ranking.candidates[0]
+    defaults = (candidate.atol, 1e-2), (candidate.rtol, 1e-2), (candidate.required_matched_ratio, 1.0)
+    atol, rtol, ratio = (default if value is None else value for value, default in defaults)
+    return atol, rtol, ratio
+
+
+# -- what it costs -----------------------------------------------------------------------------------
+
+
+def check_device_time(bench: Bench, case: Case, row: Row, measured: TraceSet) -> None:
+    """With apply choosing FlashInfer's baseline, against the unpatched call; the two take turns."""
+    name = baseline_name(measured.get_definition(case.definition))
+    if bench.device == "cpu" or row.baseline_status != "PASSED":
+        return
+    runtime = ApplyRuntime(_only(measured, case.definition, name))
+    times: dict[str, list[float]] = {"unpatched": [], "routed": []}
+    for _ in range(5):
+        times["unpatched"].append(_device_us(bench.call(case)))
+        with _patched(case), runtime:
+            times["routed"].append(_device_us(bench.call(case)))
+    row.device_us = statistics.median(times["unpatched"])
+    row.device_ratio = statistics.median(times["routed"]) / row.device_us
+    if row.device_ratio > DEVICE_LIMIT:
+        row.failures.append(f"device time is {row.device_ratio:.3f} of the unpatched call's")
+
+
+def _device_us(call: Call, count: int = 20) -> float:
+    """Of all kernels of a call."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(count):
+            call()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in profile.key_averages()) / count
+
+
+def check_host_time(bench: Bench, case: Case, row: Row, measured: TraceSet) -> None:
+    """What patches add while nothing is enabled, and what a hit adds to calling the solution directly."""
+    definition = measured.get_definition(case.definition)
+    plain = bench.call(case)
+    with _patched(case):
+        pairs = []
+        for _ in range(bench.rounds):
+            uninstall_flashinfer_integrations()
+            before = _host_ns(bench, plain)
+            install_flashinfer_integrations(also=case.also)
+            pairs.append(_host_ns(bench, plain) - before)
+    row.idle_ns = statistics.median(pairs)
+    row.hit_ns = _hit_ns(bench, case, definition)
+
+
+def _hit_ns(bench: Bench, case: Case, definition: Definition) -> float | None:
+    """With a solution that only returns what is there."""
+    seen: list[tuple[Any, ...]] = []
+    with _patched(case), _noting(case.definition, seen):
+        bench.call(case)()
+    (inputs,) = seen
+    solution = _empty(definition, inputs)
+    runtime = enable_apply(_claimed(definition, solution, inputs, bench.device), ApplyConfig(), stats=True)
+    runtime.stop()
+    direct = BuilderRegistry.get_instance().build(definition, solution).function
+    with _patched(case), runtime:
+        call = bench.call(case)
+        for _ in range(3):
+            call()
+        if not runtime.stats()[case.definition].hits:
+            return None
+        rounds = [_host_ns(bench, call) - _host_ns(bench, lambda: direct(*inputs)) for _ in range(bench.rounds)]
+    return statistics.median(rounds)
+
+
+@contextmanager
+def _noting(definition: str, seen: list[tuple[Any, ...]]) -> Iterator[None]:
+    from fib_apply import set_apply_hook
+
+    set_apply_hook(lambda name, inputs: seen.append(tuple(inputs.values())) if name == definition else None)
+    try:
+        yield
+    finally:
+        set_apply_hook(None)
+
+
+def _empty(definition: Definition, inputs: Sequence[Any]) -> Solution:
+    shapes = definition.get_output_shapes(definition.get_axes_values_from_inputs(inputs))
+    device = next(str(value.device) for value in inputs if isinstance(value, torch.Tensor))
+    made = [
+        f"torch.zeros({list(shape)}, dtype=torch.{spec.dtype}, device={device!r})"
+        for shape, spec in zip(shapes, definition.outputs.values(), strict=True)
+    ]
+    results = made[0] if len(made) == 1 else f"({', '.join(made)})"
+    source = (
+        f"import torch\n\n_results = {results}\n\n\ndef run({', '.join(definition.inputs)}):\n    return _results\n"
+    )
+    spec = BuildSpec("python", ["cpu", "cuda"], "main.py::run", destination_passing_style=False)
+    return Solution(f"empty_{definition.name}", definition.name, "bench", spec, [SourceFile("main.py", source)])
+
+
+def _claimed(definition: Definition, solution: Solution, inputs: Sequence[Any], device: str) -> TraceSet:
+    """A data set that claims that a solution passed."""
+    axes = definition.get_axes_values_from_inputs(inputs)
+    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, "claimed")
+    evaluation = Evaluation(
+        "PASSED",
+        Environment(hardware_from_device(device)),
+        "2026-01-01T00:00:00Z",
+        correctness=Correctness(0.0, 0.0),
+        performance=Performance(0.1, 1.0, 10.0),
+    )
+    trace = Trace(definition.name, workload, solution.name, evaluation)
+    name = definition.name
+    return TraceSet(None, {name: definition}, {name: [solution]}, {}, {name: [trace]})
+
+
+def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
+    count = 1 if bench.device == "cpu" else _CHUNK
+    bench.wait()
+    start = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    taken = (time.perf_counter_ns() - start) / count
+    bench.wait()
+    return taken
+
+
+# -- all of it ---------------------------------------------------------------------------------------
+
+
+def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row]:
+    """All checks of all cases; a case that cannot run here says why."""
+    rows = {case.name: Row(case.name, case.definition, cannot_run=unable.get(case.name, "")) for case in cases}
+    able = [case for case in cases if case.name not in unable]
+    expected = {case.name: check_nothing_changes(bench, case, rows[case.name]) for case in able}
+    trace_calls(bench, able, rows)
+    measured = benchmark(bench, {case.name: rows[case.name] for case in able})
+    for case in able:
+        row = rows[case.name]
+        check_substitution(bench, case, row, measured, expected[case.name])
+        check_device_time(bench, case, row, measured)
+        check_host_time(bench, case, row, measured)
+        _check_limits(bench, row)
+    return list(rows.values())
+
+
+def _check_limits(bench: Bench, row: Row) -> None:
+    """On the CPU, where others compute as well, times say nothing."""
+    limit = HOST_LIMITS_NS.get(row.case)
+    if bench.device == "cpu":
+        return
+    if row.idle_ns is not None and row.idle_ns > HOST_LIMITS_NS["nothing enabled"]:
+        row.failures.append(f"{row.idle_ns:.0f} ns are added while nothing is enabled")
+    if limit is not None and row.hit_ns is not None and row.hit_ns > limit:
+        row.failures.append(f"a hit adds {row.hit_ns:.0f} ns")
+
+
+def table(rows: Sequence[Row]) -> str:
+    """What was found, as Markdown."""
+    lines = [
+        "| call | definition | bit-equal | traced | substituted, largest error | device us | with apply "
+        "| host, nothing enabled | host, hit |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        if row.cannot_run:
+            lines.append(f"| {row.case} | {row.definition} | cannot run here: {row.cannot_run} | | | | | | |")
+            continue
+        cells = (
+            row.case,
+            row.definition,
+            _yes(row.is_bit_equal),
+            _yes(row.is_traced),
+            "" if row.largest_error is None else f"{row.largest_error:.2g}",
+            "" if row.device_us is None else f"{row.device_us:.2f}",
+            "" if row.device_ratio is None else f"{row.device_ratio:.3f}",
+            "" if row.idle_ns is None else f"{row.idle_ns:+.0f} ns",
+            "" if row.hit_ns is None else f"{row.hit_ns:+.0f} ns",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _yes(value: bool | None) -> str:
+    return {True: "yes", False: "NO", None: ""}[value]
+
+
+def compile_ahead(cases: Sequence[Case], small: bool = False, **variables: str) -> dict[str, str]:
+    """Make each call once in a process of its own, all at once: FlashInfer compiles then; returns what cannot be."""
+    command = [sys.executable, str(HERE), "--child"]
+    environment = {**os.environ, **variables}
+    options = ["--small"] if small else []
+    children = {
+        case.name: subprocess.Popen(
+            [*command, case.name, *options],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for case in cases
+    }
+    unable = {}
+    for name, child in children.items():
+        output, _ = child.communicate()
+        if child.returncode != 0:
+            lines = [line for line in output.splitlines() if line.strip()]
+            unable[name] = (lines[-1] if lines else "no output")[:200].replace("|", "/")
+    return unable
+
+
+def child(name: str, small: bool) -> int:
+    """Make one call."""
+    case = next(case for case in CASES if case.name == name)
+    fi = _imported()
+    case.prepare(fi, Sizes.small() if small else Sizes.usual())()
+    torch.cuda.synchronize()
+    return 0
+
+
+def _imported() -> Any:
+    for module in ("flashinfer", "flashinfer.mla", "flashinfer.fused_moe"):
+        importlib.import_module(module)
+    return sys.modules["flashinfer"]
+
+
+def dump(folder: Path, cases: Sequence[Case]) -> None:
+    """Have FlashInfer dump small calls, in both of its formats."""
+    for name, flag in (("pt", "0"), ("safetensors", "1")):
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        variables = {
+            "FLASHINFER_LOGLEVEL": "10",
+            "FLASHINFER_DUMP_DIR": str(place),
+            "FLASHINFER_DUMP_SAFETENSORS": flag,
+            "FLASHINFER_LOGDEST": str(place / "log.txt"),
+        }
+        failed = compile_ahead(cases, small=True, **variables)
+        print(f"dumped to {place}: {len(cases) - len(failed)} calls; not: {failed or 'none'}")
+
+
+def stand_in_cases(folder: Path, version: str) -> tuple[Any, list[Case], list[Definition]]:
+    """The examples of fib-integrations' tests."""
+    sys.path.insert(0, str(SUPPORT))
+    stand_ins = importlib.import_module("flashinfer_stand_ins")
+    examples = importlib.import_module("flashinfer_stand_ins.examples").EXAMPLES
+    sys.path.insert(0, str(stand_ins.write(folder, version)))
+    cases = {
+        example.definition.name: Case(
+            example.name, "", example.definition.name, lambda fi, sizes, example=example: example.prepare(fi)
+        )
+        for example in examples
+    }
+    definitions = {example.definition.name: example.definition for example in examples}
+    return _imported(), list(cases.values()), list(definitions.values())
+
+
+def main() -> int:
+    """Run everything, print the table."""
+    options = _options()
+    if options.child is not None:
+        return child(options.child, options.small)
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "data_set"
+        (work / "definitions").mkdir(parents=True)
+        if options.stand_ins:
+            fi, cases, definitions = stand_in_cases(Path(folder) / "library", options.stand_ins)
+            unable: dict[str, str] = {}
+        else:
+            cases = [case for case in CASES if not options.only or case.name in options.only]
+            unable = compile_ahead(cases)
+            files = {path.stem: path for path in (options.data_set / "definitions").rglob("*.json")}
+            definitions = [load_json_file(Definition, files[case.definition]) for case in cases]
+            fi = _imported()
+        TraceSet.from_path(work).add_definitions(definitions)
+        bench = Bench(fi, "cpu" if options.stand_ins else "cuda:0", work, Sizes.usual())
+        rows = run(bench, cases, unable)
+    return _report(options, fi, rows)
+
+
+def _report(options: argparse.Namespace, fi: Any, rows: Sequence[Row]) -> int:
+    device = "cpu" if options.stand_ins else torch.cuda.get_device_name(0)
+    title = f"FlashInfer {fi.__version__}, torch {torch.__version__}, {device}, {time.strftime('%Y-%m-%d')}"
+    print(f"{title}\n\n{table(rows)}\n")
+    failures = [f"{row.case}: {failure}" for row in rows for failure in row.failures]
+    print("\n".join(failures) or "no failures")
+    options.out.mkdir(parents=True, exist_ok=True)
+    result = {"title": title, "rows": [attrs.asdict(row) for row in rows]}
+    (options.out / "results.json").write_text(json.dumps(result, indent=2) + "\n")
+    if options.dump is not None and not options.stand_ins:
+        dump(options.dump, [case for case in CASES if not case.also])
+    return int(bool(failures))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data_set", nargs="?", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--dump", type=Path)
+    parser.add_argument("--stand-ins", metavar="VERSION")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.data_set is None and not options.stand_ins and options.child is None:
+        parser.error("name the data set, or --stand-ins")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
