@@ -40,7 +40,6 @@ LIMITS_NS = {
     "decode run, nothing enabled": 200.0,
     "rmsnorm, hit": 1500.0,
     "decode run, hit": 3000.0,
-    "decode run with out, hit": 3000.0,
 }
 """What may be added."""
 Calls = Mapping[str, Callable[[], Any]]

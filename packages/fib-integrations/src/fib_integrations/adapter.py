@@ -49,7 +49,8 @@ class Call:
     """The definition of a key."""
     give: Callable[..., Any] | None = None
     """Makes what the caller gets of the definition's outputs (None if they were passed): takes them, and what `read`
-    takes. It writes to inputs what the library writes there. None: the caller gets the outputs."""
+    takes. It writes to inputs what the library writes there. None: the caller gets the one output, its own buffer
+    if it passed that."""
     shadow: Callable[[Original, tuple[Any, ...], dict[str, Any], Sequence[Any]], Any] | None = None
     """Calls the original and returns the definition's outputs, for calls that are made both ways: takes it, the call's
     arguments, and the values that `read` gave. None: the original returns them itself."""

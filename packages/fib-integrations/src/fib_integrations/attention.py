@@ -132,7 +132,7 @@ def buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return
     if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has memory of its own
         return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
     scratch = plan.scratch
-    if not scratch or scratch[0].device != query.device:
+    if not scratch:
         scratch[:] = [torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)]
     return (out, scratch[0])
 

@@ -118,7 +118,8 @@ def _call_source(texts: dict[str, str], target: Call, binding: Binding) -> str:
         lines.append(_FIND_PLAN.format(**texts))
         place, plan = "_fib_plan.", "_fib_plan"
         read = _listed(("_fib_plan.value", *binding.passed))
-    given = "_fib_result" if target.give is None else f"_fib_give(_fib_result, {read})"
+    usual = "_fib_values[-1] if _fib_is_passing else _fib_result"
+    given = usual if target.give is None else f"_fib_give(_fib_result, {read})"
     lines.append(
         _ROUTE.format(read=read, plan=plan, given=given, returning=f"{place}returning", passing=f"{place}passing")
     )

@@ -29,13 +29,6 @@ def read_mm_bf16(a: torch.Tensor, b: torch.Tensor, out: Any = None, out_dtype: t
     return _reading(a, b.t(), out)
 
 
-def _give_mm_bf16(
-    result: Any, a: torch.Tensor, b: torch.Tensor, out: Any = None, out_dtype: torch.dtype = torch.bfloat16
-) -> Any:
-    del a, b, out_dtype
-    return result if out is None else out
-
-
 def read_linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Reading:
     """A layer without bias."""
     return "it has a bias" if bias is not None else _reading(input, weight, None)
@@ -44,11 +37,6 @@ def read_linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> 
 def read_mm(input: torch.Tensor, mat2: torch.Tensor, out: Any = None) -> Reading:
     """Covered where the second factor is the transpose of a matrix by rows."""
     return _reading(input, mat2.t(), out)
-
-
-def _give_mm(result: Any, input: torch.Tensor, mat2: torch.Tensor, out: Any = None) -> Any:
-    del input, mat2
-    return result if out is None else out
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -70,7 +58,6 @@ GEMM = Adapter(
             path="flashinfer.gemm.gemm_base.mm_bf16",
             read=read_mm_bf16,
             describe=_describe,
-            give=_give_mm_bf16,
             ignored=frozenset({"pdl", "backend"}),
         ),
     ),
@@ -101,7 +88,6 @@ TORCH_MM = Adapter(
             path="torch.mm",
             read=read_mm,
             describe=_describe,
-            give=_give_mm,
             signature="input, mat2, *args, out=None, **kwargs",
         ),
     ),

@@ -32,17 +32,12 @@ def read_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, o
     """Rows of one size, normalised."""
     if input.dim() != 2:
         return "the input is no matrix"
-    key = weight.shape[0], eps
+    key = weight.size(0), eps
     return (key, (input, weight), False) if out is None else (key, (input, weight, out), True)
 
 
 def _describe_rmsnorm(key: tuple[int, float]) -> Described:
     return Described(f"rmsnorm_h{key[0]}", ("hidden_states", "weight"), ("output",), {"eps": key[1]})
-
-
-def _give_rmsnorm(result: Any, input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, out: Any = None) -> Any:
-    del input, weight, eps
-    return result if out is None else out
 
 
 def read_fused_add_rmsnorm(
@@ -51,7 +46,7 @@ def read_fused_add_rmsnorm(
     """The same of a sum."""
     if input.dim() != 2:
         return "the input is no matrix"
-    return (weight.shape[0], eps), (input, residual, weight), False
+    return (weight.size(0), eps), (input, residual, weight), False
 
 
 def _describe_fused_add(key: tuple[int, float]) -> Described:
@@ -107,7 +102,6 @@ RMSNORM = Adapter(
             path="flashinfer.norm.rmsnorm",
             read=read_rmsnorm,
             describe=_describe_rmsnorm,
-            give=_give_rmsnorm,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
