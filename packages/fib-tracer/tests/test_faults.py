@@ -378,7 +378,8 @@ def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root
             apply("silu_h8", args=(torch.ones(2, 8),), fallback=lambda x: x)
         intake = runtime._intake("silu_h8")
         assert intake is not None
-        assert len(intake._scopes) == len(runtime._notes) == 2
+        notes = [names for definition, names in runtime._notes if definition == "silu_h8"]  # others' functions may live
+        assert len(intake._scopes) == len(notes) == 2
 
 
 def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
