@@ -18,10 +18,10 @@ _SECONDS = 0.002
 _TRIES = 4
 _FACTOR, _GRAIN_NS = 2.0, 10_000.0  # honest functions on a noisy machine came to 1.5 times and 3 us
 _ALONE_PASSES = 1
-_MORE_PASSES = 3
+_MORE_PASSES = 8  # together they outvote those that were made while the machine was busy
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
 _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
-_PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5)  # what disturbs a machine passes by; what a solution does comes again
+_PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
 
