@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fib_bench.audits import audit_single_calls, audit_whole_passes
-from fib_bench.cpu_meter import busy_share
+from fib_bench.audits import audit_processor_time, audit_single_calls, audit_whole_passes
+from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
 from fib_bench.dialogue import Rejected
 from fib_bench.worker.census import descendants
 from fib_schema import EvaluationStatus
@@ -61,6 +61,85 @@ def test_a_thread_that_runs_beside_its_calls_is_not() -> None:
     with pytest.raises(Rejected, match=r"says that a call takes 100\.00 us.* runs 70\.00 us more") as caught:
         audit_whole_passes(side(70_000.0), PREPARED)
     assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+class RunningSide:
+    """Says that a call takes 100 us; its main thread runs for each call as long as it is told, one pass after another.
+
+    Args:
+        run_ns: For each call, by request; the last again and again.
+    """
+
+    claim_ns = 100_000.0
+    calls_per_pass = 4
+    worker = SimpleNamespace(pid=0)
+
+    def __init__(self, *run_ns: float) -> None:
+        self._run_ns = list(run_ns)
+        self._ran_ns = 0
+        self.samples = 0
+
+    def repeat(self, _: object, passes: int) -> float:
+        """Some passes, and what is done around them."""
+        self._ran_ns += round(self._run_ns[0] * passes * self.calls_per_pass) + 50_000
+        self._run_ns = self._run_ns[1:] or self._run_ns
+        return 0.0
+
+    def sample(self, _: object) -> None:
+        """Another timed pass."""
+        self.samples += 1
+
+    def ran(self, pid: int) -> CpuTime:
+        """What the system has counted."""
+        return CpuTime(self._ran_ns, self._ran_ns)
+
+
+class TestProcessorTime:
+    @pytest.fixture
+    def audit(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        def audit(*run_ns: float) -> RunningSide:
+            found: Any = RunningSide(*run_ns)
+            monkeypatch.setattr("fib_bench.audits.cpu_time_of", found.ran)
+            monkeypatch.setattr("fib_bench.audits._TRIES", (0.0,) * 4)
+            audit_processor_time(found, PREPARED)
+            return found
+
+        return audit
+
+    @pytest.mark.parametrize("run_ns", [100_000.0, 0.0, 209_000.0])
+    def test_a_thread_that_runs_as_long_as_calls_take_is_honest_at_once(self, audit: Any, run_ns: float) -> None:
+        assert audit(run_ns).samples == 0
+
+    def test_a_disturbed_try_is_outvoted_by_one_that_is_not(self, audit: Any) -> None:
+        assert audit(3e6, 2e6, 2e6, 3e6, 100_000.0).samples == 2
+
+    def test_a_try_is_put_together_from_passes_that_nobody_disturbed(self, audit: Any) -> None:
+        """In each try one of the two requests is disturbed, and a difference of both says nothing."""
+        assert audit(110_000.0, 3e6, 3e6, 110_000.0).samples == 1
+
+    def test_a_thread_that_runs_longer_in_all_of_them_is_not(self, audit: Any) -> None:
+        with pytest.raises(Rejected, match=r"takes 100\.00 us, but its main thread runs 300\.00 us for it") as caught:
+            audit(300_000.0, 900_000.0, 900_000.0, 300_000.0)
+        assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+def test_what_a_thread_runs_is_read_when_it_sleeps() -> None:
+    """A system may count what a running thread has run at its next tick only."""
+    code = "import sys, time\nfor _ in sys.stdin:\n    print(flush=True)\n    end = time.thread_time() + 0.003\n" + (
+        "    while time.thread_time() < end:\n        pass\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        watch = Stopwatch(process.pid)
+        for count in range(1, 4):
+            process.stdin.write("\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert watch.ran_ns() >= count * 3e6
+        process.stdin.close()
+    assert cpu_time_of(process.pid) is None
 
 
 @pytest.mark.parametrize("numbers", [(100_000.0,), (600_000.0,), (9e6, 9e6, 9e6, 600_000.0)])

@@ -251,8 +251,13 @@ class TestBuilds:
         part = make_part(*solutions)
         made = builds(device="cuda:0")
         made.begin([part])
-        while made._nodes and any(node.waiting or node.running for node in made._nodes.values()):
-            assert all(len(node.running) <= 1 for node in made._nodes.values())
+
+        def is_building() -> bool:
+            with made._change:  # a build is between `waiting` and `running` while it is submitted
+                assert all(len(node.running) <= 1 for node in made._nodes.values())
+                return any(node.waiting or node.running for node in made._nodes.values())
+
+        while is_building():
             time.sleep(0.01)
         assert [len(libraries(cache, *solutions)) for cache in cluster[1]] == [3, 3]
         for node in self.nodes():

@@ -15,13 +15,14 @@ from .sides import Side
 from .worker.pool import WorkerLost
 
 _SECONDS = 0.002
-_TRIES = 4
+_FOR_EVER_NS = 1 << 62
 _FACTOR, _GRAIN_NS = 2.0, 10_000.0  # honest functions on a noisy machine came to 1.5 times and 3 us
 _ALONE_PASSES = 1
 _MORE_PASSES = 8  # together they outvote those that were made while the machine was busy
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
 _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
+_TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
 
@@ -29,25 +30,30 @@ _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a 
 def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
     """On the CPU: a call cannot take less time than its worker's main thread runs for it.
 
-    Neither other work on the machine nor what is done around calls adds to that: the latter is cut
-    out, as n calls are subtracted from 3n.
+    What is done around calls does not add to that: it is cut out, as n calls are subtracted from 3n.
+    Other work on the machine only does where threads spin for others that wait for a processor: of
+    several tries, the least counts.
 
     Raises:
         Rejected: It does.
         WorkerLost: It took its worker down.
     """
     processors = len(os.sched_getaffinity(0))
-    claim, ran = 0.0, CpuTime(0, 0)
-    for attempt in range(_TRIES):
-        claim = side.claim_of_pass(prepared) if attempt else side.claim_ns
-        seen = _slope(side, prepared, claim)
-        if seen is None:
+    passes = max(1, round(_SECONDS * 1e9 / max(side.calls_per_pass * side.claim_ns, 1_000.0)))
+    few = many = ran = CpuTime(_FOR_EVER_NS, _FOR_EVER_NS)
+    for pause in _TRIES:
+        time.sleep(pause)
+        short, long = _ran(side, prepared, passes), _ran(side, prepared, 3 * passes)
+        if short is None or long is None:
             return
-        ran, bound = seen, _FACTOR * claim + _GRAIN_NS
+        few, many = few.least(short), many.least(long)
+        ran = (many - few) // (2 * passes * side.calls_per_pass)
+        bound = _FACTOR * side.claim_ns + _GRAIN_NS
         if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
             return
+        side.sample(prepared)  # the machine may have become slower since
     problem = (
-        f"the worker says that a call takes {claim / 1e3:.2f} us, but its main thread runs "
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but its main thread runs "
         f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
     )
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
@@ -99,19 +105,12 @@ def _fastest_alone(side: Side, prepared: PreparedWorkload, enough: float) -> flo
     return fastest
 
 
-def _slope(side: Side, prepared: PreparedWorkload, claim: float) -> CpuTime | None:
-    """The processor time per call; None where the system does not tell."""
-    calls = side.calls_per_pass
-    passes = max(1, round(_SECONDS * 1e9 / max(calls * claim, 1_000.0)))
-    readings = [cpu_time_of(side.worker.pid)]
-    for count in (passes, 3 * passes):
-        side.repeat(prepared, count)
-        readings.append(cpu_time_of(side.worker.pid))
-    before, between, after = readings
-    if before is None or between is None or after is None:
-        return None
-    extra = (after - between) - (between - before)
-    return CpuTime(extra.process_ns // (2 * passes * calls), extra.main_thread_ns // (2 * passes * calls))
+def _ran(side: Side, prepared: PreparedWorkload, passes: int) -> CpuTime | None:
+    """The processor time of some passes; None where the system does not tell."""
+    before = cpu_time_of(side.worker.pid)
+    side.repeat(prepared, passes)
+    after = cpu_time_of(side.worker.pid)
+    return None if before is None or after is None else after - before
 
 
 def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:

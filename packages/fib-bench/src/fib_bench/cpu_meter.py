@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 
 _SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process counts what its threads ran
+_TICK_SECONDS = 0.01  # at the latest then the system counts what a thread has run
 
 
 @attrs.frozen
@@ -32,6 +33,13 @@ class CpuTime:
             self.main_thread_ns - other.main_thread_ns,
             self.waited_ns - other.waited_ns,
         )
+
+    def __floordiv__(self, count: int) -> CpuTime:
+        return CpuTime(self.process_ns // count, self.main_thread_ns // count, self.waited_ns // count)
+
+    def least(self, other: CpuTime) -> CpuTime:
+        """Of each number the smaller one."""
+        return CpuTime(*map(min, attrs.astuple(self), attrs.astuple(other)))
 
 
 def cpu_time_of(pid: int) -> CpuTime | None:
@@ -63,13 +71,24 @@ class Stopwatch:
         return max(taken - (self._waited_ns() - self._waited), self.ran_ns())
 
     def ran_ns(self) -> float:
-        """How long the main thread of the asked one ran so far; 0 where the system does not tell."""
+        """How long the main thread of the asked one ran until it slept; 0 where the system does not tell."""
+        _await_sleep(self._pids[0])
         ran = cpu_time_of(self._pids[0])
         return 0.0 if ran is None or self._ran is None else float((ran - self._ran).main_thread_ns)
 
     def _waited_ns(self) -> int:
         times = [cpu_time_of(pid) for pid in self._pids]
         return sum(found.waited_ns for found in times if found is not None)
+
+
+def _await_sleep(pid: int) -> None:
+    """Wait until the main thread of a process sleeps: what one runs is counted at the next tick, or then."""
+    end = time.monotonic() + _TICK_SECONDS
+    with suppress(OSError, IndexError):
+        while time.monotonic() < end:
+            with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:  # noqa: PTH123 once for each pass
+                if file.read().rpartition(b")")[2].split()[0] != b"R":
+                    return
 
 
 class IdleMeter:

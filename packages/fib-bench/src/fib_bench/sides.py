@@ -205,7 +205,7 @@ class Side:
         self._discarded = 0
         self._outside_ns: list[float] = []
         self._outside_claim_ns = math.nan
-        self._excess_ns: list[float] = []
+        self._work_ns: list[float] = []
         self._seconds = 0.0
         self._device_ns = 0.0
         self._shown: list[InputSet] = []
@@ -544,7 +544,7 @@ class Side:
             self._outside_ns.append((time.monotonic() - begin) * 1e9 / calls)
         else:
             self._outside_ns.append(stopwatch.taken_ns() / calls)
-            self._excess_ns.append(stopwatch.ran_ns() / calls - self._most_work_ns(reply.samples_ns))
+            self._work_ns.append(stopwatch.ran_ns() / calls - self._work_around_ns(calls))
         self._idle.rest()
         return reply, begin
 
@@ -676,16 +676,19 @@ class Side:
         copied = self.layout.input_bytes + self.layout.output_bytes
         return 4.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
-    def _most_work_ns(self, samples_ns: Sequence[float]) -> float:
-        """How long the main thread may run for a call of a pass with these samples, and for what is done around it."""
-        calls = len(samples_ns) * self._warm.chain
-        around = _COLLECT_NS + self.layout.input_bytes / _REVEAL_BYTES_PER_NS + self.layout.output_bytes
-        return _WORK_FACTOR * statistics.median(samples_ns) / self._warm.chain + _REQUEST_WORK_NS / calls + around
+    def _work_around_ns(self, calls: int) -> float:
+        """How long the main thread may run for what is done around a call, in a pass of so many."""
+        copied = self.layout.input_bytes / _REVEAL_BYTES_PER_NS + self.layout.output_bytes
+        return _REQUEST_WORK_NS / calls + _COLLECT_NS + copied
 
     @property
     def excess_ns(self) -> float:
-        """By how much the main thread ran longer than it may for a call, in the middle one of all timed passes."""
-        return statistics.median(self._excess_ns)
+        """By how much the main thread ran longer than it may for a call, in the timed pass in which it ran least.
+
+        Threads that wait for others spin while these wait for a processor, so other work on the machine
+        adds to what they run: to some passes, and a trick's work is in all of them.
+        """
+        return min(self._work_ns) - _WORK_FACTOR * self.claim_ns
 
     def _by_slope(self, prepared: PreparedWorkload, claim: float) -> float:
         """The slope of n and 3n calls, less what is done around them.
@@ -736,13 +739,6 @@ class Side:
     def chain(self) -> int:
         """Calls between two readings of the clock."""
         return self._warm.chain
-
-    def claim_of_pass(self, prepared: PreparedWorkload) -> float:
-        """What a call takes in one more pass, as the worker says."""
-        before = len(self._samples)
-        while len(self._samples) == before:
-            self.sample(prepared, must_ask=True)
-        return statistics.median(self._samples[before:])
 
     def one_by_one(self, prepared: PreparedWorkload, passes: int, most_calls: int = sys.maxsize) -> float:
         """What a call takes, as the worker says, when each call is timed alone; the samples are not kept.
