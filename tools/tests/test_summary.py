@@ -1,5 +1,13 @@
 import pytest
-from workshop.summary import Outcome, explain, pytest_outcome, pytest_summary, table
+from workshop.summary import (
+    Outcome,
+    explain,
+    passed_node_ids,
+    pytest_outcome,
+    pytest_summary,
+    pytest_total,
+    table,
+)
 
 PASSED = "============================== 12 passed in 0.71s =============================="
 
@@ -39,3 +47,29 @@ def test_the_failures_of_pytest_are_shown_and_not_its_progress(tmp_path):
 def test_the_table_has_one_aligned_line_per_step():
     outcomes = [Outcome("lint", True, ""), Outcome("tests", False, "1 failed in 2s")]
     assert table(outcomes) == "lint   ok\ntests  FAILED  1 failed in 2s"
+
+
+def test_what_passed_is_told_by_pytest_itself():
+    output = (
+        "x.py ..\n=== short test summary info ===\nPASSED tests/test_a.py::test_b[1 - a::b]\nSKIPPED [1] x.py:3: no\n"
+    )
+    assert passed_node_ids(output) == ("tests/test_a.py::test_b[1 - a::b]",)
+
+
+def test_the_total_counts_each_test_once():
+    outcomes = [
+        Outcome("lint", True, ""),
+        Outcome("wheel a", True, "12 passed, 3 skipped, 4 deselected in 9.10s", None, ("tests/test_a.py::test_a",)),
+        Outcome("other tests", True, "1 passed, 2 skipped, 12 deselected in 62.10s (0:01:02)"),
+    ]
+    assert pytest_total(outcomes, 80.0) == "=== 13 passed, 2 skipped in 80.00s ==="
+    assert pytest_summary(pytest_total(outcomes, 80.0)) is not None
+
+
+def test_the_total_hides_no_failure():
+    outcomes = [
+        Outcome("lint", False, ""),
+        Outcome("tests", False, "1 failed, 2 passed in 3s"),
+        Outcome("t", False, "?"),
+    ]
+    assert pytest_total(outcomes, 3.0) == "=== 2 error, 1 failed, 2 passed in 3.00s ==="

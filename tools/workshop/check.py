@@ -1,14 +1,21 @@
 """Everything that has to hold before a change is merged."""
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from workshop.checkout import Checkout
 from workshop.documents import docs_command
 from workshop.environment import Environment
 from workshop.errors import Missing, StepFailed
 from workshop.process import Console, record
-from workshop.summary import Outcome, explain, pytest_outcome, pytest_summary, table
+from workshop.summary import Outcome, explain, pytest_outcome, pytest_total, table
 from workshop.wheels import check_wheels
+
+TESTS_OF_THE_WHOLE = ("tools", "docs", "tests-integration")
 
 
 def static_steps(checkout: Checkout, environment: Environment) -> dict[str, list[str]]:
@@ -34,55 +41,91 @@ def pytest_command(environment: Environment, arguments: Sequence[str]) -> list[s
 
 
 def check(checkout: Checkout, console: Console, environment: Environment, variables: Mapping[str, str]) -> int:
-    """Run all steps, whatever fails, and end with pytest's own summary line.
+    """Run all steps, whatever fails, and end with a line like pytest's own.
+
+    Each test runs once: from the wheel where that is enough, else from the sources. What needs many
+    packages or much time runs beside the wheels, where there are processors for both.
 
     Returns:
         0 where everything passed, else 1.
     """
-    outcomes = [
-        _run(checkout, console, environment, name, command, variables)
-        for name, command in static_steps(checkout, environment).items()
-    ]
-    outcomes.append(tests := _run(checkout, console, environment, "tests", _tests(environment), variables))
-    outcomes += _wheels(checkout, console, variables)
+    begin = time.monotonic()
+    steps = _Steps(checkout, console.shared(), environment, variables)
+    outcomes = side_by_side([steps.wheels(), steps.from_sources()], os.cpu_count() or 1)
+    outcomes.append(steps.rest(outcomes))
     for outcome in outcomes:
         if not outcome.passed:
             console.say(f"\n--- {outcome.name}: {outcome.log or ''}\n{explain(outcome)}")
     console.say("\n" + table(outcomes))
-    console.say(_last_line(tests))
+    console.say(pytest_total(outcomes, time.monotonic() - begin))
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
-def _tests(environment: Environment) -> list[str]:
-    return pytest_command(environment, ["--color=no", "--durations=10"])
+def side_by_side(lanes: Sequence[Iterable[Outcome]], most: int) -> list[Outcome]:
+    """What the lanes come to, in their order, at most so many of them at a time.
+
+    Ctrl-C, which their commands get as well, keeps them from beginning another step.
+    """
+    stopped = threading.Event()
+
+    def drain(lane: Iterable[Outcome]) -> list[Outcome]:
+        found = []
+        for outcome in lane:
+            found.append(outcome)
+            if stopped.is_set():
+                break
+        return found
+
+    with ThreadPoolExecutor(min(most, len(lanes))) as pool:
+        futures = [pool.submit(drain, lane) for lane in lanes]
+        try:
+            return [outcome for future in futures for outcome in future.result()]
+        except BaseException:
+            stopped.set()
+            raise
 
 
-def _run(
-    checkout: Checkout,
-    console: Console,
-    environment: Environment,
-    name: str,
-    command: Sequence[str],
-    variables: Mapping[str, str],
-) -> Outcome:
-    log = checkout.logs / f"check-{name}.log"
-    with console.step(name):
-        code = record(command, log=log, cwd=checkout.root, env=environment.variables(variables))
-    if name == "tests":
-        return pytest_outcome(name, code, log)
-    return Outcome(name, code == 0, "", log)
+class _Steps:
+    """The steps of a check, each of which has a log."""
 
+    def __init__(
+        self, checkout: Checkout, console: Console, environment: Environment, variables: Mapping[str, str]
+    ) -> None:
+        self._checkout = checkout
+        self._console = console
+        self._environment = environment
+        self._variables = variables
 
-def _wheels(checkout: Checkout, console: Console, variables: Mapping[str, str]) -> list[Outcome]:
-    """The wheels' outcomes. A wheel that does not build or install must not hide what the tests said."""
-    try:
-        return check_wheels(checkout, console, checkout.packages, variables)
-    except (Missing, StepFailed) as error:
-        console.say(str(error))
-        return [Outcome("wheels", False, str(error).splitlines()[0])]
+    def wheels(self) -> Iterator[Outcome]:
+        """The wheels' outcomes. A wheel that does not build or install must not hide what the tests said."""
+        try:
+            yield from check_wheels(self._checkout, self._console, self._checkout.packages, self._variables)
+        except (Missing, StepFailed) as error:
+            self._console.say(str(error))
+            yield Outcome("wheels", False, str(error).splitlines()[0])
 
+    def from_sources(self) -> Iterator[Outcome]:
+        """What only reads the sources, and the tests that say nothing of a single wheel."""
+        for name, command in static_steps(self._checkout, self._environment).items():
+            log = self._log(name)
+            yield Outcome(name, self._record(name, command) == 0, "", log)
+        yield self._tests("tests of the whole", TESTS_OF_THE_WHOLE)
+        yield self._tests("tests that take long", ["packages", "-m", "slow"])
 
-def _last_line(tests: Outcome) -> str:
-    assert tests.log is not None
-    summary = pytest_summary(tests.log.read_text(errors="replace"))
-    return summary or f"no summary: pytest {tests.detail}"
+    def rest(self, outcomes: Iterable[Outcome]) -> Outcome:
+        """The tests that have not passed from a wheel: those that were skipped there, say."""
+        passed = self._checkout.logs / "passed-from-wheels.txt"
+        passed.write_text("".join(f"{name}\n" for outcome in outcomes for name in outcome.passed_tests))
+        return self._tests("other tests", ["packages", "-m", "not slow", "--passed-before", str(passed)])
+
+    def _tests(self, name: str, arguments: Sequence[str]) -> Outcome:
+        command = pytest_command(self._environment, ["--color=no", "--durations=10", *arguments])
+        return pytest_outcome(name, self._record(name, command), self._log(name))
+
+    def _record(self, name: str, command: Sequence[str]) -> int:
+        variables = self._environment.variables(self._variables)
+        with self._console.step(name):
+            return record(command, log=self._log(name), cwd=self._checkout.root, env=variables)
+
+    def _log(self, name: str) -> Path:
+        return self._checkout.logs / f"check-{name.replace(' ', '-')}.log"

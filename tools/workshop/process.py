@@ -44,6 +44,25 @@ class Console:
             raise
         print(f"{self._clock() - start:.1f} s", flush=True)
 
+    def shared(self) -> "Console":
+        """The same for steps that go on side by side: whole lines."""
+        return _SharedConsole(self._clock)
+
+
+class _SharedConsole(Console):
+    """Says in a line of its own when a step begins, and when it is over."""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        start = self._clock()
+        self.say(f"  {name} ...")
+        try:
+            yield
+        except BaseException:
+            self.say(f"  {name}: failed after {self._clock() - start:.1f} s")
+            raise
+        self.say(f"  {name}: {self._clock() - start:.1f} s")
+
 
 def run_logged(step: str, command: Sequence[str], *, log: Path, cwd: Path, env: Mapping[str, str]) -> None:
     """Run a command with its output in `log`.

@@ -1,6 +1,7 @@
 """What a step came to, in one line each."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 from workshop.process import tail
 
 _PYTEST_SUMMARY = re.compile(r"^=*\s?(?P<text>(\d+ [a-z]+(, )?)+|no tests ran) in \d[\d.]*s( \([\d:]+\))?\s?=*$")
+_PYTEST_COUNT = re.compile(r"(\d+) ([a-z]+)(?=,| in )")
+_PYTEST_PASSED = re.compile(r"^PASSED (.+)$", re.MULTILINE)
 _PYTEST_DETAILS = re.compile(r"^=+ (ERRORS|FAILURES) =+$", re.MULTILINE)
 
 
@@ -20,12 +23,14 @@ class Outcome:
         passed: Whether it did.
         detail: A few words on one line.
         log: Its whole output.
+        passed_tests: The node ids of tests that passed, where they are of use.
     """
 
     name: str
     passed: bool
     detail: str
     log: Path | None = None
+    passed_tests: tuple[str, ...] = ()
 
 
 def pytest_summary(output: str) -> str | None:
@@ -38,6 +43,24 @@ def pytest_outcome(name: str, code: int, log: Path) -> Outcome:
     """What a run of pytest came to. A run that found no tests has failed."""
     summary = pytest_summary(log.read_text(errors="replace"))
     return Outcome(name, code == 0, summary.strip("= ") if summary else f"ended with exit code {code}", log)
+
+
+def passed_node_ids(output: str) -> tuple[str, ...]:
+    """The tests that passed, of a run of pytest with `-rp`."""
+    return tuple(_PYTEST_PASSED.findall(output))
+
+
+def pytest_total(outcomes: Iterable[Outcome], seconds: float) -> str:
+    """A line like pytest's last one, for steps of which each took up what those before had skipped or left out."""
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        found = {word: int(count) for count, word in _PYTEST_COUNT.findall(outcome.detail)}
+        if not outcome.passed and not found:
+            found = {"error": 1}
+        taken_up = {"deselected", "skipped"} if outcome.passed_tests else {"deselected"}
+        counts.update({word: count for word, count in found.items() if word not in taken_up})
+    words = ", ".join(f"{counts[word]} {word}" for word in sorted(counts))
+    return f"=== {words or 'no tests ran'} in {seconds:.2f}s ==="
 
 
 def explain(outcome: Outcome) -> str:

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workshop.checkout import Checkout, Package, requirement_name
@@ -12,7 +12,7 @@ from workshop.environment import Environment, make_venv, pins, pip_install, prep
 from workshop.errors import Usage
 from workshop.machine import find_host
 from workshop.process import Console, record, run_logged
-from workshop.summary import Outcome, pytest_outcome
+from workshop.summary import Outcome, passed_node_ids, pytest_outcome
 
 # What tests may not see: sources above all.
 _NOT_TESTS = ("src", "benchmarks", "changes", "pyproject.toml", "__pycache__")
@@ -133,6 +133,9 @@ def _test(checkout: Checkout, trial: Trial, environment: Environment, variables:
         copy = Path(name) / package.name
         shutil.copytree(package.folder, copy, ignore=shutil.ignore_patterns(*_NOT_TESTS))
         settings = ["-c", str(checkout.root / "pyproject.toml"), "--rootdir", str(copy), "-p", "no:cacheprovider"]
-        command = [environment.python, "-m", "pytest", "--color=no", "-m", "not slow", *settings, str(copy / "tests")]
+        what = ["--color=no", "-rap", "-m", "not slow", str(copy / "tests")]
+        command = [environment.python, "-m", "pytest", *settings, *what]
         code = record(command, log=log, cwd=copy, env=environment.variables(variables))
-    return pytest_outcome(trial.name, code, log)
+    folder = package.folder.relative_to(checkout.root).as_posix()
+    passed = tuple(f"{folder}/{name}" for name in passed_node_ids(log.read_text(errors="replace")))
+    return replace(pytest_outcome(trial.name, code, log), passed_tests=passed)

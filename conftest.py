@@ -1,0 +1,21 @@
+"""What holds for the tests of all packages."""
+
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a second run leave out what a first one has done."""
+    text = "leave out the tests whose node ids are in this file, a line each"
+    parser.addoption("--passed-before", metavar="FILE", type=Path, help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what has passed."""
+    path: Path | None = config.getoption("--passed-before")
+    if path is None:
+        return
+    passed = set(path.read_text().splitlines())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+    items[:] = [item for item in items if item.nodeid not in passed]
