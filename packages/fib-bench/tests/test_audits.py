@@ -31,7 +31,7 @@ class FakeSide:
         """What is next."""
         return self._numbers[0]
 
-    def sample(self, _: object) -> None:
+    def sample(self, _: object, *, must_ask: bool = False) -> None:
         """Another pass."""
         self._numbers = self._numbers[1:] or self._numbers
 
@@ -85,7 +85,7 @@ class RunningSide:
         self._run_ns = self._run_ns[1:] or self._run_ns
         return 0.0
 
-    def sample(self, _: object) -> None:
+    def sample(self, _: object, *, must_ask: bool = False) -> None:
         """Another timed pass."""
         self.samples += 1
 

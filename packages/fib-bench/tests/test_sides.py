@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from fib_bench import ResolvedEvalConfig
 from fib_bench.dialogue import Rejected
 from fib_bench.judge import Judge
 from fib_bench.prepared import InputSet
-from fib_bench.sides import Calibration, Conditions, Side, two_of
+from fib_bench.sides import Calibration, Conditions, Side, _Clocked, two_of
 from fib_bench.slots import CallLayout, Slots
 from fib_bench.wire import Bind, Bound, Layout, Release, Released, Repeat, Repeated, Warm, WarmUp
 from fib_bench.worker.pool import WorkerLost
@@ -600,9 +601,18 @@ class TestAudit:
 
     def test_long_calls_are_judged_by_the_fastest_of_the_passes_that_were_timed(self, make_side: MakeSide) -> None:
         side = make_side(6e6, 6e6)
-        side._outside_ns = [50e6, 6.2e6, 9e6]
+        side._clocked_passes = [_Clocked(taken, math.nan, True) for taken in (50e6, 6.2e6, 9e6)]
         assert side.audit(PREPARED) == 6.2e6
         assert side.worker.repeats == []
+
+    def test_a_pass_of_which_nothing_was_compared_says_little(self, make_side: MakeSide) -> None:
+        """Nobody knows whether the work was done in it."""
+        side = make_side(1e6, 1e6)
+        done, undone = _Clocked(9e6, 8e6, True), _Clocked(1e5, 1e5, False)
+        side._clocked_passes = [undone, undone, done, undone]
+        assert side.excess_ns == 8e6 - 3 * 1e6
+        side._clocked_passes = [undone, undone, attrs.evolve(done, is_verified=False)]
+        assert side.excess_ns == 1e5 - 3 * 1e6
 
 
 class TestCalibration:

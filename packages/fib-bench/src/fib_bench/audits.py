@@ -18,7 +18,7 @@ _SECONDS = 0.002
 _FOR_EVER_NS = 1 << 62
 _FACTOR, _GRAIN_NS = 2.0, 10_000.0  # honest functions on a noisy machine came to 1.5 times and 3 us
 _ALONE_PASSES = 1
-_MORE_PASSES = 8  # together they outvote those that were made while the machine was busy
+_MORE_PASSES = 8
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
 _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
@@ -74,7 +74,7 @@ def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
             return
         time.sleep(pause)
         for _ in range(_MORE_PASSES):
-            side.sample(prepared)
+            side.sample(prepared, must_ask=True)
     problem = (
         f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but in the timed passes its main thread runs "
         f"{side.excess_ns / 1e3:.2f} us more for each than calls of that length and what is done around them can take"

@@ -168,6 +168,17 @@ class _Pass:
     """What was in the slots to be looked at."""
 
 
+@attrs.frozen
+class _Clocked:
+    """What the judge's clocks say of a timed pass, in nanoseconds per call."""
+
+    outside_ns: float
+    work_ns: float
+    """How long the main thread ran, less what it may run around a call; NaN on a device."""
+    is_verified: bool
+    """Whether some outputs were compared with what is right, of calls which nobody could foresee."""
+
+
 class Side:
     """One function on one workload.
 
@@ -203,9 +214,8 @@ class Side:
         """Whether it can be timed."""
         self._samples: list[float] = []
         self._discarded = 0
-        self._outside_ns: list[float] = []
+        self._clocked_passes: list[_Clocked] = []
         self._outside_claim_ns = math.nan
-        self._work_ns: list[float] = []
         self._seconds = 0.0
         self._device_ns = 0.0
         self._shown: list[InputSet] = []
@@ -467,10 +477,12 @@ class Side:
         key = SECRET.getrandbits(64) - (1 << 63)
         request = Sample(chains, key, self._slots.hide(prepared.varying, key, chains * chain))
         self._synchronise()
-        reply, begin = self._clocked(request)
-        self._end(prepared, begun)
-        self._device_ns += sum(reply.samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
-        self._keep(reply.samples_ns, begin)
+        begin = time.monotonic()
+        samples_ns, outside_ns, work_ns = self._clock(request)
+        is_verified = self._end(prepared, begun)
+        self._clocked_passes.append(_Clocked(outside_ns, work_ns, is_verified))
+        self._device_ns += sum(samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
+        self._keep(samples_ns, begin)
         self._seconds += time.monotonic() - first
 
     def _begin(self, prepared: PreparedWorkload, used: int, must_ask: bool, asks: int = 1) -> _Pass:
@@ -482,13 +494,14 @@ class Side:
         self._plant(planned)
         return _Pass(used, planned, {slot: self._slots.inputs[slot].clone() for slot in drawn}, before)
 
-    def _end(self, prepared: PreparedWorkload, begun: _Pass) -> None:
-        """Verify what the calls wrote: anything at all, and what is right."""
+    def _end(self, prepared: PreparedWorkload, begun: _Pass) -> bool:
+        """Verify what the calls wrote: anything at all, and what is right; returns whether that is known of some."""
         after = self._outputs_of([*begun.before])
         self._verify_written(prepared, begun.used)
         known = {**begun.planned, **self._ask_about(begun.given)}
         for slot, item in known.items():
             self._verify(prepared, slot, item, begun.before[slot], after[slot])
+        return bool(known)
 
     def _outputs_of(self, slots: Sequence[int]) -> dict[int, torch.Tensor]:
         """Copies of what is in slots: what is written from now on does not count."""
@@ -529,8 +542,8 @@ class Side:
         self.asked += len(known)
         return known
 
-    def _clocked(self, request: Sample) -> tuple[Sampled, float]:
-        """Have a pass made; returns the answer, and when it began. What the judge's clocks say is kept for audits."""
+    def _clock(self, request: Sample) -> tuple[tuple[float, ...], float, float]:
+        """Have a pass made; returns the samples, and what the judge's clocks say of a call: outside, and its work."""
         self._idle = self._idle or IdleMeter(self.worker.pid)
         self._idle.wake()
         begin = time.monotonic()
@@ -541,12 +554,12 @@ class Side:
             raise WorkerLost(problem, is_forgery=True)
         calls = request.chains * self._warm.chain
         if stopwatch is None:
-            self._outside_ns.append((time.monotonic() - begin) * 1e9 / calls)
+            outside_ns, work_ns = (time.monotonic() - begin) * 1e9 / calls, math.nan
         else:
-            self._outside_ns.append(stopwatch.taken_ns() / calls)
-            self._work_ns.append(stopwatch.ran_ns() / calls - self._work_around_ns(calls))
+            outside_ns = stopwatch.taken_ns() / calls
+            work_ns = stopwatch.ran_ns() / calls - self._work_around_ns(calls)
         self._idle.rest()
-        return reply, begin
+        return reply.samples_ns, outside_ns, work_ns
 
     def _refresh(self, prepared: PreparedWorkload, used: int | None = None) -> None:
         """New values in the first slots, or in all, and poison where outputs will be."""
@@ -669,8 +682,16 @@ class Side:
     def _by_passes(self, prepared: PreparedWorkload, *, is_first: bool) -> float:
         """What a call took in the fastest of the very passes that were timed, of which another is made if need be."""
         if not is_first:
-            self.sample(prepared)
-        return min(self._outside_ns)
+            self.sample(prepared, must_ask=True)
+        return self._least_disturbed(lambda seen: seen.outside_ns)
+
+    def _least_disturbed(self, number: Callable[[_Clocked], float]) -> float:
+        """A number of the timed pass to which other work on the machine added least.
+
+        Only where something was compared: a pass in which a function did not do its work is short as well.
+        """
+        verified = [number(seen) for seen in self._clocked_passes if seen.is_verified]
+        return min(verified) if verified else statistics.median(map(number, self._clocked_passes))
 
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
@@ -683,12 +704,12 @@ class Side:
 
     @property
     def excess_ns(self) -> float:
-        """By how much the main thread ran longer than it may for a call, in the timed pass in which it ran least.
+        """By how much the main thread ran longer than it may for a call, in the pass in which it did least.
 
         Threads that wait for others spin while these wait for a processor, so other work on the machine
         adds to what they run: to some passes, and a trick's work is in all of them.
         """
-        return min(self._work_ns) - _WORK_FACTOR * self.claim_ns
+        return self._least_disturbed(lambda seen: seen.work_ns) - _WORK_FACTOR * self.claim_ns
 
     def _by_slope(self, prepared: PreparedWorkload, claim: float) -> float:
         """The slope of n and 3n calls, less what is done around them.
@@ -753,16 +774,16 @@ class Side:
             Rejected: The outputs are wrong.
             WorkerLost: It took its worker down.
         """
-        kept, warm = self._samples, self._warm
+        kept, warm, clocked = self._samples, self._warm, self._clocked_passes
         request = WarmUp(1, 0.0, warm.method == "graph", 1)
         self._warm = ask(self.worker, request, Warm, self._timeout)
-        self._samples = []
+        self._samples, self._clocked_passes = [], []
         try:
             for _ in range(passes):
                 self.sample(prepared, must_ask=True, asks=_ASKS_ALONE, most_chains=most_calls)
             return statistics.median(self._samples) if self._samples else 0.0
         finally:
-            self._samples, self._warm = kept, warm
+            self._samples, self._warm, self._clocked_passes = kept, warm, clocked
 
     def check_rest(self) -> None:
         """See that nothing goes on behind calls that have returned.
