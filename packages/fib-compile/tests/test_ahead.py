@@ -1,14 +1,22 @@
-"""Many solutions are built at once, in order, and nothing is raised."""
+"""Many solutions are built at once, in order, and nothing is raised; who stops waiting stops the work."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from fib_compile import BuilderRegistry, PythonBuilder, TVMFFIBuilder
+import pytest
+from fib_compile import BuilderRegistry, BuildOutcome, Limits, PythonBuilder, TVMFFIBuilder
+from fib_compile._artefacts import ArtefactStore
 from fib_compile.ahead import BuildState
-from fib_schema import Definition, Solution
+from fib_schema import Definition, Solution, format_json
 
 MakeSolution = Callable[..., Solution]
+SOON = 60
 
 
 def test_outcomes_come_in_the_order_of_the_pairs(
@@ -39,3 +47,79 @@ def test_outcomes_come_in_the_order_of_the_pairs(
 
 def test_nothing_to_build_is_fine() -> None:
     assert BuilderRegistry([PythonBuilder()]).build_many([]) == []
+
+
+class Endless(PythonBuilder):
+    """The first build is done at once, all others when nobody waits for them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[str] = []
+
+    def compile_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> bool:
+        del definition
+        self.begun.append(solution.name)
+        if solution.name != "0":
+            tick = threading.Event()
+            assert any(limits.is_stopped() or tick.wait(0.01) for _ in range(100 * SOON))
+        return True
+
+
+def test_after_an_interrupt_nothing_is_begun_and_what_runs_is_stopped(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    def interrupt(outcome: BuildOutcome) -> None:
+        raise KeyboardInterrupt
+
+    builder = Endless()
+    pairs = [(definition, make_solution("", name=str(index))) for index in range(20)]
+    with pytest.raises(KeyboardInterrupt):
+        BuilderRegistry([builder]).build_many(pairs, jobs=2, on_done=interrupt)
+
+    assert len(builder.begun) <= 3
+
+
+DRIVER = """
+import os, sys, threading
+from fib_compile import BuilderRegistry, TVMFFIBuilder
+from fib_schema import Definition, Solution, parse_json
+
+definition, *solutions = sys.stdin.read().split("\\0")
+pairs = [(parse_json(definition, Definition), parse_json(solution, Solution)) for solution in solutions]
+registry = BuilderRegistry([TVMFFIBuilder()])
+threading.Thread(target=registry.build_many, args=(pairs,), kwargs={"jobs": 1}, daemon=True).start()
+with open(sys.argv[1]) as started:
+    print(started.read())
+"""
+
+
+def test_an_interpreter_that_exits_waits_for_no_compiler(
+    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path
+) -> None:
+    fifo, wrapper = tmp_path / "started", tmp_path / "c++"
+    os.mkfifo(fifo)
+    stuck = f'case "$*" in *" -c "*) echo $$ > {fifo}; exec sleep 1000;; esac'
+    wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, str(fifo)],
+        input="\0".join(map(format_json, (definition, fast_cpp(1, name="one"), fast_cpp(2, name="two")))),
+        env={**os.environ, "CXX": str(wrapper)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=SOON,
+    )
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+
+
+def test_who_is_stopped_waits_for_no_lock(tmp_path: Path) -> None:
+    store = ArtefactStore(tmp_path)
+    with (
+        store.lock("key", wait_seconds=0),
+        pytest.raises(TimeoutError, match="has been held for"),
+        store.lock("key", wait_seconds=10 * SOON, is_stopped=lambda: True),
+    ):
+        pass

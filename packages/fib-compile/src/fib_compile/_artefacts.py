@@ -13,7 +13,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,10 @@ from ._sources import TEMPORARY_PREFIX, discard, publish, temporary_folder
 
 LIBRARY = "library.so"
 FAILURES = "failures"
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _MANIFEST_VERSION = 1
+_LOOK_SECONDS = 0.2
+"""Between looks at whether anybody waits for a lock."""
 
 
 @attrs.frozen
@@ -63,7 +66,7 @@ class ArtefactStore:
 
     def facts(self, library: Path) -> Mapping[str, Any]:
         """What the builder noted about a library when it made it."""
-        manifest = json.loads(library.with_name(_MANIFEST).read_bytes())
+        manifest = json.loads(library.with_name(MANIFEST).read_bytes())
         facts: Mapping[str, Any] = manifest["facts"]
         return facts
 
@@ -79,7 +82,7 @@ class ArtefactStore:
         try:
             shutil.move(built, temporary / LIBRARY)
             manifest = {"version": _MANIFEST_VERSION, **_measure(temporary / LIBRARY), "facts": dict(facts)}
-            (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
+            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
             if folder.exists():
                 discard(folder)
             publish(temporary, folder)
@@ -88,22 +91,26 @@ class ArtefactStore:
         return folder / LIBRARY
 
     @contextmanager
-    def lock(self, key: str, *, wait_seconds: float) -> Iterator[None]:
+    def lock(self, key: str, *, wait_seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Hold the lock of one key, across processes and threads.
 
         Raises:
-            TimeoutError: Someone else has held it for that long.
+            TimeoutError: Someone else has held it for that long, or until nobody wanted it any more.
             OSError: The cache cannot be written.
         """
         from filelock import FileLock, Timeout  # 10 ms, which those who only load need not pay
 
         locks = self.root / "locks"
         locks.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(locks / f"{key}.lock", timeout=wait_seconds, is_singleton=False)
-        try:
-            lock.acquire()
-        except Timeout as error:
-            raise TimeoutError(f"{lock.lock_file} has been held for {wait_seconds:.0f} s") from error
+        lock = FileLock(locks / f"{key}.lock", is_singleton=False)
+        start = time.monotonic()
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=max(0.0, min(_LOOK_SECONDS, start + wait_seconds - time.monotonic())))
+            except Timeout as error:
+                waited = time.monotonic() - start
+                if waited >= wait_seconds or is_stopped():
+                    raise TimeoutError(f"{lock.lock_file} has been held for {waited:.0f} s") from error
         try:
             yield
         finally:
@@ -147,7 +154,7 @@ class ArtefactStore:
 def is_intact(folder: Path) -> bool:
     """Whether a folder holds a library that matches its manifest."""
     try:
-        manifest = json.loads((folder / _MANIFEST).read_bytes())
+        manifest = json.loads((folder / MANIFEST).read_bytes())
         if manifest["version"] != _MANIFEST_VERSION:
             return False
         found = (folder / LIBRARY).stat().st_size

@@ -12,6 +12,8 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +28,13 @@ _SCARCE_BYTES = 2**20  # with less, the log that would say so may not have been 
 _TRANSIENT = re.compile(r"[Cc]annot allocate|out of memory|memory exhausted|Killed|internal compiler error")
 _SOURCES_AT_FAULT = (1, 2)  # what compilers exit with when they have found errors; killed ones exit otherwise
 _MAX_ERROR_LINES = 12
+_LOOK_SECONDS = 0.2
+"""Between looks at whether anybody waits for a command."""
+
+_is_exiting = threading.Event()
+# The interpreter waits for the threads of executors before it calls what `atexit` knows; this hook, by which executors
+# do that, is the only one that is earlier. Those registered last are called first: ours after `ThreadPoolExecutor`'s.
+threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa: SLF001
 
 
 @attrs.frozen
@@ -34,14 +43,14 @@ class CompileError(Exception):
 
     command: str
     exit_code: int | None
-    """None where it was killed because it took too long."""
+    """None where it was killed."""
     lines: tuple[str, ...]
     is_final: bool
     """Whether the sources are at fault, and not this machine's memory, disk or patience."""
 
 
-class CommandTimeout(Exception):
-    """A command ran longer than it may; it was killed with all its children."""
+class CommandKilled(Exception):
+    """A command ran longer than it may, or for nobody any more; it was killed with all its children."""
 
 
 @attrs.frozen
@@ -64,11 +73,17 @@ def compile_library(job: CompileJob, library: Path, log: Path) -> None:
     """Compile every source and link the objects.
 
     Raises:
-        CompileError: A command failed or took too long.
+        CompileError: A command failed or was killed.
         OSError: The folder cannot be written; there is no space left.
     """
+    stopped = threading.Event()
+    job = attrs.evolve(job, limits=job.limits.until(stopped))
     with ThreadPoolExecutor(max_workers=min(len(job.sources), os.cpu_count() or 1)) as pool:
-        objects = list(pool.map(lambda index: _compile_one(job, index, log), range(len(job.sources))))
+        try:
+            objects = list(pool.map(lambda index: _compile_one(job, index, log), range(len(job.sources))))
+        except BaseException:  # of one source, or an interrupt: the pool would wait for the compilers of the others
+            stopped.set()
+            raise
     _run(job, [*job.linker, "-shared", *objects, *job.link, "-o", str(library)], log)
 
 
@@ -92,10 +107,11 @@ def _compile_one(job: CompileJob, index: int, log: Path) -> str:
 def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
     own = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run side by side
     own.write_text(f"$ {shlex.join(command)}\n", "utf-8")
+    code, killed = None, ""
     try:
-        code: int | None = _run_logged(command, job.folder, own, job.limits)
-    except CommandTimeout:
-        code = None
+        code = _run_logged(command, job.folder, own, job.limits)
+    except CommandKilled as error:
+        killed = str(error)
     output = own.read_text("utf-8", "replace")
     own.unlink()
     with log.open("a", encoding="utf-8") as file:
@@ -104,7 +120,7 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
         return
     if _NO_SPACE in output or shutil.disk_usage(job.folder).free < _SCARCE_BYTES:
         raise OSError(errno.ENOSPC, _NO_SPACE)
-    lines = error_lines(output) if code is not None else (f"killed after {job.limits.seconds:.0f} s",)
+    lines = (killed,) if killed else error_lines(output)
     is_final = code is not None and code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
     raise CompileError(shlex.join(command), code, lines, is_final)
 
@@ -113,7 +129,7 @@ def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits)
     """Run a command in a folder, append its output to a log, and return its exit code.
 
     Raises:
-        CommandTimeout: It ran into the limit.
+        CommandKilled: It ran into the limit, or nobody waits for it.
         OSError: It cannot be started.
     """
     if limits.memory_bytes is not None:
@@ -129,10 +145,20 @@ def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits)
             start_new_session=True,
         )
         try:
-            return process.wait(limits.seconds)
-        except subprocess.TimeoutExpired as error:
-            raise CommandTimeout from error
+            return _await(process, limits)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _await(process: subprocess.Popen[bytes], limits: Limits) -> int:
+    deadline = time.monotonic() + limits.seconds
+    while True:
+        try:
+            return process.wait(min(_LOOK_SECONDS, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired as error:
+            if time.monotonic() >= deadline:
+                raise CommandKilled(f"killed after {limits.seconds:.0f} s") from error
+            if limits.is_stopped() or _is_exiting.is_set():
+                raise CommandKilled("killed, for nobody waits for it any more") from error

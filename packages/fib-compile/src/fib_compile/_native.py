@@ -112,7 +112,7 @@ class NativeBuilder(Builder):
         if found := self._known(store, recipe, solution):
             return found, False
         try:
-            with store.lock(recipe.key, wait_seconds=2 * limits.seconds):
+            with store.lock(recipe.key, wait_seconds=2 * limits.seconds, is_stopped=limits.is_stopped):
                 if found := self._known(store, recipe, solution):
                     return found, False
                 return self._compile(store, recipe, solution, limits), True

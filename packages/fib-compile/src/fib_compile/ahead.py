@@ -7,6 +7,7 @@ loaded, and no solution code runs.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -49,15 +50,22 @@ def build_ahead(
     """Build each pair; see `BuilderRegistry.build_many`."""
     wanted: Sequence[tuple[Definition, Solution]] = list(pairs)
     outcomes: dict[int, BuildOutcome] = {}
+    stopped = threading.Event()
+    limits = (limits or Limits()).until(stopped)
     with ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1) as pool:
         futures = {
-            pool.submit(_build_one, find_builder, definition, solution, limits or Limits()): index
+            pool.submit(_build_one, find_builder, definition, solution, limits): index
             for index, (definition, solution) in enumerate(wanted)
         }
-        for future in as_completed(futures):
-            outcomes[futures[future]] = future.result()
-            if on_done is not None:
-                on_done(future.result())
+        try:
+            for future in as_completed(futures):
+                outcomes[futures[future]] = future.result()
+                if on_done is not None:
+                    on_done(future.result())
+        except BaseException:  # the pool would finish all of it first, and a second interrupt would not help
+            pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
+            raise
     return [outcomes[index] for index in range(len(wanted))]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +17,10 @@ CACHE_FOLDER = "fib-compile-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds all builds; a change of its layout changes its name."""
 
 
+def _never() -> bool:
+    return False
+
+
 @attrs.frozen
 class Limits:
     """What one command of a compiler may use."""
@@ -22,6 +28,12 @@ class Limits:
     seconds: float = 600.0
     memory_bytes: int | None = None
     """Address space of each process; None is unlimited."""
+    is_stopped: Callable[[], bool] = attrs.field(default=_never, eq=False, repr=False)
+    """Asked again and again while a command runs; it is killed when nobody wants its result any more."""
+
+    def until(self, stopped: threading.Event) -> Limits:
+        """The same limits, and an event that ends whatever runs."""
+        return attrs.evolve(self, is_stopped=lambda: stopped.is_set() or self.is_stopped())
 
 
 class Builder(ABC):

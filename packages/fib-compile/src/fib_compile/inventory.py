@@ -13,12 +13,11 @@ from pathlib import Path
 import attrs
 from fib_schema import get_fib_cache_path
 
-from ._artefacts import FAILURES, LIBRARY
+from ._artefacts import FAILURES, LIBRARY, MANIFEST
 from ._sources import TEMPORARY_PREFIX, discard
 from .builder import CACHE_FOLDER
 
 _TEMPORARY_AFTER_SECONDS = 24 * 3600
-_BOOKKEEPING = frozenset({"locks", "logs", FAILURES})
 
 
 class EntryKind(StrEnum):
@@ -93,7 +92,7 @@ def _entries_of(folder: Path) -> Iterator[CacheEntry]:
             yield from (_entry(folder, kind, file) for file in _children(path))
         elif folder.name == "jit":
             yield _entry(folder, EntryKind.JIT, path)
-        elif path.is_dir() and path.name not in _BOOKKEEPING:
+        elif path.is_dir() and path.name != "locks":
             yield from _built(folder, path)
 
 
@@ -114,7 +113,7 @@ def _entry(folder: Path, kind: EntryKind, path: Path, solution: str | None = Non
 
 def _solution_of(library: Path) -> str | None:
     try:
-        name = json.loads((library / "manifest.json").read_bytes())["facts"]["solution"]
+        name = json.loads((library / MANIFEST).read_bytes())["facts"]["solution"]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a damaged entry; the next build replaces it
     return name if isinstance(name, str) else None
