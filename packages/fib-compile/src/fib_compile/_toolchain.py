@@ -55,7 +55,7 @@ def find_cxx() -> Compiler | NoCompiler:
 
 
 def find_nvcc() -> Compiler | NoCompiler:
-    """The CUDA compiler: below `cuda_home`, else on the path."""
+    """The CUDA compiler below `cuda_home`."""
     home = cuda_home()
     if home and (home / "bin" / "nvcc").is_file():
         return _identified([str(home / "bin" / "nvcc")])
@@ -63,7 +63,7 @@ def find_nvcc() -> Compiler | NoCompiler:
 
 
 def cuda_home() -> Path | None:
-    """``CUDA_HOME`` or ``CUDA_PATH``, else where nvcc is, else the usual place."""
+    """``CUDA_HOME`` or ``CUDA_PATH``, else the usual place if nvcc is there, else where nvcc on the path is."""
     if stated := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
         return Path(stated)
     usual = Path("/usr/local/cuda")
