@@ -587,6 +587,20 @@ class TestPolicies:
         with enable_apply(data_set(), registry):
             assert served_by(gemm(A[:3], B)) == "solution"
 
+    def test_are_registered_all_or_none(self) -> None:
+        registry = ApplyConfigRegistry()
+        registry.register("gemm", ApplyConfig())
+        not_settings: Any = {}
+        for clashing in (
+            {"other": ApplyConfig(), "gemm": ApplyConfig()},
+            {"other": ApplyConfig(), "new": not_settings},
+        ):
+            with pytest.raises(InvalidSetting):
+                registry.register_many(clashing)
+            assert [*registry.per_definition] == ["gemm"]
+        registry.register_many({"gemm": ApplyConfig(aot_ratio=0)}, override=True)
+        assert registry.get("gemm") == ApplyConfig(aot_ratio=0)
+
     @pytest.mark.parametrize(
         "field",
         [

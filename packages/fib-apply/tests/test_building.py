@@ -21,7 +21,7 @@ import attrs
 import pytest
 from fib_apply.building import background, rounds
 from fib_apply.building.workshop import Progress, Workshop
-from fib_compile import BuilderRegistry, PythonBuilder, Runnable
+from fib_compile import BuilderRegistry, Limits, PythonBuilder, Runnable
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
 RUN = "\ndef run(x):\n    return x\n"
@@ -267,6 +267,28 @@ def test_the_user_s_interrupt_ends_the_waiting_and_the_rest(builder: Gated, work
     assert workshop.find("gated") is not None
     workshop.build_ahead([pair("another")])
     assert workshop.find("another") is not None
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_an_interrupt_stops_the_compilers(builder: Gated, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_ahead(definition: Definition, solution: Solution, limits: Limits) -> bool:
+        builder.started.set()
+        tick = threading.Event()
+        assert any(limits.is_stopped() or tick.wait(0.01) for _ in range(6000))
+        return True
+
+    def interrupt() -> None:
+        assert builder.started.wait(SOON)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(builder, "compile_ahead", compile_ahead)
+    thread = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        workshop.build_ahead([pair("one")], jobs=1)
+    thread.join()
+
+    assert workshop.wait(SOON)
+    assert workshop.progress == Progress(built=0, left_out=0, waiting=0, failures=0)
 
 
 @pytest.mark.usefixtures("no_probing")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_compile import BuilderRegistry
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
 
 from .building.workshop import Workshop
@@ -272,9 +271,7 @@ def _make_ready(table: ApplyTable, chosen: Sequence[_Warmed], jobs: int | None) 
         except (FibError, OSError) as error:  # a file that is gone or changed costs its own solution
             one.problem = str(error)
     workshop = Workshop()
-    if jobs is not None:  # the workshop compiles on all cores, and finds in the cache what is compiled already
-        BuilderRegistry.get_instance().build_many(pairs, jobs=jobs)
-    workshop.build_ahead(pairs, _Progress(workshop).show)
+    workshop.build_ahead(pairs, _Progress(workshop).show, jobs=jobs)
     for one in chosen:
         one.problem = one.problem or workshop.problem(one.solution)
         if one.problem is None and workshop.find(one.solution) is None:

@@ -13,6 +13,8 @@ import attrs
 
 from .errors import InvalidSetting
 
+CACHE_FOLDER = "apply-v1"
+"""The folder below ``FIB_CACHE_PATH`` that holds all that this package caches."""
 ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
 """``1`` enables routing when it is first needed, ``0`` keeps it off whatever the program says."""
 _WORDS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
@@ -158,14 +160,19 @@ class ApplyConfigRegistry:
         self.per_definition[name] = config
 
     def register_many(self, configs: Mapping[str, ApplyConfig], override: bool = False) -> None:
-        """Set those of several definitions, or of none if one of them cannot be set."""
+        """Set those of several definitions, or of none if one of them cannot be set.
+
+        Raises:
+            InvalidSetting: One has some already, and `override` is false; or something is no `ApplyConfig`.
+        """
+        for name, config in configs.items():
+            _check_config(name, config)
         clashing = sorted(configs.keys() & self.per_definition.keys())
         if clashing and not override:
             raise InvalidSetting(
                 clashing[0], configs[clashing[0]], "override=True: this definition has settings already"
             )
-        for name, config in configs.items():
-            self.register(name, config, override=override)
+        self.per_definition.update(configs)
 
 
 Settings: TypeAlias = "ApplyConfig | ApplyConfigRegistry | None"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import logging
 import os
 import sys
 import threading
@@ -13,9 +12,10 @@ from collections.abc import Callable
 
 import attrs
 
+from ..log import logger
+
 _IDLE_SECONDS = 30.0
 _CAPTURE_MODE_RELAXED = 2
-_log = logging.getLogger("fib_apply")
 
 
 def nothing() -> None:
@@ -62,11 +62,6 @@ class Background:
         return len(self._jobs) + self._is_running
 
     @property
-    def is_running(self) -> bool:
-        """Whether a job is being done now."""
-        return self._is_running
-
-    @property
     def is_this_thread(self) -> bool:
         """Whether the caller is a job."""
         return threading.current_thread() is self._thread
@@ -109,7 +104,7 @@ class Background:
             call()
         except BaseException as error:  # noqa: BLE001 - in a thread an interrupt or exit is just another failure
             self.failures += 1
-            _log.warning("%s failed in the background: %s", name, in_words(error))
+            logger.warning("%s failed in the background: %s", name, in_words(error))
 
     def _has_thread(self) -> bool:
         if self._thread is not None:
@@ -120,7 +115,7 @@ class Background:
             thread.start()
         except RuntimeError as error:  # the system has no more threads, or the interpreter is ending
             self._thread = None
-            _log.warning("nothing can be done in the background: %s", error)
+            logger.warning("nothing can be done in the background: %s", error)
         return self._thread is not None
 
     def _work(self) -> None:

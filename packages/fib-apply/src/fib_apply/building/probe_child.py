@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import select
 import signal
@@ -22,6 +21,7 @@ import attrs
 from fib_schema import Definition, Solution, format_json
 
 from ..config import ENABLE_VARIABLE
+from ..log import logger
 
 BEGIN, END = b"b", b"e"
 _POLL_SECONDS = 0.05
@@ -34,7 +34,6 @@ _UNKNOWN = 256
 """No process exits with this."""
 _OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP})
 """Signals that come from outside: the system that is out of memory, or whoever ends a job."""
-_log = logging.getLogger("fib_apply")
 
 
 @attrs.frozen
@@ -103,7 +102,7 @@ class ProbeChild:
         try:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            _log.warning("process %d, which probed solutions, cannot be ended", self._process.pid)
+            logger.warning("process %d, which probed solutions, cannot be ended", self._process.pid)
         os.close(self._marks)
         os.close(self._printed)
 

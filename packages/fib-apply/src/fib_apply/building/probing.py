@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import logging
 import os
 import resource
 import signal
@@ -25,16 +24,15 @@ from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, get_fib_cache_path, parse_json
 from fib_schema.framing import framed
 
+from ..config import CACHE_FOLDER
+from ..log import logger
 from .probe_child import BEGIN, END, ProbeChild, Verdict
 
 Pair: TypeAlias = tuple[Definition, Solution]
 OnDone: TypeAlias = Callable[[str, str | None], None]
 
-CACHE_FOLDER = "apply-v1"
-"""The folder below ``FIB_CACHE_PATH`` that holds all that this package caches."""
 _FORMAT = 1
 _PR_SET_PDEATHSIG = 1
-_log = logging.getLogger("fib_apply")
 
 
 def probe(
@@ -138,7 +136,7 @@ class _Cache:
             finally:
                 temporary.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("what was found out about %s cannot be cached: %s", solution.name, error)
+            logger.warning("what was found out about %s cannot be cached: %s", solution.name, error)
 
     def _path(self, solution: Solution) -> Path:
         parts = framed((solution.hash(), self.versions, str(_FORMAT)))

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
-from fib_schema import Definition, Solution
+from fib_schema import Solution
 
+from ..log import logger
 from .background import in_words
-from .probing import probe
+from .probing import Pair, probe
 
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, BuildError, BuildOutcome, Runnable
 
-Pair: TypeAlias = tuple[Definition, Solution]
 OnProgress: TypeAlias = Callable[[int, int, str], None]
 _COMPILED_AT_ONCE = 4 * (os.cpu_count() or 1)
-"""Handed to the compilers at a time: so many at most are still finished after an interrupt."""
-_log = logging.getLogger("fib_apply")
+"""Handed to the compilers at a time: should a builder raise what it must not, so many at most lose their turn."""
 
 
 class Stopped(BaseException):
@@ -98,10 +96,13 @@ class Round:
         def on_done(outcome: BuildOutcome) -> None:
             self.step(outcome.solution.name)
 
+        from fib_compile import Limits
+
+        limits = Limits(is_stopped=self.how.is_stopped)
         try:
-            outcomes = self.get_registry().build_many(pairs, jobs=self.how.jobs, on_done=on_done)
+            outcomes = self.get_registry().build_many(pairs, jobs=self.how.jobs, limits=limits, on_done=on_done)
         except Exception as error:  # noqa: BLE001 - of a builder; what it means for a solution is seen when it is loaded
-            _log.warning("compiling ahead failed: %s", in_words(error))
+            logger.warning("compiling ahead failed: %s", in_words(error))
             return [None] * len(pairs)
         return [outcome.error for outcome in outcomes]
 
@@ -130,7 +131,7 @@ class Round:
             self.step(solution.name, done=1)
 
     def _leave_out(self, solution: Solution, problem: str, summary: str) -> None:
-        _log.warning("solution %s is left out: %s", solution.name, summary.partition("\n")[0])
+        logger.warning("solution %s is left out: %s", solution.name, summary.partition("\n")[0])
         self.settle(Result(solution, None, problem))
         self.step(solution.name, done=1)
 

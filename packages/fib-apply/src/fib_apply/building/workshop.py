@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
@@ -14,14 +13,15 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import Definition, Solution
 
+from ..log import logger
 from .background import Background
-from .rounds import How, OnProgress, Pair, Result, Round, Stopped
+from .probing import Pair
+from .rounds import How, OnProgress, Result, Round, Stopped
 
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, Runnable
 
 _Key: TypeAlias = tuple[str, str]
-_log = logging.getLogger("fib_apply")
 
 
 @attrs.frozen
@@ -82,25 +82,29 @@ class Workshop:
         count, left_out = len(self._results), len(self.left_out())
         return Progress(count - left_out, left_out, self._background.waiting, self._background.failures)
 
-    def build_ahead(self, pairs: Iterable[Pair], on_progress: OnProgress | None = None) -> None:
+    def build_ahead(
+        self, pairs: Iterable[Pair], on_progress: OnProgress | None = None, *, jobs: int | None = None
+    ) -> None:
         """Build solutions and wait for them: compiled in parallel, probed in a child process, then loaded.
 
-        A solution that cannot be used is a warning and left out. An interrupt ends the waiting, and the work
-        after what is being compiled, probed or loaded at that moment. What was requested before comes first.
+        A solution that cannot be used is a warning and left out. An interrupt ends the waiting, the
+        compilers, and the work after what is being probed or loaded at that moment. What was requested before comes
+        first.
 
         Args:
             pairs: What to build; the same again costs little.
             on_progress: Called in this thread with how many are built or left out, of how many, and the
                 name of the one that was last worked on.
+            jobs: How many compilers at once; all cores by default.
         """
         wanted = list(pairs)
         report = on_progress or (lambda *_: None)
         if self._background.is_this_thread:  # a job that builds cannot wait for itself
-            self._build(wanted, How(report))
+            self._build(wanted, How(report, jobs=jobs))
             return
         is_stopped = threading.Event()
         try:
-            for step in self._steps(wanted, is_stopped.is_set):
+            for step in self._steps(wanted, is_stopped.is_set, jobs):
                 report(*step)
         finally:
             is_stopped.set()
@@ -144,32 +148,27 @@ class Workshop:
         self._lock = threading.RLock()  # a finalizer or signal handler may ask for a solution, too
         self._requests: dict[_Key, _Request] = {}
         self._asked: dict[str, Solution] = {}
-        self._is_registry_held = False
 
     def _renew_after_fork(self) -> None:
-        is_held = self._background.is_running
         self._background.renew()
         self._renew()
-        self._is_registry_held = is_held
 
     def _get_registry(self) -> BuilderRegistry:
         from fib_compile import BuilderRegistry
 
         if self._registry is None:
             self._registry = BuilderRegistry.get_instance()
-        if self._is_registry_held:
-            # The thread that was building when this process was forked is not here to release its locks.
-            self._registry = BuilderRegistry(self._registry.builders)
-            self._is_registry_held = False
         return self._registry
 
-    def _steps(self, pairs: list[Pair], is_stopped: Callable[[], bool]) -> Iterator[tuple[int, int, str]]:
+    def _steps(
+        self, pairs: list[Pair], is_stopped: Callable[[], bool], jobs: int | None
+    ) -> Iterator[tuple[int, int, str]]:
         """Build in the background; the steps as they are made."""
         steps: SimpleQueue[tuple[int, int, str] | None] = SimpleQueue()
 
         def build() -> None:
             try:
-                self._build(pairs, How(lambda *step: steps.put(step), is_stopped))
+                self._build(pairs, How(lambda *step: steps.put(step), is_stopped, jobs))
             finally:
                 steps.put(None)
 
@@ -201,7 +200,7 @@ class Workshop:
                     unknown.append(pair)
             round.build(unknown)
         except Stopped:
-            _log.info("building ahead was interrupted after %d of %d solutions", round.done, round.total)
+            logger.info("building ahead was interrupted after %d of %d solutions", round.done, round.total)
 
     def _settle(self, result: Result) -> None:
         self._results[result.solution.name] = result

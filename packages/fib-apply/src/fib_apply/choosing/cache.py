@@ -11,15 +11,13 @@ import attrs
 from fib_schema import DataSetNotFound
 
 from .. import __version__
-from ..config import ApplyConfigRegistry
+from ..config import CACHE_FOLDER, ApplyConfigRegistry
 from ..key import ApplyKeyFactory
 from ..log import logger
 from .listing import Listing, digest_of
 from .making import build_from_files
 from .measurements import Rules
 from .segments import FORMAT, Content, NotUsable, decode_table, encode_table, publish
-
-FOLDER = "apply-v1"
 
 
 @attrs.frozen
@@ -74,7 +72,7 @@ class CachedContent:
     def _file(self, listing: Listing) -> Path:
         """One per data set and settings, so that what is stale is replaced."""
         name = digest_of([os.fsencode(listing.root), *self._settings()]).hex()[:40]
-        return Path(self.cache_root) / FOLDER / f"{name}.table"
+        return Path(self.cache_root) / CACHE_FOLDER / f"{name}.table"
 
     def _digest(self, listing: Listing) -> str:
         """Of all that the content depends on."""
