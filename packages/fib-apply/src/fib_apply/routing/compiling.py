@@ -32,6 +32,7 @@ from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.framing import framed
 
 from ..errors import CannotRoute
+from .matching import VARIADIC
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,6 @@ NAMESPACE = "fib_apply"
 
 _ATTRIBUTE = "_torchdynamo_inline"
 _MEMO = "_fib_apply_stand_ins"
-_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 @attrs.frozen
@@ -162,7 +162,7 @@ class _Call:
         if missing:
             return f"the function has no parameter for {missing[0]!r}"
         for parameter in self.parameters:
-            if parameter.kind in _VARIADIC:
+            if parameter.kind in VARIADIC:
                 return f"the function takes any arguments: {parameter}"
         if required := [extra.name for extra in self.extras if extra.default is Parameter.empty]:
             return f"parameter {required[0]!r} is not in the definition and has no default"

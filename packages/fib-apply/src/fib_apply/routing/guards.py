@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
-from fib_compile.device import torch_dtype
+from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
 from fib_schema import AxisError, Definition, TensorSpec, constraint_names, evaluate_constraint
 
 Check: TypeAlias = Callable[..., Any]
@@ -25,7 +25,6 @@ Check: TypeAlias = Callable[..., Any]
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _ALIGNMENT = 16
 """Bytes: what benchmarked tensors have at least, and vectorised loads need."""
-_SCALARS: Mapping[str, type] = {"bool": bool}
 
 
 @attrs.frozen
@@ -58,6 +57,9 @@ class Guard:
         self.arity = len(self._specs)
         """How many arguments a call has."""
         self._dtypes = [None if spec.shape is None else torch_dtype(spec.dtype) for spec in self._specs.values()]
+        self._scalars = {
+            name: dtype_str_to_python_dtype(spec.dtype) for name, spec in self._specs.items() if spec.shape is None
+        }
 
     def refusal(self, args: Sequence[Any]) -> Refusal | None:
         """What makes a call different from verified ones; None if nothing does.
@@ -77,7 +79,7 @@ class Guard:
             if dtype is None and place >= self._inputs:
                 return Refusal("arguments", f"{name}: an output that is a number cannot be passed")
             if dtype is None or value is None:
-                if problem := _scalar_problem(spec, value):
+                if problem := _scalar_problem(spec, self._scalars.get(name, object), value):
                     return Refusal("arguments", f"{name}: {problem}", is_lasting)
             elif problem := _tensor_problem(spec, dtype, value):
                 return Refusal("tensor", f"{name}: {problem}", is_lasting and isinstance(value, torch.Tensor))
@@ -129,18 +131,10 @@ def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + tensor.nbytes
 
 
-def _scalar_problem(spec: TensorSpec, value: object) -> str | None:
+def _scalar_problem(spec: TensorSpec, kind: type, value: object) -> str | None:
     if value is None:
         return None if spec.optional else "None, and it is not optional"
-    kind = scalar_type(spec)
     return None if type(value) is kind else f"{type(value).__name__} instead of {kind.__name__}"
-
-
-def scalar_type(spec: TensorSpec) -> type:
-    """The Python type of a scalar input."""
-    if spec.is_integer:
-        return int
-    return _SCALARS.get(str(spec.dtype), float)
 
 
 def _is_strided(value: Any) -> bool:

@@ -13,7 +13,7 @@ from fib_schema import Definition
 from ..errors import CannotRoute
 
 VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _RECEIVERS = ("self", "cls")
 RESERVED = "_fib_"
 """Names in generated code begin with it; a function with such parameters is called in the general way."""
@@ -86,7 +86,7 @@ def _by_name(definition: Definition, parameters: Sequence[Parameter]) -> Form:
 def _by_position(definition: Definition, parameters: Sequence[Parameter]) -> Form:
     """What is not named like an output, or has a default, is never taken for one: it may be a residual or a bias."""
     offset = 1 if parameters and parameters[0].name in _RECEIVERS else 0
-    places = [p for p in parameters[offset:] if p.kind in _POSITIONAL]
+    places = [p for p in parameters[offset:] if p.kind in POSITIONAL]
     count, more = len(definition.inputs), len(definition.outputs)
     bare = [p for p in places if p.default is Parameter.empty]
     if len(places) < count or (len(bare) > count and len(bare) != count + more):

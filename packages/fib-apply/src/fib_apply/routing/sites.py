@@ -21,7 +21,7 @@ from ..hook import is_listened, notes_for
 from ..log import logger
 from .codegen import compiled, listened_source, wrapper_source
 from .compiling import StandIn, make_stand_in
-from .matching import VARIADIC, match, parameters_of
+from .matching import POSITIONAL, RESERVED, VARIADIC, match, parameters_of
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -31,7 +31,6 @@ Name: TypeAlias = "str | Callable[..., str]"
 """A definition's name, or what makes one of a call's arguments."""
 
 _ROUTE = "_fib_route"
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Runtime(Protocol):
@@ -116,7 +115,7 @@ class Site:
 
     def _behind_listeners(self, name: str, target: Function) -> Function:
         if self._parameters is None or any(p.kind in VARIADIC for p in self._parameters):
-            return listened_in_general(name, target, [p.name for p in self._parameters or () if p.kind in _POSITIONAL])
+            return listened_in_general(name, target, [p.name for p in self._parameters or () if p.kind in POSITIONAL])
         return _listened(name, self._label, self._parameters, target)
 
     def _route(self, dispatcher: Dispatcher) -> tuple[Function, StandIn]:
@@ -207,7 +206,7 @@ def _is_kept(attribute: str) -> bool:
 
 
 def _identifier(name: str) -> str:
-    return name if name.isidentifier() and not name.startswith("_fib_") else "call"
+    return name if name.isidentifier() and not name.startswith(RESERVED) else "call"
 
 
 _lock = threading.RLock()
