@@ -188,3 +188,19 @@ def test_tensors_that_are_removed_before_their_line_is_there_are_written_again(
     monkeypatch.setattr(workload_log, "append_new_lines", append_after_removal)
     assert first.append(definition, {"a": stored(first, definition, "a")}, {"a": {"A": torch.ones(3)}}) == ["a"]
     assert (root / path).exists()
+
+
+def test_a_file_may_be_larger_than_one_read(
+    root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_a_little(descriptor: int, size: int, offset: int) -> bytes:
+        return read(descriptor, min(size, 7), offset)
+
+    read = os.pread
+    monkeypatch.setattr(os, "pread", read_a_little)
+    first, second = (TraceSet.from_path(root).workload_log() for _ in range(2))
+    given = {"a": workload("a"), "b": stored(first, definition, "b")}, {"b": {"A": torch.ones(3)}}
+    first.append(definition, *given)
+
+    assert second.append(definition, *given) == []
+    assert second.remove_tensors(definition, [first.blob_path(definition, "b")]) == []

@@ -46,6 +46,7 @@ class _LineWithInputs(msgspec.Struct):
     workload: _Inputs
 
 
+_READ_BYTES = 1 << 30
 _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_inputs = msgspec.json.Decoder(_LineWithInputs).decode
 
@@ -78,7 +79,7 @@ class _Seen:
         if not self._is_continued_by(status):
             self.clear()
         self.inode = status.st_ino
-        tail = os.pread(descriptor, status.st_size - self.size_bytes, self.size_bytes)
+        tail = _read_on(descriptor, self.size_bytes)
         self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
         self.size_bytes += len(tail)
 
@@ -186,9 +187,17 @@ def _uuid_of(line: bytes) -> str | None:
         return None
 
 
+def _read_on(descriptor: int, start: int) -> bytes:
+    """All that follows a place in a file; one read gives 2 GiB at most."""
+    data = bytearray()
+    while part := os.pread(descriptor, _READ_BYTES, start + len(data)):
+        data += part
+    return bytes(data)
+
+
 def _blobs_named(descriptor: int) -> Iterator[str]:
     """The blobs that whole lines of a file name."""
-    for line in os.pread(descriptor, os.fstat(descriptor).st_size, 0).splitlines():
+    for line in _read_on(descriptor, 0).splitlines():
         with suppress(msgspec.DecodeError):
             found = _decode_inputs(line).workload.inputs.values()
             yield from (one.path.removeprefix("./") for one in found if one.path is not None)
