@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 
 DEFINITIONS = 200
-SOLUTIONS_PER_DEFINITION = 10
 AUTHORS = ("baseline", *(f"author-{i}" for i in range(9)))
 WORKLOADS = 100
 STATUSES = ("PASSED",) * 17 + ("INCORRECT_NUMERICAL", "RUNTIME_ERROR", "COMPILE_ERROR")

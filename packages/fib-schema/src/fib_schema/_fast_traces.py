@@ -20,14 +20,13 @@ from typing import TYPE_CHECKING, Any
 from ._checks import component_problem
 from ._record import NO_FIELDS, FrozenDict, Record
 from ._unchecked import unchecked_constructor
-from .trace import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+from .trace import NEEDS_CORRECTNESS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
 from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
 
 if TYPE_CHECKING:
     from msgspec import Raw
 
 _MAX_SHARED = 100_000
-_NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
 _STATUSES = {str(status): status for status in EvaluationStatus}
 _FLOAT_WORDS = {"NaN": float("nan"), "Infinity": float("inf")}
 
@@ -195,7 +194,7 @@ def _evaluation(plain: Any, environment: Environment, unset: Any) -> Evaluation:
     performance = None if performance is None or performance is unset else _performance(performance, unset)
     if (
         status is None
-        or (correctness is None) is (status in _NEEDS_CORRECTNESS)
+        or (correctness is None) is (status in NEEDS_CORRECTNESS)
         or (performance is None) is (status is EvaluationStatus.PASSED)
     ):
         raise NotOrdinary

@@ -12,6 +12,7 @@ import attrs
 from ._checks import relative_path_problem
 from ._durable import create_file
 from ._layout import is_below
+from ._raw import LFS_POINTER
 from .errors import FibError
 
 if TYPE_CHECKING:
@@ -114,6 +115,6 @@ def _file(root: Path | None, path: str) -> Path:
 
 def _bad_content(file: Path, error: Exception) -> str:
     with file.open("rb") as content:
-        if content.read(64).startswith(b"version https://git-lfs"):
+        if content.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer; run 'git lfs pull' in the data set"
     return f"is no valid safetensors file: {error}"

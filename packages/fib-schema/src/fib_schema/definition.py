@@ -106,8 +106,8 @@ class Definition(Record):
 
     Raises:
         InvalidField: A field is of the wrong kind; a shape names an unknown axis; an input and an
-            output share a name; the reference does not parse or defines no top-level ``run``.
-        ConstraintError: A constraint is no allowed expression.
+            output share a name; the reference does not parse or defines no top-level ``run``; a
+            constraint is no allowed expression.
     """
 
     name: str = attrs.field(validator=_checks.name)
@@ -216,7 +216,11 @@ class Definition(Record):
         return {axis: values[axis] for axis in self.var_axes if axis in values}
 
     def get_axes_values_from_inputs(self, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, int]:
-        """Read the variable axes off input values: anything with ``.shape``, scalars or None."""
+        """Read the variable axes off input values: anything with ``.shape``, scalars or None.
+
+        Raises:
+            AxisError: As `get_axes_values`.
+        """
         values = inputs.values() if isinstance(inputs, Mapping) else inputs
         shapes = [getattr(value, "shape", None) for value in values]
         if isinstance(inputs, Mapping):

@@ -39,7 +39,8 @@ UNRANKED_FLAGS = frozenset({"low_precision"})
 """Flags in ``extra["flags"]`` that keep a trace out of rankings unless they are asked for."""
 
 
-_NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
+NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
+"""With these an evaluation says how far the outputs are off; with no other it does."""
 
 
 @attrs.frozen
@@ -104,7 +105,7 @@ class Evaluation(Record):
     )
 
     def __attrs_post_init__(self) -> None:
-        self._check_presence("correctness", self.status in _NEEDS_CORRECTNESS)
+        self._check_presence("correctness", self.status in NEEDS_CORRECTNESS)
         self._check_presence("performance", self.status is EvaluationStatus.PASSED)
 
     @property

@@ -300,6 +300,7 @@ class TraceSet:
 
         Raises:
             UnknownName: There is no such definition (a KeyError).
+            ScoringError: A passing trace in scope has an invalid latency (a ValueError).
             ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = self._in_scope(op_type, definition_name)

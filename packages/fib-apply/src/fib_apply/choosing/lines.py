@@ -14,9 +14,9 @@ from typing import Any, cast
 import msgspec
 from fib_schema import Environment, EvaluationStatus, InvalidRecord, Trace, Workload, parse_json
 from fib_schema.codec import parse_upgraded
+from fib_schema.trace import NEEDS_CORRECTNESS
 
 _STATUSES = {str(status): status for status in EvaluationStatus}
-_NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
 _MAX_SHARED = 100_000
 
 
@@ -99,7 +99,7 @@ class TraceReader:
         correctness, performance = evaluation.correctness, evaluation.performance
         if (
             status is None
-            or (correctness is None) is (status in _NEEDS_CORRECTNESS)
+            or (correctness is None) is (status in NEEDS_CORRECTNESS)
             or (performance is None) is (status is EvaluationStatus.PASSED)
         ):
             raise _NotOrdinary
