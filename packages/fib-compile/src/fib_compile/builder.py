@@ -81,6 +81,11 @@ class Builder(ABC):
     def compile_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> bool:
         """Do whatever a build can do before it is needed, without loading or running the solution.
 
+        Args:
+            definition: What it implements.
+            solution: What to compile.
+            limits: What each command may use, and whether anybody still waits for its result.
+
         Returns:
             Whether something was done; False where the cache holds it, or nothing can be done ahead.
 
