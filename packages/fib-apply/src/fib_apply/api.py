@@ -9,9 +9,11 @@ from typing import Any, TypeVar, overload
 from fib_schema import TraceSet
 
 from . import hook, runtime
+from .building.rounds import OnProgress
 from .config import Settings
+from .errors import NoKernel
 from .routing import sites
-from .runtime import ApplyRuntime, Progress
+from .runtime import ApplyRuntime
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -94,8 +96,6 @@ def _call(name: sites.Name, args: Sequence[Any], kwargs: Mapping[str, Any], fall
     if hook.is_listened():
         sites.note_general(name, args, kwargs)
     if fallback is None:
-        from .errors import NoKernel
-
         raise NoKernel(name, "routing is not enabled")
     return fallback(*args, **kwargs)
 
@@ -105,7 +105,7 @@ def enable_apply(
     apply_config: Settings = None,
     *,
     stats: bool = False,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ApplyRuntime:
     """Put a data set in force: from now on, or within a ``with`` block.
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 
 from . import hook
+from .building.rounds import OnProgress
 from .building.workshop import Workshop
 from .choosing.table import ApplyTable
 from .config import ENABLE_VARIABLE, ApplyConfigRegistry, OnMiss, Settings, enabled_by_environment, to_registry
@@ -29,10 +30,6 @@ from .stats import DefinitionStats, Ledger
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
-
-Progress = Callable[[int, int, str], None]
-"""Called with how many solutions are built, of how many, and the name of the last one."""
-
 
 LISTENERS = "fib_apply.listeners"
 """Entry points of functions that start a listener; that of ``tracing`` is called if ``FIB_ENABLE_TRACING`` is set."""
@@ -58,7 +55,7 @@ class ApplyRuntime:
         apply_config: Settings = None,
         *,
         stats: bool = False,
-        on_progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
     ) -> None:
         self._config = to_registry(apply_config)
         self._is_counted = stats

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, BuildError, BuildOutcome, Runnable
 
 OnProgress: TypeAlias = Callable[[int, int, str], None]
+"""Called with how many solutions are done, of how many, and the name of the one that was last worked on."""
 _COMPILED_AT_ONCE = 4 * (os.cpu_count() or 1)
 """Handed to the compilers at a time: should a builder raise what it must not, so many at most lose their turn."""
 

@@ -37,7 +37,6 @@ class Way:
     def __init__(
         self, definition: Definition, *, is_passing: bool, is_memoised: bool, own: frozenset[str] = frozenset()
     ) -> None:
-        self.name = "passing" if is_passing else "returning"
         self.is_passing = is_passing
         self.own = own
         self.guard = Guard(definition, has_outputs=is_passing)
