@@ -129,3 +129,14 @@ def test_an_empty_cache_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "ls"]) == 0
     assert main(["cache", "prune", "--all"]) == 0
     assert capsys.readouterr().out == "removed 0 entries, 0 B\n"
+
+
+def test_a_cache_that_cannot_be_read_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    assert main(["cache", "ls"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("fib-compile: [Errno 20] Not a directory")
+    assert error.count("\n") == 1

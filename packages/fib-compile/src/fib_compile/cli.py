@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
-    except (FibError, InvalidArch) as error:
+    except (FibError, InvalidArch, OSError) as error:
         print(f"fib-compile: {error}", file=sys.stderr)
         return 2
     return code

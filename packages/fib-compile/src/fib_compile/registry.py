@@ -100,6 +100,8 @@ class BuilderRegistry:
     ) -> list[BuildOutcome]:
         """Build solutions into the cache ahead of time, several at once, without loading or running any.
 
+        After an interrupt, or an error in `on_done`, nothing more is begun, and compilers that run are killed.
+
         Args:
             pairs: What to build.
             jobs: How many at once; all cores by default.
