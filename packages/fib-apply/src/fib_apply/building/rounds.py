@@ -94,10 +94,10 @@ class Round:
         return good
 
     def _compile(self, pairs: list[Pair]) -> list[BuildError | None]:
+        from fib_compile import Limits
+
         def on_done(outcome: BuildOutcome) -> None:
             self.step(outcome.solution.name)
-
-        from fib_compile import Limits
 
         limits = Limits(is_stopped=self.how.is_stopped)
         try:
