@@ -1,11 +1,12 @@
 """Everything that has to hold before a change is merged."""
 
 import os
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from workshop.checkout import Checkout
 from workshop.documents import docs_command
@@ -13,9 +14,11 @@ from workshop.environment import Environment
 from workshop.errors import Missing, StepFailed
 from workshop.process import Console, record
 from workshop.summary import Outcome, explain, pytest_outcome, pytest_total, table
-from workshop.wheels import check_wheels
+from workshop.wheels import Trial, built_trials, try_out
 
-TESTS_OF_THE_WHOLE = ("tools", "docs", "tests-integration")
+Step: TypeAlias = Callable[[], Outcome]
+TESTS_OF_THE_WHOLE = ("docs", "tests-integration", "tools")
+_MOST_AT_A_TIME = 2  # tests start processes and compilers of their own
 
 
 def static_steps(checkout: Checkout, environment: Environment) -> dict[str, list[str]]:
@@ -43,15 +46,14 @@ def pytest_command(environment: Environment, arguments: Sequence[str]) -> list[s
 def check(checkout: Checkout, console: Console, environment: Environment, variables: Mapping[str, str]) -> int:
     """Run all steps, whatever fails, and end with a line like pytest's own.
 
-    Each test runs once: from the wheel where that is enough, else from the sources. What needs many
-    packages or much time runs beside the wheels, where there are processors for both.
+    Each test runs once: from the wheel where that is enough, else from the sources.
 
     Returns:
         0 where everything passed, else 1.
     """
     begin = time.monotonic()
-    steps = _Steps(checkout, console.shared(), environment, variables)
-    outcomes = side_by_side([steps.wheels(), steps.from_sources()], os.cpu_count() or 1)
+    steps = _Steps(checkout, console, environment, variables)
+    outcomes = side_by_side([*steps.tests(), *steps.wheels(), *steps.static()], os.cpu_count() or 1)
     outcomes.append(steps.rest(outcomes))
     for outcome in outcomes:
         if not outcome.passed:
@@ -61,27 +63,17 @@ def check(checkout: Checkout, console: Console, environment: Environment, variab
     return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
-def side_by_side(lanes: Sequence[Iterable[Outcome]], most: int) -> list[Outcome]:
-    """What the lanes come to, in their order, at most so many of them at a time.
+def side_by_side(steps: Sequence[Step], most: int) -> list[Outcome]:
+    """What the steps come to, in their order, of which at most so many go on at a time.
 
-    Ctrl-C, which their commands get as well, keeps them from beginning another step.
+    On Ctrl-C, which their commands get as well, no other step is begun.
     """
-    stopped = threading.Event()
-
-    def drain(lane: Iterable[Outcome]) -> list[Outcome]:
-        found = []
-        for outcome in lane:
-            found.append(outcome)
-            if stopped.is_set():
-                break
-        return found
-
-    with ThreadPoolExecutor(min(most, len(lanes))) as pool:
-        futures = [pool.submit(drain, lane) for lane in lanes]
+    with ThreadPoolExecutor(min(most, _MOST_AT_A_TIME)) as pool:
+        futures = [pool.submit(step) for step in steps]
         try:
-            return [outcome for future in futures for outcome in future.result()]
+            return [future.result() for future in futures]
         except BaseException:
-            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
@@ -93,24 +85,27 @@ class _Steps:
     ) -> None:
         self._checkout = checkout
         self._console = console
+        self._lines = console.shared()
         self._environment = environment
         self._variables = variables
 
-    def wheels(self) -> Iterator[Outcome]:
-        """The wheels' outcomes. A wheel that does not build or install must not hide what the tests said."""
+    def wheels(self) -> list[Step]:
+        """Wheels that are tested alone. One that does not build must not hide what the other steps say."""
         try:
-            yield from check_wheels(self._checkout, self._console, self._checkout.packages, self._variables)
+            trials = built_trials(self._checkout, self._console, self._checkout.packages)
         except (Missing, StepFailed) as error:
-            self._console.say(str(error))
-            yield Outcome("wheels", False, str(error).splitlines()[0])
+            return [partial(self._broken, "wheels", error)]
+        return [partial(self._try_out, trial) for trial in trials]
 
-    def from_sources(self) -> Iterator[Outcome]:
-        """What only reads the sources, and the tests that say nothing of a single wheel."""
-        for name, command in static_steps(self._checkout, self._environment).items():
-            log = self._log(name)
-            yield Outcome(name, self._record(name, command) == 0, "", log)
-        yield self._tests("tests of the whole", TESTS_OF_THE_WHOLE)
-        yield self._tests("tests that take long", ["packages", "-m", "slow"])
+    def tests(self) -> list[Step]:
+        """Tests that need many packages, and those of a package which take long."""
+        together = [partial(self._tests, f"tests in {folder}", [folder]) for folder in TESTS_OF_THE_WHOLE]
+        return [partial(self._tests, "tests that take long", ["packages", "-m", "slow"]), *together]
+
+    def static(self) -> list[Step]:
+        """What only reads the sources."""
+        commands = static_steps(self._checkout, self._environment)
+        return [partial(self._static, name, command) for name, command in commands.items()]
 
     def rest(self, outcomes: Iterable[Outcome]) -> Outcome:
         """The tests that have not passed from a wheel: those that were skipped there, say."""
@@ -118,13 +113,26 @@ class _Steps:
         passed.write_text("".join(f"{name}\n" for outcome in outcomes for name in outcome.passed_tests))
         return self._tests("other tests", ["packages", "-m", "not slow", "--passed-before", str(passed)])
 
+    def _try_out(self, trial: Trial) -> Outcome:
+        try:
+            return try_out(self._checkout, self._lines, trial, self._variables)
+        except (Missing, StepFailed) as error:
+            return self._broken(trial.name, error)
+
+    def _broken(self, name: str, error: Exception) -> Outcome:
+        self._lines.say(str(error))
+        return Outcome(name, False, str(error).splitlines()[0])
+
+    def _static(self, name: str, command: Sequence[str]) -> Outcome:
+        return Outcome(name, self._record(name, command) == 0, "", self._log(name))
+
     def _tests(self, name: str, arguments: Sequence[str]) -> Outcome:
         command = pytest_command(self._environment, ["--color=no", "--durations=10", *arguments])
         return pytest_outcome(name, self._record(name, command), self._log(name))
 
     def _record(self, name: str, command: Sequence[str]) -> int:
         variables = self._environment.variables(self._variables)
-        with self._console.step(name):
+        with self._lines.step(name):
             return record(command, log=self._log(name), cwd=self._checkout.root, env=variables)
 
     def _log(self, name: str) -> Path:

@@ -81,14 +81,18 @@ def check_wheels(
     checkout: Checkout, console: Console, packages: Iterable[Package], variables: Mapping[str, str]
 ) -> list[Outcome]:
     """Build every wheel, and test those of `packages`, each in an empty environment."""
+    return [try_out(checkout, console, trial, variables) for trial in built_trials(checkout, console, packages)]
+
+
+def built_trials(checkout: Checkout, console: Console, packages: Iterable[Package]) -> list[Trial]:
+    """Build every wheel; returns what to test of `packages`."""
     build_wheels(checkout, console, checkout.packages)
     constraints = tuple(pins(checkout, find_host(checkout)))
-    outcomes = []
+    trials = []
     for package in packages:
         wheels = [str(checkout.dist / own.wheel_name) for own in with_siblings(package, checkout.packages)]
-        trial = Trial(f"wheel {package.name}", package, tuple(wheels), constraints)
-        outcomes.append(try_out(checkout, console, trial, variables))
-    return outcomes
+        trials.append(Trial(f"wheel {package.name}", package, tuple(wheels), constraints))
+    return trials
 
 
 def check_built_wheel(
