@@ -12,7 +12,7 @@ import torch
 from fib_bench.buffers import Arena, tensor_in
 from fib_bench.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_bench.wire import AbsentSlot, ScalarSlot, TensorSlot
-from fib_schema import AxisError, Definition
+from fib_schema import AxisError, Definition, Evaluation, Solution
 
 CPU = torch.device("cpu")
 POISON = 0xC3
@@ -198,3 +198,16 @@ class TestUnwritten:
             slots.poison(POISON)
             layout.output_tensors(slots.outputs[1])["z"].fill_(1)
             assert slots.unwritten(2, POISON) == [0]
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
+def test_inputs_of_float4_have_the_dtype_by_the_name_that_definitions_use(
+    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+) -> None:
+    """Whoever maps the slots looks the dtype up by that name."""
+    code = "import torch\ndef run(w):\n    return (w.view(torch.uint8) & 7).float().sum(-1)\n"
+    definition = make_definition({"w": "float4_e2m1[n,c4]"}, {"y": "float32[n]"}, code)
+    (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
+    assert evaluation.status == "PASSED", evaluation.log

@@ -14,6 +14,7 @@ import attrs
 import torch
 from fib_schema import Definition
 
+from ._elements import dtype_name
 from .buffers import Arena, TensorLayout, place, tensor_in
 from .inputs import Value
 from .wire import AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
@@ -53,9 +54,7 @@ class CallLayout:
 
 def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
     """Lay the inputs and outputs of a call out; scalars and absent inputs travel in the message."""
-    tensors = {
-        n: TensorLayout(_dtype_name(v), tuple(v.shape)) for n, v in values.items() if isinstance(v, torch.Tensor)
-    }
+    tensors = {n: TensorLayout(dtype_name(v), tuple(v.shape)) for n, v in values.items() if isinstance(v, torch.Tensor)}
     placed, input_bytes = place(list(tensors.values()))
     inputs = dict(zip(tensors, placed, strict=True))
     described = tuple(_describe(inputs.get(name), value) for name, value in values.items())
@@ -88,10 +87,6 @@ def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
         return slot
     assert not isinstance(value, torch.Tensor)
     return AbsentSlot() if value is None else ScalarSlot(value)
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 _WORD = 8
