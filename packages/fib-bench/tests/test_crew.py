@@ -96,16 +96,18 @@ def test_every_pair_is_evaluated_once(count: int) -> None:
 
 
 def test_stations_share_the_work() -> None:
-    seen: set[int] = set()
+    """Each waits at its first piece for the two others to have one."""
+    all_at_work, at_work = threading.Barrier(3, timeout=60), set[int]()
 
-    @attrs.define
-    class Told(Fake):
+    class Waits(Fake):
         def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-            seen.add(threading.get_ident())
+            if threading.get_ident() not in at_work:
+                at_work.add(threading.get_ident())
+                all_at_work.wait()
             yield from Fake.execute(self, part)
 
-    run([lambda: Told(pause=0.005)] * 3, PARTS)
-    assert len(seen) == 3
+    assert pairs(run([Waits] * 3, PARTS)) == wanted(PARTS)
+    assert len(at_work) == 3
 
 
 def test_what_a_station_fails_at_others_do() -> None:
@@ -127,7 +129,20 @@ def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
 
 
 def test_a_station_of_other_hardware_is_left_out() -> None:
-    events = run([lambda: Fake(pause=0.01), lambda: Fake("gpu")], PARTS)
+    opened, is_out = Counter[str](), threading.Event()
+
+    class Waits(Fake):
+        def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            assert is_out.wait(60)  # else there might be no work left for the other to be tried with
+            yield from Fake.execute(self, part)
+
+    def other() -> Station:
+        opened["gpu"] += 1
+        if opened["gpu"] == 3:
+            is_out.set()
+        return Fake("gpu")
+
+    events = run([Waits, other], PARTS)
     assert pairs(events) == wanted(PARTS)
     (out,) = [e for e in events if isinstance(e, DeviceOut)]
     assert "it is 'gpu', and the run is for 'cpu'" in out.reason
@@ -170,9 +185,17 @@ def test_an_error_of_ours_ends_the_run() -> None:
 
 def test_stopped_it_finishes_what_is_under_way() -> None:
     stations: list[Fake] = []
+    is_stopped = threading.Event()
+
+    class Waits(Fake):
+        def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            made = Fake.execute(self, part)
+            yield next(made)
+            assert is_stopped.wait(60)
+            yield from made
 
     def opens() -> Station:
-        stations.append(Fake(pause=0.02))
+        stations.append(Waits())
         return stations[-1]
 
     with Crew((str(index), opens) for index in range(2)) as crew:
@@ -180,8 +203,16 @@ def test_stopped_it_finishes_what_is_under_way() -> None:
         for event in crew.execute(PARTS):
             events.append(event)
             crew.stop()
+            is_stopped.set()
     assert 1 <= len(events) <= 4  # what each had made when it was told, and what it was at
     assert all(station.is_closed for station in stations)
+
+
+def test_stopped_before_it_has_begun_it_does_nothing() -> None:
+    with Crew([("one", Fake)]) as crew:
+        events = crew.execute(PARTS)
+        crew.stop()
+        assert list(events) == []
 
 
 @settings(max_examples=30, deadline=None)

@@ -137,7 +137,9 @@ class Crew:
             FibError: What it is about is told by the station.
         """
         left = len(self._openers)
-        self._items = deque(map(_Item, _pieces(parts, left)))
+        with self._change:
+            if not self._is_stopping:  # else it was stopped before it began
+                self._items.extend(map(_Item, _pieces(parts, left)))
         self._has_begun.set()
         threading.Thread(target=self._serve, args=self._openers[0], daemon=True).start()
         while left:
@@ -225,7 +227,8 @@ class Crew:
         return station
 
     def _close(self, name: str) -> None:
-        station = self._stations.pop(name, None)
+        with self._change:
+            station = self._stations.pop(name, None)
         if station is not None:
             station.close()
 
