@@ -33,3 +33,7 @@ def __getattr__(name: str) -> Any:
     from . import protocol
 
     return getattr(protocol, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
