@@ -8,7 +8,6 @@ something could not run, 2 when the command itself was wrong, 130 when it was in
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -27,6 +26,7 @@ from .config import DATA_SET_FILE, BenchmarkConfig
 from .data_set_commands import add_migrate, add_validate
 from .demo import NEXT_STEPS, ON_THE_CPU, write_demo
 from .help_pages import dress
+from .printing import print_json
 from .report import summarise
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
@@ -70,7 +70,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         errors.print(said, markup=False, highlight=False, soft_wrap=True)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     if arguments.json:
-        _print_json(_plain_result(result))
+        print_json(_plain_result(result))
     else:
         ran = {trace.definition for trace in result.traces}
         standings = [row for row in summarise(trace_set).standings if row.definition in ran]
@@ -136,11 +136,6 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
         "seconds": dict(result.seconds),
         "devices_out": [attrs.asdict(out) for out in result.devices_out],
     }
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")
 
 
 def _parser() -> argparse.ArgumentParser:

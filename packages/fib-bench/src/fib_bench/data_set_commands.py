@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 
 from fib_schema import MigrationReport, Problem, Report, migrate, validate
@@ -12,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from .help_pages import dress
+from .printing import print_json
 
 _SHOWN = 100
 
@@ -37,7 +36,7 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     report = validate(arguments.dir)
     if arguments.json:
-        _print_json(report.to_plain())
+        print_json(report.to_plain())
     else:
         _print_report(Console(), report)
     return 0 if report.is_ok else 1
@@ -47,7 +46,7 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     report = migrate(arguments.source, arguments.target)
     if arguments.json:
-        _print_json(report.to_plain())
+        print_json(report.to_plain())
     else:
         _print_migration(Console(), report)
     return 0 if report.is_ok else 1
@@ -79,8 +78,3 @@ def _print_problems(console: Console, word: str, problems: Sequence[Problem], st
 
 def _print(console: Console, text: str, style: str = "") -> None:
     console.print(Text(text, style=style), soft_wrap=True)
-
-
-def _print_json(value: object) -> None:
-    json.dump(value, sys.stdout, indent=2)
-    sys.stdout.write("\n")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import json
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
@@ -18,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .help_pages import dress
+from .printing import print_csv, print_json
 from .report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Comparison, Pair, Rule, Run, Verdict, compare
 from .report.merging import MergeConflicts, MergeReport, merge
 from .report.standings import WIN_FACTORS, Options, best, summarise
@@ -177,9 +175,9 @@ def _number(text: str, least: float) -> float:
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     summary = summarise(TraceSet.from_path(arguments.dir), _options_of(arguments))
     if arguments.json:
-        _print_json(attrs.asdict(summary))
+        print_json(attrs.asdict(summary))
     elif arguments.csv:
-        _print_csv(map(attrs.asdict, summary.standings))
+        print_csv(map(attrs.asdict, summary.standings))
     else:
         print_summary(Console(), summary)
         if summary.authors_note:
@@ -190,9 +188,9 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 def _best(arguments: argparse.Namespace, errors: Console) -> int:
     rows = best(TraceSet.from_path(arguments.dir), names_of(arguments.definitions), allow_flags=arguments.allow_flags)
     if arguments.json:
-        _print_json([attrs.asdict(row) for row in rows])
+        print_json([attrs.asdict(row) for row in rows])
     elif arguments.csv:
-        _print_csv(map(attrs.asdict, rows))
+        print_csv(map(attrs.asdict, rows))
     elif rows:
         print_best(Console(), rows)
     else:
@@ -210,9 +208,9 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
     )
     found = compare(before, after, rule, names_of(arguments.definitions))
     if arguments.json:
-        _print_json(attrs.asdict(found) | {"is_worse": found.is_worse})
+        print_json(attrs.asdict(found) | {"is_worse": found.is_worse})
     elif arguments.csv:
-        _print_csv(map(attrs.asdict, found.pairs))
+        print_csv(map(attrs.asdict, found.pairs))
     else:
         print_comparison(Console(), found)
     if found.missing and not arguments.json:
@@ -243,12 +241,12 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
         report = merge(arguments.sources, arguments.into)
     except MergeConflicts as error:
         if arguments.json:
-            _print_json({"conflicts": [attrs.asdict(conflict) for conflict in error.conflicts]})
+            print_json({"conflicts": [attrs.asdict(conflict) for conflict in error.conflicts]})
         else:
             errors.print(Text(f"fib-bench: {error}", style="red"), soft_wrap=True)
         return 1
     if arguments.json:
-        _print_json(attrs.asdict(report))
+        print_json(attrs.asdict(report))
     else:
         print_merge(Console(), report)
     return 0
@@ -272,7 +270,7 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
                 save_png(spec, folder / name)
                 written.append(folder / name)
     if arguments.json:
-        _print_json({"written": [{"path": str(path), "bytes": path.stat().st_size} for path in written]})
+        print_json({"written": [{"path": str(path), "bytes": path.stat().st_size} for path in written]})
     else:
         size = page.stat().st_size / 2**20
         shown = f"{page}: {found.counts['traces']} traces, {size:.1f} MiB"
@@ -336,50 +334,3 @@ def print_merge(console: Console, report: MergeReport) -> None:
         console.print(f"there more than once, and taken once: {repeated}", soft_wrap=True)
     for notice in report.notices:
         console.print(Text(f"notice: {notice}", style="yellow"), soft_wrap=True)
-
-
-# -- to programs -------------------------------------------------------------------------------
-
-
-def _print_json(value: object) -> None:
-    json.dump(_finite(value), sys.stdout, indent=2)
-    sys.stdout.write("\n")
-
-
-def _finite(value: Any) -> Any:
-    """The same with NaN and infinity as strings, as in data sets, so that any JSON reader can read it."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    flat = [dict(_flat(row)) for row in rows]
-    fields = list(dict.fromkeys(field for row in flat for field in row))
-    writer = csv.DictWriter(sys.stdout, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-
-
-def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The fields of a row, those of a mapping or a pair as ``field.key``, flags in one cell."""
-    for field, value in row.items():
-        if field == "axes":
-            yield field, _cell(", ".join(f"{axis}={size}" for axis, size in value.items()))
-        elif isinstance(value, Mapping):
-            yield from ((f"{field}.{key}", _cell(item)) for key, item in value.items())
-        elif field in _PAIRS and not isinstance(value, float):
-            low, high = value or (None, None)
-            yield from ((f"{field}.low", low), (f"{field}.high", high))
-        else:
-            yield field, _cell(" ".join(map(str, value)) if isinstance(value, list | tuple) else value)
-
-
-_PAIRS = frozenset({"latency_ms", "interval_ms"})
-
-
-def _cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

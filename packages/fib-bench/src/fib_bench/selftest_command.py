@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -14,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .help_pages import dress
+from .printing import print_json
 from .tables import progress_on
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
     with progress_on(errors) as observe:
         result = run_selftest(cases, arguments.device, observe)
     if arguments.json:
-        json.dump(result.to_plain(), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(result.to_plain())
     else:
         print_selftest(Console(), result)
     return 0 if result.holds else 1
