@@ -10,7 +10,7 @@ import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench._elements import dtype_name
 from fib_bench.config import Tolerance
-from fib_bench.correctness import Comparison, Rule, compare, compare_all, compare_by, measure_extent
+from fib_bench.correctness import Comparison, Rule, compare, compare_by, measure_extent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -150,11 +150,6 @@ def test_tensors_longer_than_a_chunk_are_compared_to_the_end(monkeypatch: pytest
     result = compare("y", found, expected, STRICT)
     assert (result.count, result.wrong) == (11, 2)
     assert "worst at [10]: 2.0" in result.explain()
-
-
-def test_every_output_is_compared() -> None:
-    tensors = {"a": torch.zeros(2), "b": torch.zeros(3)}
-    assert [c.name for c in compare_all(tensors, tensors, STRICT)] == ["a", "b"]
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))

@@ -10,7 +10,7 @@ Statistics stay on the device, as a row of numbers per chunk, until they are rea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -124,33 +124,39 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
     return compare_by(Rule.from_config(config, dtype_name(expected), extent), name, found, expected, extent)
 
 
-def compare_all(
-    found: Mapping[str, torch.Tensor],
-    expected: Mapping[str, torch.Tensor],
-    config: ResolvedEvalConfig,
-) -> list[Comparison]:
-    """Compare every output."""
-    return [compare(name, found[name], expected[name], config) for name in expected]
-
-
 def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
     """Compare by a rule, with what is known of the expected output; waits for the device once."""
     rows = []
     for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
         if not (is_on_cpu(a) and has_same_bytes(a, b)):
             rows.append(_compare_chunk(a, b, rule, start))
-    total = Row.worst_of(torch.stack(rows)) if rows else Row(0.0, 0.0, 0.0)
+    return comparison_of(name, rows, expected, extent, rule.limit)
+
+
+def comparison_of(
+    name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float
+) -> Comparison:
+    """What the statistics of all pieces of an output say together; waits for the device once.
+
+    Args:
+        name: The output's name.
+        rows: What `Row.pack` made of each piece that was looked at.
+        expected: The output as it should be; only its shape and dtype count.
+        extent: What is known of it.
+        limit: The error that no element may have.
+    """
+    total = Row.worst_of(torch.stack(list(rows))) if rows else Row(0.0, 0.0, 0.0)
     return Comparison(
-        name,
-        extent.count,
-        total.wrong,
-        total.absolute,
-        total.relative,
-        total.raw_relative,
-        total.describe_worst(expected),
-        total.capped,
-        rule.limit,
-        extent.non_finite_share,
+        name=name,
+        count=extent.count,
+        wrong=total.wrong,
+        max_absolute_error=total.absolute,
+        max_relative_error=total.relative,
+        raw_max_relative_error=total.raw_relative,
+        worst=total.describe_worst(expected),
+        capped=total.capped,
+        limit=limit,
+        non_finite_share=extent.non_finite_share,
     )
 
 

@@ -19,11 +19,11 @@ from fib_schema import Definition
 
 from .._elements import dtype_name, element_count, logical_shape
 from ..config import ONE_STEP, ResolvedEvalConfig
-from ..correctness import Comparison, Extent, errors, measure_extent
+from ..correctness import Comparison, Extent, comparison_of, errors, limit_of, measure_extent
 from .default import default_parts
 from .formats import Format, expand_scale, fits, format_of
 from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict
-from .tally import Piece, comparison_of, pieces, row_of
+from .tally import Piece, pieces, row_of
 
 MATCHED_RATIO = 0.99
 ERROR_CAP = 0.25
@@ -205,7 +205,7 @@ def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) 
         steps=_steps(dtype_name(expected), case.config),
         width=width,
         extent=extent,
-        limit=case.config.error_cap * extent.largest,
+        limit=limit_of(case.config.error_cap, extent),
         required_matched_ratio=case.config.required_matched_ratio,
     )
     if not extent.count:

@@ -16,11 +16,11 @@ import torch
 from fib_schema import Definition
 
 from ..config import ResolvedEvalConfig
-from ..correctness import Comparison
+from ..correctness import Comparison, comparison_of
 from .default import default_parts
 from .protocol import Case, EachOutput, Evaluator, Part
 from .scaled import ScaledPart, scaled_part, typical_inputs, with_blind_spots
-from .tally import Piece, comparison_of, pieces, row_of
+from .tally import Piece, pieces, row_of
 
 MATCHED_RATIO = 0.95
 _OP_TYPE = re.compile(r"(^|_)moe(_|$)|mixture_of_experts")

@@ -11,7 +11,6 @@ calls single tokens are checked, and those of all checked timed calls together.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from fib_schema import Definition
 
 from ..config import ResolvedEvalConfig
 from ..correctness import Comparison
+from ..secret import SECRET
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from .references import calls_of
 from .sampling_evidence import LOG_ALARM, Evidence, RowDraws
@@ -43,7 +43,6 @@ _DRAWS = {
     "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
     "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
 }  # fmt: skip
-_SECRET = random.SystemRandom()
 
 
 class Sampling(Evaluator):
@@ -86,7 +85,7 @@ class Sampling(Evaluator):
         if not known:
             return judge_unknown(observations)
         threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
-        evidence = Evidence(torch.Generator().manual_seed(_SECRET.getrandbits(62)), threshold)
+        evidence = Evidence(torch.Generator().manual_seed(SECRET.getrandbits(62)), threshold)
         between = []
         for check in dict.fromkeys(o.check for o in known):
             assert isinstance(check, Draws)
@@ -152,7 +151,7 @@ class Draws(Check):
     def gather(self, draws: torch.Tensor, evidence: Evidence) -> list[str]:
         """Give the draws ``[rows, draws]`` to the evidence; returns what is wrong with those at the boundary."""
         boundary, tokens = _Boundary(), 0
-        for row in _SECRET.sample(range(len(draws)), min(len(draws), _MOST_ROWS)):
+        for row in SECRET.sample(range(len(draws)), min(len(draws), _MOST_ROWS)):
             if tokens > _MOST_TOKENS:
                 break
             levels = self.source.levels(slice(row, row + 1))

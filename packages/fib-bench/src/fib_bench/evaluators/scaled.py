@@ -16,9 +16,9 @@ import torch
 
 from .._elements import dtype_name, element_count, is_float4
 from ..config import DISTRIBUTIONS, ResolvedEvalConfig
-from ..correctness import Comparison, Extent, measure_extent
+from ..correctness import Comparison, Extent, comparison_of, limit_of, measure_extent
 from ..inputs import Value
-from .tally import Piece, comparison_of, pieces, row_of
+from .tally import Piece, pieces, row_of
 
 _SMALLEST_NORMAL = 2.0**-126
 """Kernels may flush what is smaller to zero."""
@@ -101,7 +101,7 @@ def scaled_part(
         atol=(row_scales(expected, width) * share).clamp_(min=least),
         rtol=tolerance.rtol,
         extent=extent,
-        limit=math.inf if math.isinf(config.error_cap) else config.error_cap * extent.largest,
+        limit=limit_of(config.error_cap, extent),
         required_matched_ratio=config.required_matched_ratio,
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import attrs
 import torch
 
 from .._elements import chunk_size, flat, has_same_bytes, is_float4, is_on_cpu, to_double
-from ..correctness import Comparison, Extent, Row, errors
+from ..correctness import Row, errors
 
 
 @attrs.frozen(eq=False)
@@ -63,22 +62,3 @@ def row_of(piece: Piece, wrong: torch.Tensor, limit: float) -> torch.Tensor:
     relative = piece.relative.flatten()
     noticed = torch.where(wrong, relative, 0.0).max()
     return Row.pack((absolute.max(), noticed, relative.max(), worst_error), counts, bits)
-
-
-def comparison_of(
-    name: str, rows: list[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float = math.inf
-) -> Comparison:
-    """What all pieces together say; waits for the device once."""
-    total = Row.worst_of(torch.stack(rows)) if rows else Row(0.0, 0.0, 0.0)
-    return Comparison(
-        name=name,
-        count=extent.count,
-        wrong=total.wrong,
-        max_absolute_error=total.absolute,
-        max_relative_error=total.relative,
-        raw_max_relative_error=total.raw_relative,
-        worst=total.describe_worst(expected),
-        capped=total.capped,
-        limit=limit,
-        non_finite_share=extent.non_finite_share,
-    )
