@@ -284,7 +284,7 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
         ('{"type": "warm", "method": "host", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}', "answered Call with Warm"),
         ('{"type": "uncapturable", "problem": "but this is no capture"}', "answered Call with Uncapturable"),
         ('{"type": "built"}', "answered Call with Built"),
-        ('{"type": "exited", "pid": 1, "wait_status": 0, "strays": 0}', "broke the protocol"),
+        ('{"type": "exited", "pid": 1, "wait_status": 0}', "broke the protocol"),
     ],
 )
 def test_a_forged_message_is_a_trick(judged: Callable[..., Evaluation], message: str, said: str) -> None:
@@ -296,7 +296,7 @@ def test_a_forged_message_is_a_trick(judged: Callable[..., Evaluation], message:
 @pytest.mark.parametrize(
     ("message", "said"),
     [
-        ('{"type": "failed", "stage": "run", "summary": "", "detail": "d" * 3_000_000}', "ddd"),
+        ('{"type": "failed", "stage": "run", "detail": "d" * 3_000_000}', "ddd"),
         ('{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}', "bitter"),
     ],
 )

@@ -172,7 +172,11 @@ class Measure:
 
 
 def limit_from_environment() -> Level:
-    """The level that `LIMIT_VARIABLE` names; everything where it is not set or names none."""
+    """The level that `LIMIT_VARIABLE` names; all that is possible where it is not set.
+
+    Raises:
+        InvalidConfig: It names no level.
+    """
     named = os.environ.get(LIMIT_VARIABLE, "").strip().lower()
     if not named:
         return Level.SANDBOXED
@@ -370,7 +374,7 @@ def _limits(worker: _Worker) -> frozenset[Threat]:
     _bound(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
     _bound(resource.RLIMIT_NPROC, most_tasks() + _others(worker))
     if not worker.place.premises.is_cuda:
-        _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * _free_memory()))
+        _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * free_memory_bytes()))
     return frozenset({Threat.RESOURCES})
 
 
@@ -387,7 +391,8 @@ def _others(worker: _Worker) -> int:
     return 0 if has_namespace or "another user" in worker.held else tasks_on_machine()
 
 
-def _free_memory() -> int:
+def free_memory_bytes() -> int:
+    """The memory that new allocations can have without swapping: free pages, and caches that can be dropped."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) << 10
 

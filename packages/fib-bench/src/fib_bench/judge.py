@@ -42,6 +42,7 @@ from .errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFai
 from .evaluators import evaluator_for
 from .evaluators.protocol import Evaluator
 from .function_worker import FunctionWorker, solution_request
+from .isolation import free_memory_bytes
 from .ledger import Ledger, Phase
 from .plan import BuildFailure
 from .precision import PrecisionWatch
@@ -465,10 +466,8 @@ class Judge:
 
 
 def available_bytes(device: torch.device) -> int:
-    """The memory that new allocations can have: on the CPU without swapping, free pages and droppable caches."""
+    """The memory of a device that new allocations can have."""
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what this process keeps is free
         return torch.cuda.mem_get_info(device)[0]
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    kib = next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))
-    return int(kib) << 10
+    return free_memory_bytes()

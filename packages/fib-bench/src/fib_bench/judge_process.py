@@ -6,7 +6,6 @@ and pickle; nothing that comes from a worker is among it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -20,13 +19,13 @@ from typing import Self, cast
 import attrs
 from fib_schema import Environment, FibError, Solution
 
+from ._kernel import PR_SET_PDEATHSIG, prctl
 from .config import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Skipped, Working
 from .isolation import protect_memory
 from .plan import DefinitionPlan, Skip
 
-_PR_SET_PDEATHSIG = 1
 _EXIT_SECONDS = 10.0
 
 
@@ -180,7 +179,7 @@ def rest_after(part: DefinitionPlan, event: Event) -> DefinitionPlan:
 
 def main() -> None:
     """Serve the driver on the pipe whose descriptor is the first argument."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(int(sys.argv[1]), False)
     connection = Connection(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the workers' folders are removed

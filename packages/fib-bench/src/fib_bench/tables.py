@@ -29,7 +29,6 @@ from .plan import Skip
 from .report import Author, Best, Standing, Summary, complaint
 
 _SHOWN_SKIPS = 10
-_SHOWN_SECONDS = 0.05
 _FULL_FAILURES = 3
 _WIDE = 100
 _ROOMY = 6

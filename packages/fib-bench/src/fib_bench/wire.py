@@ -79,8 +79,6 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
     pid: int
     wait_status: int
-    strays: int
-    """How many processes it left behind, which were killed."""
     reason: str = ""
     """Why the server ended it, if it did so unasked."""
 
@@ -293,7 +291,6 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
     stage: str
     """``build`` or ``run``."""
-    summary: str
     detail: str
 
 

@@ -178,8 +178,8 @@ class Server:
             pid, wait_status = ended
             if pid in self._workers:
                 del self._workers[pid]
-                strays = self._kill_strays(pid)
-                send(self._channel, Exited(pid, wait_status, strays, self._reasons.pop(pid, "")))
+                self._kill_strays(pid)
+                send(self._channel, Exited(pid, wait_status, self._reasons.pop(pid, "")))
 
     def _end_bombs(self) -> None:
         """End a worker that has more processes and threads than any needs; root's are not limited by the system."""
@@ -191,11 +191,11 @@ class Server:
             self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
             census.kill(lambda: [worker, *self._strays()])
 
-    def _kill_strays(self, group: int) -> int:
+    def _kill_strays(self, group: int) -> None:
         """Kill a dead worker's process group, then orphans of any worker until none are left."""
         with suppress(ProcessLookupError):  # nobody else was in its group
             os.killpg(group, signal.SIGKILL)
-        return _end_all(self._strays)
+        _end_all(self._strays)
 
     def _strays(self) -> list[int]:
         return [pid for pid in census.children() if pid not in self._workers]
@@ -209,16 +209,13 @@ def _wait() -> tuple[int, int] | None:
     return (pid, status) if pid else None
 
 
-def _end_all(listed: Callable[[], list[int]]) -> int:
+def _end_all(listed: Callable[[], list[int]]) -> None:
     """Kill children, and what falls to this process when they have ended, until none are listed."""
-    ended = 0
     while processes := listed():
         census.kill(listed)
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        ended += len(processes)
-    return ended
 
 
 if __name__ == "__main__":

@@ -167,9 +167,9 @@ class Session:
         except CannotCapture as error:
             return Uncapturable(str(error)[:_MAX_TEXT])
         except BuildError as error:
-            return Failed("build", _first_line(error), str(error)[:_MAX_TEXT])
+            return Failed("build", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 the border: whatever a solution raises is a result
-            return Failed(stage, _first_line(error), _solution_lines(error))
+            return Failed(stage, _solution_lines(error))
 
     def _answer(self, request: object) -> WorkerReply:
         match request:
@@ -311,12 +311,6 @@ class Session:
             call.hide(0, ())
             call.must_be_whole = False
         return Sampled(samples_ns)
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    first = text.splitlines()[0] if text else ""
-    return f"{type(error).__name__}: {first}"[:500]
 
 
 def _solution_lines(error: BaseException) -> str:
