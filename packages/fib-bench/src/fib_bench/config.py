@@ -122,11 +122,11 @@ class ResolvedEvalConfig:
     max_iterations: int = _setting("max_iterations", 2000)
     """The most samples to take; more only where `iterations` asks for more."""
     num_trials: int = _setting("num_trials", 3)
-    """Input sets with different values; each is checked, and timed calls rotate among them."""
+    """Input sets with different values; each is checked, and timed calls get mixtures of them."""
     measure_seconds: float = _setting("measure_seconds", 1.0)
     """The cap on timing one function on one workload."""
     confidence: float = _setting("confidence", 0.005)
-    """Enough samples: the median's 95 % confidence interval is narrower than this share of it."""
+    """Enough samples: half the median's 95 % confidence interval is narrower than this share of it."""
     rtol: float = _setting("rtol", 1e-2)
     atol: float = _setting("atol", 1e-2)
     required_matched_ratio: float | None = _setting("required_matched_ratio", None)
@@ -200,6 +200,7 @@ class BenchmarkConfig(EvalConfig):
     """
 
     device: str = _field("cpu", text)
+    """``cpu`` or ``cuda:N``. The CPU unless another one is named, also where there is a GPU."""
     devices: tuple[str, ...] | None = _field(None, optional(names))
     """Devices that share the work, in place of `device`; ``all`` means every CUDA device that is visible."""
     executor: str = _field("local", one_of("executor", lambda: EXECUTORS))
@@ -221,7 +222,7 @@ class BenchmarkConfig(EvalConfig):
     use_isolated_runner: bool = _field(False, flag)
     """Changes nothing: every solution runs in a worker of its own. Configurations written for others have it."""
     timeout_seconds: float = _field(300.0, number(above=0))
-    """The bound on one build, and on one evaluation."""
+    """The bound on one build, and on each step of an evaluation."""
     memory_bytes: int | None = _field(None, optional(whole(least=1)))
     """About how much memory prepared inputs and outputs may take at a time; None means half of what is free."""
     seed: int = _field(0, whole())

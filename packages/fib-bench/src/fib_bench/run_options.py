@@ -67,7 +67,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_conditions(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--device", help=f"where to run (default: {_DEFAULTS['device']})")
+    group.add_argument("--device", help=f"where to run: cpu or cuda:N (default: {_DEFAULTS['device']})")
     group.add_argument(
         "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
     )
@@ -86,7 +86,7 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         dest="timeout_seconds",
         type=_positive(float),
         metavar="SECONDS",
-        help=f"bound on one build and on one evaluation (default: {_DEFAULTS['timeout_seconds']:g})",
+        help=f"bound on one build and on each step of an evaluation (default: {_DEFAULTS['timeout_seconds']:g})",
     )
     group.add_argument("--seed", type=int, metavar="N", help=f"seed of the inputs (default: {_DEFAULTS['seed']})")
     group.add_argument(
@@ -108,7 +108,7 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
 def _add_settings(group: argparse._ArgumentGroup) -> None:
     for option, kind, metavar, said in (
         ("--warmup-runs", int, "N", "calls before timing"),
-        ("--iterations", int, "N", "samples to take at least, if time allows"),
+        ("--iterations", int, "N", "calls to time at least, if time allows"),
         ("--num-trials", int, "N", "input sets with different values"),
         ("--measure-seconds", float, "S", "cap on timing one function on one workload"),
         ("--confidence", float, "SHARE", "sample until the median is known to this share of itself"),
