@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -16,7 +19,7 @@ from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.execution import Execution
 from fib_bench.judge import Judge
 from fib_bench.sides import Conditions
-from fib_bench.worker.pool import WorkerServer
+from fib_bench.worker.pool import KeptOutput, Worker, WorkerServer
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -43,6 +46,7 @@ QUICK = {
     "timeout_seconds": 60.0,
 }
 """Settings that keep an evaluation in the milliseconds."""
+_SLOWLY = 1 / 60
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -68,6 +72,45 @@ def server(cache_path: Path) -> Iterator[WorkerServer]:
     """One worker server for all tests, so that torch is imported once."""
     with WorkerServer("cpu") as server:
         yield server
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """Random numbers whose seed is printed where a test fails; ``FIB_TEST_SEED`` draws them once more."""
+    seed = int(os.environ.get("FIB_TEST_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"FIB_TEST_SEED={seed}")
+    return random.Random(seed)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a worker's time run slowly until it prints that it hangs, so that on a busy machine it gets that far."""
+    answer, keep, monotonic = Worker.answer, KeptOutput.add, time.monotonic
+    now, read, pace = 0.0, monotonic(), _SLOWLY
+
+    def passing() -> float:
+        nonlocal now, read
+        true = monotonic()
+        now, read = now + (true - read) * pace, true
+        return now
+
+    def turn(to: float) -> None:
+        nonlocal pace
+        passing()
+        pace = to
+
+    def add(self: KeptOutput, data: bytes) -> None:
+        if b"hangs" in data:
+            turn(1.0)
+        keep(self, data)
+
+    def answers(self: Worker, seconds: float) -> object:
+        turn(_SLOWLY)
+        return answer(self, seconds)
+
+    monkeypatch.setattr(KeptOutput, "add", add)
+    monkeypatch.setattr(Worker, "answer", answers)
+    monkeypatch.setattr("fib_bench.worker.pool.time", SimpleNamespace(monotonic=passing))
 
 
 @pytest.fixture

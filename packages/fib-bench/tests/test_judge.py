@@ -97,14 +97,17 @@ class TestPrepare:
         assert reason.startswith("the reference failed: ")
         assert said in reason
 
+    @pytest.mark.usefixtures("patience")
     def test_says_where_a_reference_hangs(
         self, make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload
     ) -> None:
-        definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    while True: pass\n")
+        definition = make_definition(
+            {"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    print('hangs')\n    while True: pass\n"
+        )
         judge = make_judge(timeout_seconds=1.0)
         reason = self.prepare_fails(judge, definition, make_workload(definition, {"n": 8}))
         assert "no answer within 1 s" in reason
-        assert "line 2 in run" in reason
+        assert "line 3 in run" in reason
 
 
 class TestEvaluate:

@@ -198,7 +198,7 @@ class TestTimedCallsAreVerified:
             import threading
             def late(x, y):
                 import time
-                time.sleep(0.5)
+                time.sleep(1e6)  # or it might be done when the judge looks again
                 y.copy_(x * 2)
             def run(x, y):
                 threading.Thread(target=late, args=(x, y), daemon=True).start()
@@ -260,7 +260,8 @@ class TestTimedCallsAreVerified:
             """,
             n=n,
             iterations=100,
-            measure_seconds=0.5,
+            measure_seconds=60.0,
+            confidence=1.0,  # so that the count decides, however busy the machine is
         )
         assert evaluation.status is EvaluationStatus.PASSED
         timed = evaluation.log.split()[UNTIMED_CALLS : UNTIMED_CALLS + 100]  # before the judge's own clock runs
