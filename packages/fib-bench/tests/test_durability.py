@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,21 +25,21 @@ SIZES = (2, 3, 4)
 ACKNOWLEDGED = re.compile(r"double \[n=(\d+)\] (\w+): [A-Z_]+")
 
 
-def run(root: Path, *, kill_after: float | None, kill_worker: bool = False) -> tuple[Counter[tuple[str, str]], int]:
-    """Run until it ends or is killed; returns the pairs that it said were evaluated, and its exit code."""
+def run(root: Path, kills: random.Random | None, *, kill_worker: bool = False) -> tuple[Counter[tuple[str, str]], int]:
+    """Run until it ends or is killed at random; returns the pairs that it said were evaluated, and its exit code."""
     command = [sys.executable, "-m", "fib_bench.cli", "run", str(root), "--resume", "--measure-seconds", "0.05"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         said: list[str] = []
         reader = threading.Thread(target=lambda lines=process.stderr: said.extend(lines))
         reader.start()
-        while kill_after is not None and not any(map(ACKNOWLEDGED.search, list(said))):
+        while kills is not None and process.poll() is None and not any(map(ACKNOWLEDGED.search, list(said))):
             time.sleep(0.01)
-        if kill_worker:
-            time.sleep(random.uniform(0, 0.3))
-            _kill_a_worker(process.pid)
-        if kill_after is not None:
-            time.sleep(kill_after)
+        if kills is not None and kill_worker:
+            time.sleep(kills.uniform(0, 0.3))
+            _kill_a_worker(process.pid, kills)
+        if kills is not None:
+            time.sleep(kills.uniform(0, 0.8))
             process.send_signal(signal.SIGKILL)
         process.wait()
         reader.join()
@@ -46,7 +47,7 @@ def run(root: Path, *, kill_after: float | None, kill_worker: bool = False) -> t
     return Counter((f"n-{size}", solution) for size, solution in pairs), process.returncode
 
 
-def _kill_a_worker(driver: int) -> None:
+def _kill_a_worker(driver: int, kills: random.Random) -> None:
     """Kill one of the processes that solutions run in: grandchildren of the judge."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
@@ -58,23 +59,26 @@ def _kill_a_worker(driver: int) -> None:
     workers = [
         w for judge in children.get(driver, []) for server in children.get(judge, []) for w in children.get(server, [])
     ]
-    for pid in random.sample(workers, min(1, len(workers))):
-        os.kill(pid, signal.SIGKILL)
+    for pid in kills.sample(workers, min(1, len(workers))):
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_doubled(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_nothing_acknowledged_is_lost_or_doubled(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
+) -> None:
     names = [f"s{index}" for index in range(4)]
     root = make_data_set(*(make_solution(SOURCE, name=name) for name in names), sizes=SIZES)
     wanted = Counter((f"n-{size}", name) for size in SIZES for name in names)
     acknowledged: Counter[tuple[str, str]] = Counter()
     for kill_worker in (False, True):
-        said, code = run(root, kill_after=random.uniform(0, 0.8), kill_worker=kill_worker)
+        said, code = run(root, chance, kill_worker=kill_worker)
         acknowledged += said
         if code == 0:
             break
         assert code == -signal.SIGKILL
-    said, code = run(root, kill_after=None)
+    said, code = run(root, None)
     assert code == 0
     acknowledged += said
     assert all(count == 1 for count in acknowledged.values())
