@@ -1,8 +1,9 @@
-"""A real Ray cluster of several nodes on this machine, one of which is killed; and errors of ours on it."""
+"""A real Ray cluster of several nodes on this machine, one of which is killed at random; and errors of ours on it."""
 
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections import Counter
@@ -65,48 +66,68 @@ def pairs(solutions: Sequence[Solution], sizes: Iterable[int]) -> Counter[tuple[
     return Counter((solution.name, f"n-{size}") for solution in solutions for size in sizes)
 
 
-def test_a_node_that_is_killed_costs_no_evaluation(
-    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution
+def assert_no_other_is_out(events: Iterable[Event], killed: str) -> None:
+    """Whether the one that was killed is told to be depends on the work that is left for it to fail at."""
+    out = {event.device.split("/")[1] for event in events if isinstance(event, DeviceOut)}
+    assert out <= {killed[:8]}
+
+
+def test_a_node_that_is_killed_at_any_time_costs_no_evaluation(
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
 ) -> None:
     solutions = [make_solution(SLEEPS, name=f"s{index}") for index in range(2)]
     root = make_data_set(*solutions, sizes=range(2, 7))
-    done: list[Event] = []
+    killed, moment = chance.randrange(2), chance.randrange(len(pairs(solutions, range(2, 7))))
+    delay = chance.uniform(0, 0.5)  # anywhere in an evaluation
+    seen: list[Event] = []
+
+    def kill() -> None:
+        time.sleep(delay)
+        cluster.remove_node(node, allow_graceful=False)
+
+    killer = threading.Thread(target=kill)
 
     def observe(event: Event) -> None:
-        if isinstance(event, Evaluated):
-            done.append(event)
-            if len(done) == 3:
-                cluster.remove_node(next(iter(nodes)), allow_graceful=False)
+        if len([e for e in seen if isinstance(e, Evaluated)]) == moment and not killer.ident:
+            killer.start()
+        seen.append(event)
 
     with ray_cluster(1, 1) as (cluster, nodes):
+        node = list(nodes)[killed]
         events = run(cluster, root, observe)
+        killer.join()
+    assert_no_other_is_out(events, node.node_id)
     assert recorded(root) == pairs(solutions, range(2, 7))
-    assert any(isinstance(event, DeviceOut) for event in events)
 
 
 def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
-    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
 ) -> None:
     codes = [f"// {index}\n{SLOW_TO_COMPILE}" for index in range(3)]
     solutions = [make_solution(code, name=f"s{i}", language="cpp", dps=True) for i, code in enumerate(codes)]
     root = make_data_set(*solutions, sizes=(2, 3))
 
-    def libraries(cache: Path) -> int:
-        return sum(1 for _ in cache.rglob("library.so"))
+    before = chance.randrange(len(solutions))
+
+    def count(cache: Path, suffix: str) -> int:
+        """How many such files there are; folders may come and go meanwhile."""
+        return sum(file.endswith(suffix) for _, _, files in os.walk(cache) for file in files)
 
     def kill_while_it_compiles() -> None:
-        node, cache = next(iter(nodes.items()))
-        while not list(cache.rglob("logs/*.log")):
+        while count(nodes[node], "library.so") < before or count(nodes[node], ".log") <= before:
             time.sleep(0.01)
         cluster.remove_node(node, allow_graceful=False)
 
     with ray_cluster(2, 2) as (cluster, nodes):
+        node = next(iter(nodes))  # which has work for certain: a run begins when its station is open
         killer = threading.Thread(target=kill_while_it_compiles)
         events = run(cluster, root, lambda event: killer.start() if isinstance(event, Planned) else None)
         killer.join()
+    assert_no_other_is_out(events, node.node_id)
     assert recorded(root) == pairs(solutions, (2, 3))
-    assert [libraries(cache) == len(solutions) for cache in nodes.values()] == [False, True]
-    assert any(isinstance(event, DeviceOut) for event in events)
+    assert {n: count(cache, "library.so") == len(solutions) for n, cache in nodes.items()} == {
+        n: n is not node for n in nodes
+    }
 
 
 class TestErrorsOfOurs:
