@@ -35,7 +35,8 @@ def evaluate(
         definition: What the solution computes.
         solution: In any language that has a builder here.
         workloads: On what; each has a uuid of its own.
-        config: How; the default measures for at most 0.2 s, on the CPU.
+        config: How; the default measures for at most 0.2 s, on the CPU. It is always one judge in a process of its
+            own: `devices`, `executor` and `in_process_trusted` are for runs, and change nothing here.
 
     Returns:
         A trace for each workload, and those that could not run, with the reasons.

@@ -82,7 +82,6 @@ _COPY_BYTES_PER_NS = 1.0  # and copying it, and before that revealing the inputs
 _REVEAL_BYTES_PER_NS = 6.0
 _WORK_FACTOR, _REQUEST_WORK_NS = 3.0, 2e6  # in processor time
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
-_OBSERVED_BYTES = 512 << 20  # of inputs, whose draws are judged together when the timing is over
 _LATE_SECONDS = 0.05  # what is written later than that after the return goes unnoticed as such
 _REST_SECONDS = 0.05
 _SUSPICIOUS = {"cpu": 0.25, "cuda": 0.5}  # of its rest that a worker runs, before a closer look
