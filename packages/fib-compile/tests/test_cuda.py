@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fib_compile import _cuda
 from fib_compile._cuda import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
+from fib_compile.device import architectures_of_machine
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +40,12 @@ def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_then_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
     assert architectures(("NVIDIA B200",)) == ("9.0a",)
+
+
+def test_without_either_a_machine_compiles_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert architectures_of_machine() == ()
+    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    assert architectures_of_machine() == ("9.0a",)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fib_schema import DType, Environment, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
+from ._cuda import InvalidArch, architectures
 from .errors import InvalidDevice, UnknownDType
 
 if TYPE_CHECKING:
@@ -57,6 +58,18 @@ def list_cuda_devices() -> list[str]:
     import torch
 
     return [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+
+
+def architectures_of_machine() -> tuple[str, ...]:
+    """What CUDA sources are compiled for here, such as ``("9.0a",)``; empty where nothing tells.
+
+    ``FIB_CUDA_ARCH_LIST`` decides, else the devices. What these say is remembered in this process and in
+    those that it forks: asking may start `nvidia-smi`.
+    """
+    try:
+        return architectures(())
+    except InvalidArch:
+        return ()
 
 
 def hardware_from_device(device: str) -> str:

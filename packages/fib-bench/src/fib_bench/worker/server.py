@@ -21,7 +21,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from fib_compile._cuda import InvalidArch, architectures  # no other way to have the answer remembered
+from fib_compile.device import architectures_of_machine
 
 from .._kernel import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ..isolation import Premises, limit_from_environment, most_tasks, prepare, protect_memory, tasks_on_machine
@@ -77,8 +77,7 @@ def _import_ahead(device: str) -> None:
         with suppress(ImportError):
             import_module(optional)
     if device.startswith("cuda"):
-        with suppress(InvalidArch):
-            architectures(())  # remembered: nvidia-smi would want more than a worker may do
+        architectures_of_machine()  # remembered: nvidia-smi would want more than a worker may do
     gc.collect()
     gc.freeze()  # workers that collect garbage need not look at all of this
 
