@@ -1,18 +1,43 @@
-"""What the adapters of attention wrappers share: what ``plan`` was told, caches by layout, buffers."""
+"""What the adapters of attention wrappers share: targets, plans, caches by layout, buffers, baselines."""
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 import torch
+from fib_schema import Definition
 
-from .adapter import Described, Original
+from .adapter import Call, Described, Original, Plan, Reading, Target, Unplan
 
 OUTPUTS = ("output", "lse")
+DECODE_HINTS = frozenset({"non_blocking", "fixed_split_size", "disable_split_kv", "rope_scale", "rope_theta"})
+"""Parameters of ``plan`` that change nothing where positions are not encoded inside."""
+PREFILL_HINTS = DECODE_HINTS | {"max_token_per_sequence", "max_sequence_kv", "uniform_q_len"}
+"""Likewise."""
+_BASELINE = """\
+import {module}
+import torch
+
+_WORKSPACE_BYTES = {workspace_mib} * 1024 * 1024
+
+
+def setup({inputs}):
+    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+    wrapper = {wrapper}(workspace, "NHD")
+    wrapper.plan(
+{plan}
+        sm_scale=float(sm_scale),
+    )
+    return {{"wrapper": wrapper}}
+
+
+def run({inputs}, output, lse, *, wrapper):
+    wrapper.run({run}, out=output, lse=lse, return_lse=True)
+"""
 
 
 @attrs.frozen(eq=False)
@@ -41,6 +66,39 @@ def described(name: str, inputs: str) -> Described:
 def describe(plan: AttentionPlan) -> Described:
     """The definition of a plan's runs."""
     return plan.described
+
+
+def targets(
+    wrapper: str,
+    *,
+    plan: Callable[..., Any],
+    run: Callable[..., Reading],
+    give: Callable[..., Any],
+    hints: frozenset[str],
+) -> tuple[Target, ...]:
+    """The methods of a wrapper's class: what plans, what computes, and the older ones that plan anew by themselves.
+
+    Args:
+        wrapper: The path of the class.
+        plan: Reads calls of ``plan``; see `Plan`.
+        run: Reads calls of ``run``, and
+        give: makes what their caller gets; see `Call`.
+        hints: Parameters of ``plan`` that do not matter.
+    """
+    return (
+        Plan(path=f"{wrapper}.plan", read=plan, ignored=hints),
+        Call(
+            path=f"{wrapper}.run",
+            read=run,
+            describe=describe,
+            give=give,
+            shadow=both_outputs,
+            ignored=frozenset({"enable_pdl"}),
+            reads_plan=True,
+        ),
+        Unplan(path=f"{wrapper}.forward"),
+        Unplan(path=f"{wrapper}.forward_return_lse"),
+    )
 
 
 def why_not_plain(
@@ -158,3 +216,23 @@ def both_outputs(original: Original, args: tuple[Any, ...], kwargs: dict[str, An
     if isinstance(values[-1], torch.Tensor):
         bound.arguments["lse"] = values[-1]
     return original(*bound.args, **bound.kwargs)
+
+
+def baseline(definition: Definition, wrapper: str, *, plan: Sequence[str], run: str, workspace_mib: int) -> str:
+    """The source of a solution whose ``setup`` plans and whose ``run`` writes to both outputs.
+
+    Args:
+        definition: What it computes.
+        wrapper: The path of the class that does.
+        plan: The arguments of its ``plan`` but the scale, in terms of the definition's inputs.
+        run: The arguments of its ``run`` but the outputs.
+        workspace_mib: The size of the buffer that it is made with.
+    """
+    return _BASELINE.format(
+        module=wrapper.rpartition(".")[0],
+        wrapper=wrapper,
+        workspace_mib=workspace_mib,
+        inputs=", ".join(definition.inputs),
+        plan="\n".join(f"        {argument}," for argument in plan),
+        run=run,
+    )

@@ -8,13 +8,12 @@ import torch
 from fib_schema import Definition
 
 from .. import attention
-from ..adapter import Adapter, Call, Plan, Reading, Unplan
+from ..adapter import Adapter, Reading
 from ..attention import AttentionPlan
 
 _WRAPPER = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
 _INPUTS = "q k_cache v_cache kv_indptr kv_indices sm_scale"
 _INPUTS_OF_PAGES = "q k_cache v_cache kv_indptr kv_indices kv_last_page_len sm_scale"
-_PLAN_HINTS = frozenset({"non_blocking", "fixed_split_size", "disable_split_kv", "rope_scale", "rope_theta"})
 
 
 def read_plan(
@@ -110,52 +109,21 @@ def _baseline(definition: Definition) -> str | None:
     ):
         return None
     last = "kv_last_page_len" if has_pages else "torch.ones_like(kv_indptr[1:])"
-    return f"""import flashinfer.decode
-import torch
-
-_WORKSPACE_BYTES = 128 * 1024 * 1024
-
-
-def setup({", ".join(definition.inputs)}):
-    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD")
-    wrapper.plan(
-        kv_indptr,
-        kv_indices,
-        {last},
-        q.shape[1],
-        k_cache.shape[2],
-        q.shape[2],
-        k_cache.shape[1],
-        q_data_type=q.dtype,
-        kv_data_type=k_cache.dtype,
-        sm_scale=float(sm_scale),
+    sizes = ("q.shape[1]", "k_cache.shape[2]", "q.shape[2]", "k_cache.shape[1]")
+    types = ("q_data_type=q.dtype", "kv_data_type=k_cache.dtype")
+    return attention.baseline(
+        definition,
+        _WRAPPER,
+        plan=("kv_indptr", "kv_indices", last, *sizes, *types),
+        run="q, (k_cache, v_cache)",
+        workspace_mib=128,
     )
-    return {{"wrapper": wrapper}}
-
-
-def run({", ".join(definition.inputs)}, output, lse, *, wrapper):
-    wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=True)
-"""
 
 
 GQA_PAGED_DECODE = Adapter(
     name="gqa_paged_decode",
     op_types=("gqa_paged",),
-    targets=(
-        Plan(path=f"{_WRAPPER}.plan", read=read_plan, ignored=_PLAN_HINTS),
-        Call(
-            path=f"{_WRAPPER}.run",
-            read=read_run,
-            describe=attention.describe,
-            give=give,
-            shadow=attention.both_outputs,
-            ignored=frozenset({"enable_pdl"}),
-            reads_plan=True,
-        ),
-        Unplan(path=f"{_WRAPPER}.forward"),
-        Unplan(path=f"{_WRAPPER}.forward_return_lse"),
-    ),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.DECODE_HINTS),
     covers="both layouts, caches in one tensor or two, `out`, `lse`, `return_lse`",
     leaves="windows, soft caps, positions inside, scales, sinks, mixed types, `jit_args`, `forward`; wrappers for CUDA "
     "graphs are seen by listeners, not routed",

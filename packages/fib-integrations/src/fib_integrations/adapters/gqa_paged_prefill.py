@@ -8,25 +8,13 @@ import torch
 from fib_schema import Definition
 
 from .. import attention
-from ..adapter import Adapter, Call, Plan, Unplan
+from ..adapter import Adapter
 from ..attention import AttentionPlan
 from .gqa_paged_decode import give, read_run
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
 _INPUTS = "q k_cache v_cache qo_indptr kv_indptr kv_indices sm_scale"
 _INPUTS_OF_PAGES = "q k_cache v_cache qo_indptr kv_indptr kv_indices kv_last_page_len sm_scale"
-_PLAN_HINTS = frozenset(
-    {
-        "non_blocking",
-        "fixed_split_size",
-        "disable_split_kv",
-        "rope_scale",
-        "rope_theta",
-        "max_token_per_sequence",
-        "max_sequence_kv",
-        "uniform_q_len",
-    }
-)
 PADDED = frozenset(
     {
         "gqa_paged_prefill_causal_h16_kv1_d128_ps64",
@@ -97,54 +85,22 @@ def _baseline(definition: Definition) -> str | None:
     ):
         return None
     last = "kv_last_page_len[: len(kv_indptr) - 1]" if has_pages else "torch.ones_like(kv_indptr[1:])"
-    return f"""import flashinfer.prefill
-import torch
-
-_WORKSPACE_BYTES = 256 * 1024 * 1024
-
-
-def setup({", ".join(definition.inputs)}):
-    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
-    wrapper.plan(
-        qo_indptr,
-        kv_indptr,
-        kv_indices,
-        {last},
-        q.shape[1],
-        k_cache.shape[2],
-        q.shape[2],
-        k_cache.shape[1],
-        causal=True,
-        q_data_type=q.dtype,
-        kv_data_type=k_cache.dtype,
-        sm_scale=float(sm_scale),
+    offsets = ("qo_indptr", "kv_indptr", "kv_indices", last)
+    sizes = ("q.shape[1]", "k_cache.shape[2]", "q.shape[2]", "k_cache.shape[1]")
+    types = ("q_data_type=q.dtype", "kv_data_type=k_cache.dtype")
+    return attention.baseline(
+        definition,
+        _WRAPPER,
+        plan=(*offsets, *sizes, "causal=True", *types),
+        run="q, (k_cache, v_cache)",
+        workspace_mib=256,
     )
-    return {{"wrapper": wrapper}}
-
-
-def run({", ".join(definition.inputs)}, output, lse, *, wrapper):
-    wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=True)
-"""
 
 
 GQA_PAGED_PREFILL = Adapter(
     name="gqa_paged_prefill",
     op_types=("gqa_paged",),
-    targets=(
-        Plan(path=f"{_WRAPPER}.plan", read=read_plan, ignored=_PLAN_HINTS),
-        Call(
-            path=f"{_WRAPPER}.run",
-            read=read_run,
-            describe=attention.describe,
-            give=give,
-            shadow=attention.both_outputs,
-            ignored=frozenset({"enable_pdl"}),
-            reads_plan=True,
-        ),
-        Unplan(path=f"{_WRAPPER}.forward"),
-        Unplan(path=f"{_WRAPPER}.forward_return_lse"),
-    ),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.PREFILL_HINTS),
     covers="causal; both layouts, caches in one tensor or two, `out`, `lse`, `return_lse`",
     leaves="what is not causal, custom masks, and what decoding leaves",
     baseline=_baseline,

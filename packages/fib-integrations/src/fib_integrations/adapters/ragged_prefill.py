@@ -8,23 +8,11 @@ import torch
 from fib_schema import Definition
 
 from .. import attention
-from ..adapter import Adapter, Call, Plan, Reading, Unplan
+from ..adapter import Adapter, Reading
 from ..attention import AttentionPlan
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
 _INPUTS = "q k v qo_indptr kv_indptr sm_scale"
-_PLAN_HINTS = frozenset(
-    {
-        "non_blocking",
-        "fixed_split_size",
-        "disable_split_kv",
-        "rope_scale",
-        "rope_theta",
-        "max_token_per_sequence",
-        "max_sequence_kv",
-        "uniform_q_len",
-    }
-)
 
 
 def _name(heads: int, kv_heads: int, qk: int, vo: int) -> str | None:
@@ -124,52 +112,21 @@ def _baseline(definition: Definition) -> str | None:
     is_known = definition.name.startswith(("gqa_ragged_prefill_causal_h", "mla_ragged_prefill_causal_h"))
     if not is_known or [*definition.inputs] != _INPUTS.split():
         return None
-    return """import flashinfer.prefill
-import torch
-
-_WORKSPACE_BYTES = 256 * 1024 * 1024
-
-
-def setup(q, k, v, qo_indptr, kv_indptr, sm_scale):
-    workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace, "NHD")
-    wrapper.plan(
-        qo_indptr,
-        kv_indptr,
-        q.shape[1],
-        k.shape[1],
-        q.shape[2],
-        v.shape[2],
-        causal=True,
-        q_data_type=q.dtype,
-        kv_data_type=k.dtype,
-        sm_scale=float(sm_scale),
+    sizes = ("q.shape[1]", "k.shape[1]", "q.shape[2]", "v.shape[2]")
+    types = ("q_data_type=q.dtype", "kv_data_type=k.dtype")
+    return attention.baseline(
+        definition,
+        _WRAPPER,
+        plan=("qo_indptr", "kv_indptr", *sizes, "causal=True", *types),
+        run="q, k, v",
+        workspace_mib=256,
     )
-    return {"wrapper": wrapper}
-
-
-def run(q, k, v, qo_indptr, kv_indptr, sm_scale, output, lse, *, wrapper):
-    wrapper.run(q, k, v, out=output, lse=lse, return_lse=True)
-"""
 
 
 RAGGED_PREFILL = Adapter(
     name="ragged_prefill",
     op_types=("gqa_ragged", "mla_ragged"),
-    targets=(
-        Plan(path=f"{_WRAPPER}.plan", read=read_plan, ignored=_PLAN_HINTS),
-        Call(
-            path=f"{_WRAPPER}.run",
-            read=read_run,
-            describe=attention.describe,
-            give=give,
-            shadow=attention.both_outputs,
-            ignored=frozenset({"enable_pdl"}),
-            reads_plan=True,
-        ),
-        Unplan(path=f"{_WRAPPER}.forward"),
-        Unplan(path=f"{_WRAPPER}.forward_return_lse"),
-    ),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.PREFILL_HINTS),
     covers="causal; GQA, and MLA where values are smaller than keys; `out`, `lse`, `return_lse`",
     leaves="what is not causal, custom masks, other offsets of values or outputs, and what decoding leaves",
     baseline=_baseline,
