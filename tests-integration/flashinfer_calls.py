@@ -39,7 +39,6 @@ class Case:
     """A call, and the definition that describes it."""
 
     name: str
-    adapter: str
     definition: str
     prepare: Callable[[Any, Sizes], Call]
     """Takes the package; makes everything anew, the same each time."""
@@ -183,20 +182,20 @@ def _seeded(prepare: Callable[[Any, Sizes], Call]) -> Callable[[Any, Sizes], Cal
 
 
 _CASES = (
-    ("rmsnorm", "rmsnorm", "rmsnorm_h4096", _rmsnorm),
-    ("fused_add_rmsnorm", "fused_add_rmsnorm", "fused_add_rmsnorm_h4096", _fused_add_rmsnorm),
-    ("rope in place", "rope", "rope_with_cos_sin_cache_neox_style_d128_rd64", _rope),
-    ("top-k", "sampling", "top_k_sampling_from_probs_v128256", _top_k),
-    ("top-p", "sampling", "top_p_sampling_from_probs_v129280", _top_p),
-    ("top-k and top-p", "sampling", "top_k_top_p_sampling_from_probs_v129280", _top_k_top_p),
-    ("paged decode", "gqa_paged_decode", "gqa_paged_decode_h32_kv8_d128_ps64", _decode),
-    ("paged prefill", "gqa_paged_prefill", "gqa_paged_prefill_causal_h32_kv8_d128_ps1", _paged_prefill),
-    ("ragged GQA", "ragged_prefill", "gqa_ragged_prefill_causal_h32_kv8_d128", _ragged(32, 8, 128, 128)),
-    ("ragged MLA", "ragged_prefill", "mla_ragged_prefill_causal_h16_qk192_vo128", _ragged(16, 16, 192, 128)),
-    ("MLA decode", "mla_paged", "mla_paged_decode_h16_ckv512_kpe64_ps64", _mla(16, 64, 1)),
-    ("MLA prefill", "mla_paged", "mla_paged_prefill_causal_h16_ckv512_kpe64_ps64", _mla(16, 64, 2)),
+    ("rmsnorm", "rmsnorm_h4096", _rmsnorm),
+    ("fused_add_rmsnorm", "fused_add_rmsnorm_h4096", _fused_add_rmsnorm),
+    ("rope in place", "rope_with_cos_sin_cache_neox_style_d128_rd64", _rope),
+    ("top-k", "top_k_sampling_from_probs_v128256", _top_k),
+    ("top-p", "top_p_sampling_from_probs_v129280", _top_p),
+    ("top-k and top-p", "top_k_top_p_sampling_from_probs_v129280", _top_k_top_p),
+    ("paged decode", "gqa_paged_decode_h32_kv8_d128_ps64", _decode),
+    ("paged prefill", "gqa_paged_prefill_causal_h32_kv8_d128_ps1", _paged_prefill),
+    ("ragged GQA", "gqa_ragged_prefill_causal_h32_kv8_d128", _ragged(32, 8, 128, 128)),
+    ("ragged MLA", "mla_ragged_prefill_causal_h16_qk192_vo128", _ragged(16, 16, 192, 128)),
+    ("MLA decode", "mla_paged_decode_h16_ckv512_kpe64_ps64", _mla(16, 64, 1)),
+    ("MLA prefill", "mla_paged_prefill_causal_h16_ckv512_kpe64_ps64", _mla(16, 64, 2)),
 )
 CASES = (
-    *(Case(name, adapter, definition, _seeded(prepare)) for name, adapter, definition, prepare in _CASES),
-    Case("linear", "torch_linear", "gemm_n4096_k4096", _seeded(_linear), ("torch_linear",)),
+    *(Case(name, definition, _seeded(prepare)) for name, definition, prepare in _CASES),
+    Case("linear", "gemm_n4096_k4096", _seeded(_linear), ("torch_linear",)),
 )
