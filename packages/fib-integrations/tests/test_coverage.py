@@ -113,6 +113,7 @@ def test_experts(fi: Any) -> None:
         ({"window_left": 128}, "it has a sliding window"),
         ({"logits_soft_cap": 30.0}, "logits are capped"),
         ({"kv_data_type": torch.float8_e4m3fn}, "keys and values have another type than queries"),
+        ({"data_type": torch.float8_e4m3fn}, "keys and values have another type than queries"),
         ({"o_data_type": torch.float16}, "the output has another type than queries"),
         ({"seq_lens": torch.ones(3)}, None),
     ],

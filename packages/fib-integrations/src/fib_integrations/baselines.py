@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import attrs
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet
@@ -74,7 +74,7 @@ def baselines_of(
     candidates = tuple(adapters)
     made = {definition.name: _first(candidates, definition, author) for definition in definitions}
     solutions = [solution for solution in made.values() if solution is not None]
-    there = set(_solution_names(trace_set))
+    there = set(trace_set.solution_names())
     return Baselines(
         tuple(solution for solution in solutions if solution.name not in there),
         tuple(name for name, solution in made.items() if solution is None),
@@ -85,8 +85,3 @@ def baselines_of(
 def _first(adapters: Iterable[Adapter], definition: Definition, author: str) -> Solution | None:
     found = (baseline_solution(adapter, definition, author) for adapter in adapters)
     return next((solution for solution in found if solution is not None), None)
-
-
-def _solution_names(trace_set: TraceSet) -> Iterator[str]:
-    for solutions in trace_set.solutions.values():
-        yield from (solution.name for solution in solutions)

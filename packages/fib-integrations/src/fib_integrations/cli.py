@@ -41,7 +41,7 @@ examples:
   fib-integrations baselines DATASET --dry-run
   fib-integrations baselines DATASET --definitions rmsnorm_h4096 gqa_paged_decode_h32_kv8_d128_ps1
   fib-integrations baselines DATASET --json | jq -r '.uncovered[]'
-  fib-bench run --local DATASET        and then measure them"""
+  fib-bench run DATASET                and then measure them"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

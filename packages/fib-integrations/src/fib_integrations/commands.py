@@ -15,10 +15,10 @@ from fib_schema import TraceSet
 from .adapter import Adapter
 from .adapters import all_adapters, chosen
 from .baselines import Baselines, baselines_of
-from .installation import TargetStatus, install_flashinfer_integrations
+from .installation import TargetStatus, install_flashinfer_integrations, spec_of
 from .installation import status as installed
 from .log import logger
-from .patching import PatchSpec, State
+from .patching import State
 
 
 def list_adapters(options: argparse.Namespace) -> int:
@@ -68,17 +68,13 @@ def status(options: argparse.Namespace) -> int:
 def _import_targets(adapters: Iterable[Adapter]) -> dict[str, str]:
     """Import the modules of targets; returns those that cannot be, and why."""
     problems = {}
-    paths = [target.path for adapter in adapters for target in adapter.targets]
-    for module in dict.fromkeys(PatchSpec(path, _kind(path)).module for path in paths):
+    specs = [spec_of(adapter, target) for adapter in adapters for target in adapter.targets]
+    for module in dict.fromkeys(spec.module for spec in specs):
         try:
             import_module(module)
         except ImportError as error:
             problems[module] = str(error)
     return problems
-
-
-def _kind(path: str) -> Any:
-    return "method" if path.split(".")[-2][:1].isupper() else "function"
 
 
 def _print_status(found: Sequence[TargetStatus], problems: dict[str, str]) -> None:

@@ -70,7 +70,7 @@ def install_flashinfer_integrations(
         for adapter in chosen(adapters, also):
             _adapters[adapter.name] = adapter
             for target in adapter.targets:
-                manager.patch(_spec(adapter, target), _wrap_for(adapter, target, count_calls))
+                manager.patch(spec_of(adapter, target), _wrap_for(adapter, target, count_calls))
         manager.rebind_aliases()
         for site in _sites(manager):
             _connect(site)
@@ -92,9 +92,16 @@ def status() -> tuple[TargetStatus, ...]:
         for patch in get_manager().status():
             site = getattr(wrappers.get(patch.path), "__fib_site__", None)
             refused = tuple(Counter.most_common(site.refused)) if site is not None else ()
-            place = owners.get(patch.path, "")
             found.append(
-                TargetStatus(place, patch.path, patch.state, patch.detail, patch.aliases, patch.holders, refused)
+                TargetStatus(
+                    owners.get(patch.path, ""),
+                    patch.path,
+                    patch.state,
+                    patch.detail,
+                    patch.aliases,
+                    patch.holders,
+                    refused,
+                )
             )
         return tuple(found)
 
@@ -113,9 +120,10 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Covered 
     return found
 
 
-def _spec(adapter: Adapter, target: Target) -> PatchSpec:
+def spec_of(adapter: Adapter, target: Target) -> PatchSpec:
+    """The patch of a target: of a method where the path names a class, by its capital."""
     owner = target.path.split(".")[-2]
-    return PatchSpec(target.path, "method" if owner[:1].isupper() else "function", target.path, adapter.name)
+    return PatchSpec(target.path, "method" if owner[:1].isupper() else "function", ctx_key=adapter.name)
 
 
 def _wrap_for(adapter: Adapter, target: Target, is_counted: bool) -> Callable[[PatchSpec, Any], Callable[..., Any]]:

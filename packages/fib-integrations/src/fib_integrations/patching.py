@@ -50,7 +50,7 @@ class PatchSpec:
     path: str
     """``package.module.function``, or ``package.module.Class.method``."""
     kind: Kind = "function"
-    name: str = ""
+    name: str = attrs.field(default=attrs.Factory(lambda self: self.path, takes_self=True))
     """What it is called in messages; the path if nothing is given."""
     ctx_key: str = ""
     """For whoever makes the replacement."""
@@ -154,7 +154,7 @@ class PatchManager:
             patch.wrapper = patch.wrap(patch.spec, original)
         except Exception as error:  # noqa: BLE001 an adapter may be somebody else's; an import must not fail for it
             patch.state, patch.detail = State.UNSUITABLE, str(error)
-            logger.warning("%s is not patched: %s", patch.spec.path, error)
+            logger.warning("%s is not patched: %s", patch.spec.name, error)
             return
         setattr(owner, name, patch.wrapper)
         patch.state, patch.detail = State.INSTALLED, ""
@@ -189,7 +189,7 @@ class PatchManager:
             for patch in late:
                 patch.holders = found.get(id(patch.original), ())
                 if patch.holders:
-                    logger.warning("%s: calls through %s are not seen", patch.spec.path, ", ".join(patch.holders))
+                    logger.warning("%s: calls through %s are not seen", patch.spec.name, ", ".join(patch.holders))
 
     def unpatch_all(self) -> None:
         """Put everything back."""

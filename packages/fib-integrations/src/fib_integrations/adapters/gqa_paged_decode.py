@@ -40,7 +40,7 @@ def read_plan(
         or attention.why_not_plain(
             pos_encoding_mode=pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap
         )
-        or attention.why_not_dtypes(q_data_type or data_type, kv_data_type or q_data_type or data_type, o_data_type)
+        or attention.why_not_dtypes(q_data_type or data_type, kv_data_type or data_type, o_data_type)
     )
     if problem:
         return problem

@@ -11,7 +11,7 @@ from ..adapter import Adapter, Call, Described, Reading
 
 _RENORMALIZE, _DEEPSEEK = 1, 2
 """FlashInfer's ``RoutingMethodType``."""
-_WEIGHTS = (
+_TENSORS = (
     "hidden_states",
     "hidden_states_scale",
     "gemm1_weights",
@@ -42,7 +42,7 @@ def read_moe(
 ) -> Reading:
     """Experts that route as DeepSeek's do, or by a softmax of the best."""
     sizes = top_k, local_num_experts, hidden_states.shape[1], intermediate_size
-    weights = (
+    tensors = (
         hidden_states,
         hidden_states_scale,
         gemm1_weights,
@@ -54,14 +54,14 @@ def read_moe(
         if routing_bias is None or routed_scaling_factor is None or not n_group or not topk_group:
             return "DeepSeek's routing without a bias, a factor or groups"
         scalars = int(local_expert_offset), float(routed_scaling_factor)
-        return (n_group, topk_group, *sizes), (routing_logits, routing_bias, *weights, *scalars), False
+        return (n_group, topk_group, *sizes), (routing_logits, routing_bias, *tensors, *scalars), False
     if routing_method_type != _RENORMALIZE:
         return f"experts are chosen in another way (routing_method_type={routing_method_type!r})"
     if routing_bias is not None or routed_scaling_factor not in (None, 1.0) or (n_group or 0) > 1:
         return "renormalised routing with a bias, a factor or groups"
     if num_experts != local_num_experts or local_expert_offset:
         return "some experts are elsewhere"
-    return sizes, (routing_logits, *weights), False
+    return sizes, (routing_logits, *tensors), False
 
 
 def _describe(key: tuple[int, ...]) -> Described:
@@ -69,9 +69,9 @@ def _describe(key: tuple[int, ...]) -> Described:
     ending = f"e{experts}_h{hidden}_i{intermediate}"
     if len(key) == 4:
         name = f"moe_fp8_block_scale_renorm_topk{top_k}_{ending}"
-        return Described(name, ("routing_logits", *_WEIGHTS), ("output",))
+        return Described(name, ("routing_logits", *_TENSORS), ("output",))
     name = f"moe_fp8_block_scale_ds_routing_topk{top_k}_ng{key[0]}_kg{key[1]}_{ending}"
-    inputs = ("routing_logits", "routing_bias", *_WEIGHTS, "local_expert_offset", "routed_scaling_factor")
+    inputs = ("routing_logits", "routing_bias", *_TENSORS, "local_expert_offset", "routed_scaling_factor")
     return Described(name, inputs, ("output",))
 
 
@@ -85,7 +85,7 @@ def _baseline(definition: Definition) -> str | None:
         word.rstrip("0123456789"): int(word.lstrip("abcdefghijklmnopqrstuvwxyz"))
         for word in words[2 if is_deepseek else 1 :]
     }
-    local, hidden_free = sizes["num_local_experts"], sizes["intermediate_size"]
+    local, intermediate = sizes["num_local_experts"], sizes["intermediate_size"]
     bias, offset, factor = (
         ("routing_bias", "local_expert_offset", "routed_scaling_factor") if is_deepseek else ("None", "0", "None")
     )
@@ -106,7 +106,7 @@ def run({", ".join(definition.inputs)}):
         num_experts={sizes.get("num_experts", local)},
         top_k={numbers["topk"]},
         {groups},
-        intermediate_size={hidden_free},
+        intermediate_size={intermediate},
         local_expert_offset={offset},
         local_num_experts={local},
         routed_scaling_factor={factor},
