@@ -1,6 +1,8 @@
 import pytest
+from workshop.process import Console
 from workshop.summary import (
     Outcome,
+    conclude,
     explain,
     passed_node_ids,
     pytest_outcome,
@@ -73,3 +75,9 @@ def test_the_total_hides_no_failure():
         Outcome("t", False, "?"),
     ]
     assert pytest_total(outcomes, 3.0) == "=== 2 error, 1 failed, 2 passed in 3.00s ==="
+
+
+def test_a_step_without_a_log_fails_without_naming_one(capsys):
+    assert conclude(Console(), [Outcome("lint", True, ""), Outcome("wheels", False, "no index")]) == 1
+    assert capsys.readouterr().out == "\n--- wheels: \n\n\nlint    ok\nwheels  FAILED  no index\n"
+    assert conclude(Console(), [Outcome("lint", True, "")]) == 0

@@ -13,7 +13,7 @@ from workshop.documents import docs_command
 from workshop.environment import Environment
 from workshop.errors import Missing, StepFailed
 from workshop.process import Console, record
-from workshop.summary import Outcome, explain, pytest_outcome, pytest_total, table
+from workshop.summary import Outcome, conclude, pytest_outcome, pytest_total
 from workshop.wheels import Trial, built_trials, try_out
 
 Step: TypeAlias = Callable[[], Outcome]
@@ -55,12 +55,9 @@ def check(checkout: Checkout, console: Console, environment: Environment, variab
     steps = _Steps(checkout, console, environment, variables)
     outcomes = side_by_side([*steps.tests(), *steps.wheels(), *steps.static()], os.cpu_count() or 1)
     outcomes.append(steps.rest(outcomes))
-    for outcome in outcomes:
-        if not outcome.passed:
-            console.say(f"\n--- {outcome.name}: {outcome.log or ''}\n{explain(outcome)}")
-    console.say("\n" + table(outcomes))
+    code = conclude(console, outcomes)
     console.say(pytest_total(outcomes, time.monotonic() - begin))
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return code
 
 
 def side_by_side(steps: Sequence[Step], most: int) -> list[Outcome]:

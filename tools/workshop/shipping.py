@@ -15,7 +15,7 @@ from workshop.gate import parse_needs
 from workshop.lowest import check_lowest, find_bounds
 from workshop.release_rules import AT_TAG, BEFORE_TAG, objections
 from workshop.requirements import parse_requirement
-from workshop.summary import explain, table
+from workshop.summary import conclude
 from workshop.workbench import Workbench, verb_parser
 
 
@@ -47,10 +47,7 @@ def lowest(workbench: Workbench, arguments: list[str]) -> int:
     bounds = find_bounds(workbench.checkout, package, wanted.extras)
     variables = workbench.variables()
     outcome = check_lowest(workbench.checkout, workbench.console, bounds, variables, hold=not options.all)
-    if not outcome.passed:
-        workbench.console.say(f"\n--- {outcome.name}: {outcome.log}\n{explain(outcome)}")
-    workbench.console.say(table([outcome]))
-    return 0 if outcome.passed else 1
+    return conclude(workbench.console, [outcome])
 
 
 def release(workbench: Workbench, arguments: list[str]) -> int:

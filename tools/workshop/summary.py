@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workshop.process import tail
+from workshop.process import Console, tail
 
 _PYTEST_SUMMARY = re.compile(r"^=*\s?(?P<text>(\d+ [a-z]+(, )?)+|no tests ran) in \d[\d.]*s( \([\d:]+\))?\s?=*$")
 _PYTEST_COUNT = re.compile(r"(\d+) ([a-z]+)(?=,| in )")
@@ -70,6 +70,15 @@ def explain(outcome: Outcome) -> str:
     output = outcome.log.read_text(errors="replace")
     details = _PYTEST_DETAILS.search(output)
     return output[details.start() :] if details else tail(output, 60)
+
+
+def conclude(console: Console, outcomes: Sequence[Outcome]) -> int:
+    """Say why steps failed, then how each ended; returns the exit code: 0 where all passed, else 1."""
+    for outcome in outcomes:
+        if not outcome.passed:
+            console.say(f"\n--- {outcome.name}: {outcome.log or ''}\n{explain(outcome)}")
+    console.say("\n" + table(outcomes))
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
 
 
 def table(outcomes: Iterable[Outcome]) -> str:

@@ -13,7 +13,7 @@ from workshop.errors import Missing, StepFailed, Usage
 from workshop.machine import ENVIRONMENT_FOLDERS
 from workshop.process import INTERRUPTED, Console
 from workshop.shipping import affected, artifacts, gate, lowest, release
-from workshop.summary import explain, table
+from workshop.summary import conclude
 from workshop.wheels import check_built_wheel, check_wheels
 from workshop.workbench import Verb, Workbench, verb_parser
 
@@ -99,11 +99,7 @@ def wheels(workbench: Workbench, arguments: list[str]) -> int:
     else:
         folder, variables = options.folder.resolve(), workbench.variables()
         outcomes = [check_built_wheel(*context, package, folder, variables) for package in packages]
-    for outcome in outcomes:
-        if not outcome.passed:
-            workbench.console.say(f"\n--- {outcome.name}: {outcome.log}\n{explain(outcome)}")
-    workbench.console.say(table(outcomes))
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return conclude(workbench.console, outcomes)
 
 
 def bench(workbench: Workbench, arguments: list[str]) -> int:
