@@ -101,7 +101,7 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
     files = blob_files(trace_set)
     groups = {d.name: trace_set.workloads.get(d.name, []) for d in definitions}
     kept = files if names is None else _below(files, definitions)
-    named = {*blobs_of(_all(trace_set.workloads)), *blobs_of(_all(trace_set.traces))}
+    named = {*blobs_in(trace_set.workloads), *blobs_in(trace_set.traces)}
     missing = {
         path: MissingBlob(path, name, trace.workload.uuid)
         for name, group in groups.items()
@@ -140,13 +140,19 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
     return found
 
 
-def _all(groups: Mapping[str, Sequence[Trace]]) -> Iterator[Trace]:
+def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
+    """The same of traces by definition."""
     for name in groups:
-        yield from groups[name]
+        yield from blobs_of(groups[name])
+
+
+def blob_folder(definition: Definition) -> str:
+    """Where the tensors of a definition's workloads lie, relative to the root."""
+    return f"blob/workloads/{definition.op_type}/{definition.name}"
 
 
 def _below(files: Mapping[str, int], definitions: Iterable[Definition]) -> dict[str, int]:
-    folders = tuple(f"blob/workloads/{definition.op_type}/{definition.name}/" for definition in definitions)
+    folders = tuple(f"{blob_folder(definition)}/" for definition in definitions)
     return {path: size for path, size in files.items() if path.startswith(folders)}
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import (
     BlobError,
-    Definition,
     InvalidRecord,
     Problem,
     SafetensorsInput,
@@ -33,7 +32,7 @@ from fib_schema.blobs import load_tensor
 
 from ..policies.calls import RANDOM
 from ..storing.content import digest_of
-from .survey import blob_files, blobs_of
+from .survey import blob_files, blob_folder, blobs_in, blobs_of
 
 Uuids: TypeAlias = "set[tuple[str, str]]"
 """Names of definitions, and uuids of their workloads."""
@@ -250,8 +249,8 @@ def _remove_blobs(
     files = blob_files(trace_set)
     gone = {id(line) for line in removed}
     current = TraceSet.from_path(trace_set.root)  # with what was appended meanwhile
-    named = {*blobs_of(line.trace for line in lines if id(line) not in gone), *_named(current.traces)}
-    named |= set() if is_dry else set(_named(current.workloads))
+    named = {*blobs_of(line.trace for line in lines if id(line) not in gone), *blobs_in(current.traces)}
+    named |= set() if is_dry else set(blobs_in(current.workloads))
     by_lines = {path: line.trace.definition for line in removed for path in blobs_of([line.trace])}
     owners = {path: name for path, name in by_lines.items() if path in files and path not in named}
     if removes_orphans:
@@ -263,20 +262,11 @@ def _remove_blobs(
         report.blob_bytes += sum(files[path] for path in done)
 
 
-def _named(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
-    for name in groups:
-        yield from blobs_of(groups[name])
-
-
 def _orphans(trace_set: TraceSet, files: Iterable[str], named: set[str]) -> dict[str, str]:
     """Blobs that nothing names, in folders of definitions, with the definition that is locked meanwhile."""
-    folders = {_folder(definition): name for name, definition in trace_set.definitions.items()}
+    folders = {blob_folder(definition): name for name, definition in trace_set.definitions.items()}
     found = {path: folders.get(path.rpartition("/")[0]) for path in files if path not in named}
     return {path: name for path, name in found.items() if name is not None}
-
-
-def _folder(definition: Definition) -> str:
-    return f"blob/workloads/{definition.op_type}/{definition.name}"
 
 
 def _by_definition(owners: Mapping[str, str]) -> dict[str, list[str]]:

@@ -130,7 +130,7 @@ def import_dumps(
             report.definitions.append(added)
     found_readers = _installed(report.problems) if readers is None else dict(readers)
     report.readers = sorted(found_readers)
-    _Intake(trace_set, options, list(found_readers.values()), report).take(found.sessions)
+    _CallImport(trace_set, options, list(found_readers.values()), report).take(found.sessions)
     return report
 
 
@@ -195,7 +195,7 @@ def _installed(problems: list[Problem]) -> dict[str, CallReader]:
 # -- calls -------------------------------------------------------------------------------------------
 
 
-class _Intake:
+class _CallImport:
     """Has calls read, and gives what they compute to policies."""
 
     def __init__(

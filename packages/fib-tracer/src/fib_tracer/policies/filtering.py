@@ -175,7 +175,7 @@ class KeepFirstKByAxes(KeepFirstKByKey):
         super().__init__(key, k, is_by_shape=True)
 
 
-class Attention(_FinalPolicy):
+class Attention(KeepFirstKByKey):
     """The first calls of each average sequence length, of keys and values and of queries.
 
     The averages come of the inputs whose names end in ``indptr``: their last element, by the number of sequences.
@@ -186,8 +186,7 @@ class Attention(_FinalPolicy):
     """
 
     def __init__(self, k: int = 1) -> None:
-        self._k = _positive("k", k)
-        self._kept: dict[Hashable, int] = {}
+        super().__init__(_averages, k)
 
     def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
         """The last element of each ``indptr``."""
@@ -199,23 +198,14 @@ class Attention(_FinalPolicy):
 
     def wants(self, call: Call) -> Verdict:
         """While there are fewer than k of its averages."""
-        if self._kept.get(self._key(call), 0) < self._k:
-            return Verdict.KEEP
-        return Verdict.SKIP if call.peeked else Verdict.FULL
+        verdict = super().wants(call)
+        return Verdict.FULL if verdict is Verdict.SKIP and not call.peeked else verdict
 
-    def admit(self, call: Call) -> None:
-        """One more of its averages."""
-        key = self._key(call)
-        self._kept[key] = self._kept.get(key, 0) + 1
 
-    def _key(self, call: Call) -> Hashable:
-        if not call.peeked:
-            return tuple(call.axes.items())
-        return tuple((name, _average(total, call.inputs[name])) for name, total in call.peeked.items())
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self._kept.clear()
+def _averages(call: Call) -> Hashable:
+    if not call.peeked:
+        return tuple(call.axes.items())
+    return tuple((name, _average(total, call.inputs[name])) for name, total in call.peeked.items())
 
 
 def _average(total: int, indptr: Any) -> int:

@@ -33,7 +33,6 @@ _GATHER_SECONDS = 0.02
 class _Mark:
     """Stands in the queue behind everything that a flush waits for."""
 
-    is_draining: bool
     intakes: tuple[Intake, ...]
     done: threading.Event = attrs.field(factory=threading.Event)
 
@@ -78,18 +77,17 @@ class Writer:
         """Do not wait for more: somebody needs the room that is taken."""
         self._hurry.set()
 
-    def flush(self, intakes: Iterable[Intake], timeout_seconds: float | None, *, is_draining: bool = True) -> bool:
+    def flush(self, intakes: Iterable[Intake], timeout_seconds: float | None) -> bool:
         """Wait until everything that was put is stored, and what policies hold as well.
 
         Args:
             intakes: Whose policies give out what they hold.
             timeout_seconds: How long to wait; None for as long as it takes.
-            is_draining: Whether policies do so.
 
         Returns:
             Whether it was done in time.
         """
-        mark = _Mark(is_draining, tuple(intakes))
+        mark = _Mark(tuple(intakes))
         self._queue.put(mark)
         self._hurry.set()
         if self._thread is None and not self._start():
@@ -139,8 +137,7 @@ class Writer:
         entries.clear()
         for item in others:
             if isinstance(item, _Mark):
-                if item.is_draining:
-                    self._guarded(functools.partial(self._drain, item.intakes))
+                self._guarded(functools.partial(self._drain, item.intakes))
                 item.done.set()
             else:
                 self._guarded(item)
