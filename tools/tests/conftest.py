@@ -6,7 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from workshop.checkout import Checkout
+
+settings.register_profile("fib", deadline=None)  # an example that takes long on a busy machine is not wrong
+settings.load_profile("fib")
 
 ROOT_MANIFEST = """
 [dependency-groups]

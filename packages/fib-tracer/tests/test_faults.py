@@ -277,7 +277,7 @@ def test_a_child_has_the_whole_budget_although_its_parent_held_a_sample(root: Pa
     with enable_tracing(root, config) as runtime:
         for size in range(1, 6):
             silu(torch.ones(size, 8))
-        runtime._writer.flush([], None, is_draining=False)
+        runtime._writer.flush([], None)
         assert runtime.budget.taken_bytes > 0
         child = os.fork()
         if child == 0:
@@ -315,7 +315,7 @@ def test_tensors_of_the_caller_are_gone_when_it_lets_go(root: Path, gather: Any,
             alive = [weakref.ref(argument) for argument in arguments]
             gather(*arguments)
             del arguments
-            runtime._writer.flush([], None, is_draining=False)
+            runtime._writer.flush([], None)
             assert [tensor for ref in alive if (tensor := ref()) is not None] == []
         finally:
             gc.enable()

@@ -198,7 +198,7 @@ def test_a_sample_of_all_calls_holds_no_more_than_it_gives_out(root: Path, silu:
     with enable_tracing(root, config) as runtime:
         for size in range(1, 200):
             silu(torch.full((size, 8), 1.0))
-        runtime._writer.flush([], None, is_draining=False)
+        runtime._writer.flush([], None)
         assert runtime.budget.taken_bytes <= 4 * (200 * 8 * 4 + 4096)
     assert len(workloads(root, "silu_h8")) == 4
     assert runtime.budget.taken_bytes == 0
