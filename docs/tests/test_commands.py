@@ -1,0 +1,46 @@
+"""Commands that pages, READMEs and help texts show are commands: their flags exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = re.compile(
+    r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
+)
+BEHIND = re.compile(r"\"\"\"| {2,}| [|>#]| && | \.\.\.|\\$")
+"""What follows a command: what it does, where its output goes."""
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """Commands, each with the file that it is in."""
+    sources = (ROOT / "packages").glob("*/src/*/**/*.py")
+    helps = [file for file in sources if file.name in ("cli.py", "parser.py")]
+    for file in [*helps, *ROOT.glob("packages/*/README.md"), *ROOT.glob("docs/*/*.md"), ROOT / "README.md"]:
+        for match in COMMAND.finditer(file.read_text("utf-8").replace("\\\n", "")):
+            yield str(file.relative_to(ROOT)), BEHIND.split(match[1])[0]
+
+
+SHOWN = sorted(set(shown()))
+
+
+def test_there_are_some_of_each() -> None:
+    assert len({command.split()[0] for _, command in SHOWN}) == 6
+
+
+@pytest.mark.parametrize(("file", "command"), SHOWN)
+def test_what_is_shown_can_be_typed(file: str, command: str) -> None:
+    program, *words = shlex.split(command)
+    if program == "flashinfer-bench":
+        parser = import_module("flashinfer_bench.cli.parser").make_parser()
+    else:
+        parser = import_module(f"{program.replace('-', '_')}.cli")._parser()
+    if words == ["--help"]:
+        return
+    parser.parse_args(words)  # exits and says why if it cannot be
