@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import sys
@@ -30,6 +31,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("FIB_ENABLE_APPLY", raising=False)
         patch.delenv("FIB_ENABLE_TRACING", raising=False)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _torch_is_not_looked_through() -> Iterator[None]:
+    """Each installation asks all objects whether they hold what is patched; those from before the tests hold none."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

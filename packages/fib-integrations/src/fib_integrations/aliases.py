@@ -39,6 +39,8 @@ def rebind_in_modules(pairs: Iterable[tuple[Any, Any]]) -> dict[int, tuple[Alias
         What was rebound, by the identity of what was bound before.
     """
     by_id = {id(old): (old, new) for old, new in pairs}
+    if not by_id:
+        return {}
     found: dict[int, list[Alias]] = {}
     modules = {id(module): module for place, module in list(sys.modules.items()) if place.partition(".")[0] != "torch"}
     for module in modules.values():
