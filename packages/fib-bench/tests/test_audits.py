@@ -9,9 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fib_bench.audits import audit_processor_time, audit_single_calls, audit_whole_passes
+from fib_bench.audits import (
+    audit_processor_time,
+    audit_single_calls,
+    audit_times,
+    audit_whole_passes,
+    audit_work_of_single_calls,
+)
 from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
-from fib_bench.dialogue import Rejected
+from fib_bench.dialogue import NotCapturable, Rejected
+from fib_bench.sides import Alone
 from fib_bench.worker.census import descendants
 from fib_schema import EvaluationStatus
 
@@ -35,12 +42,12 @@ class FakeSide:
         """Another pass."""
         self._numbers = self._numbers[1:] or self._numbers
 
-    def one_by_one(self, _: object, passes: int, most_calls: int) -> float:
-        """A pass of one call."""
+    def one_by_one(self, _: object, passes: int, most_calls: int) -> Alone:
+        """A pass of one call, around which nothing is done."""
         assert (passes, most_calls) == (1, 1)
         found = self._numbers[0]
         self.sample(None)
-        return found
+        return Alone(found, found)
 
 
 def side(*numbers: float) -> Any:
@@ -61,6 +68,39 @@ def test_a_thread_that_runs_beside_its_calls_is_not() -> None:
     with pytest.raises(Rejected, match=r"says that a call takes 100\.00 us.* runs 70\.00 us more") as caught:
         audit_whole_passes(side(70_000.0), PREPARED)
     assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+class FallingSide:
+    """Says a smaller time after each audit.
+
+    Args:
+        claims_ns: One after another, the last again and again.
+    """
+
+    def __init__(self, *claims_ns: float) -> None:
+        self._claims_ns = list(claims_ns)
+
+    @property
+    def claim_ns(self) -> float:
+        """What is next."""
+        return self._claims_ns[0]
+
+    def audit(self, _: object) -> None:
+        """Passes."""
+        self._claims_ns = self._claims_ns[1:] or self._claims_ns
+
+
+@pytest.mark.parametrize("claims_ns", [(100.0,), (100.0, 95.0), (100.0, 50.0, 49.0)])
+def test_a_claim_that_settles_has_stood_the_clocks(claims_ns: tuple[float, ...]) -> None:
+    found: Any = FallingSide(*claims_ns)
+    audit_times(found, PREPARED, "cuda")
+    assert found.claim_ns == claims_ns[-1]
+
+
+def test_a_claim_that_falls_whenever_somebody_looks_has_not() -> None:
+    found: Any = FallingSide(*(0.5**step for step in range(20)))
+    with pytest.raises(Rejected, match="said more each time"):
+        audit_times(found, PREPARED, "cuda")
 
 
 class RunningSide:
@@ -151,6 +191,68 @@ def test_a_call_alone_that_takes_the_time_of_many_did_their_work() -> None:
     with pytest.raises(Rejected, match=r"100\.00 us, but 3200\.00 us as the only one of a pass") as caught:
         audit_single_calls(side(3_200_000.0), PREPARED)
     assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+class ToldSide:
+    """Says of the only call of a pass what it is told to say, and takes what it is told to take.
+
+    Args:
+        claim_ns: What it says of any call.
+        outside_ns: What a pass takes by the judge's clock, one after another, the last again and again.
+    """
+
+    def __init__(self, claim_ns: float, *outside_ns: float) -> None:
+        self.claim_ns = claim_ns
+        self._outside_ns = list(outside_ns)
+
+    def one_by_one(self, _: object, passes: int, most_calls: int) -> Alone:
+        """A pass of one call."""
+        assert (passes, most_calls) == (1, 1)
+        found = self._outside_ns[0]
+        self._outside_ns = self._outside_ns[1:] or self._outside_ns
+        return Alone(self.claim_ns, found)
+
+
+class TestWorkOfSingleCalls:
+    REFERENCE = 1_000_000.0, 1_200_000.0
+    """What it says and what it takes: 200 us around a call."""
+
+    @pytest.mark.parametrize(
+        ("claim_ns", "outside_ns"),
+        [
+            (1_000_000.0, (1_200_000.0,)),
+            (5_000.0, (500_000.0,)),  # caches are cold
+            (5_000.0, (9e6, 8e6, 9e6, 500_000.0)),  # others were at work
+        ],
+    )
+    def test_what_is_said_holds(self, claim_ns: float, outside_ns: tuple[float, ...]) -> None:
+        told: Any = ToldSide(claim_ns, *outside_ns)
+        reference: Any = ToldSide(*self.REFERENCE)
+        audit_work_of_single_calls(told, PREPARED, reference)
+
+    def test_what_is_said_of_a_call_that_is_alone_is_no_lie_for_that(self) -> None:
+        told: Any = ToldSide(5_000.0, 1_200_000.0)
+        reference: Any = ToldSide(*self.REFERENCE)
+        with pytest.raises(
+            Rejected, match=r"takes 1200\.00 us by the judge's clock.* reference's 200\.00 us"
+        ) as caught:
+            audit_work_of_single_calls(told, PREPARED, reference)
+        assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+    def test_a_reference_that_was_disturbed_covers_nothing(self) -> None:
+        told: Any = ToldSide(5_000.0, 1_200_000.0)
+        reference: Any = ToldSide(1_000_000.0, 9e6, 9e6, 1_200_000.0)
+        with pytest.raises(Rejected):
+            audit_work_of_single_calls(told, PREPARED, reference)
+
+    def test_a_reference_that_fails_says_nothing(self) -> None:
+        class Failing(ToldSide):
+            def one_by_one(self, *_: object, **__: object) -> Alone:
+                raise NotCapturable("it fails")
+
+        told: Any = ToldSide(5_000.0, 1e9)
+        reference: Any = Failing(0.0, 0.0)
+        audit_work_of_single_calls(told, PREPARED, reference)
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Sequence
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fib_bench.cli import main
@@ -255,6 +257,18 @@ def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -
     assert "b: RUNTIME_ERROR boom [x]" in text
     assert "could not run: d / w: no blob\n" in text
     assert ("a: PASSED" in text) is not is_terminal
+
+
+def test_the_progress_of_several_runs_adds_up(make_trace: MakeTrace) -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    plan: Any = SimpleNamespace(count=1)
+    with progress_on(console) as observe:
+        for _ in range(2):
+            observe(Planned(plan))
+            observe(Evaluated(make_trace("a", "1", 2.0)))
+    text = console.export_text()
+    assert "[1/1 " in text
+    assert "[2/2 " in text
 
 
 @pytest.mark.parametrize("width", [80, 120])

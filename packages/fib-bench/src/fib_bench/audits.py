@@ -21,6 +21,8 @@ _ALONE_PASSES = 1
 _MORE_PASSES = 8
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
 _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
+_AROUND_PASSES, _AROUND_FACTOR = 3, 1.5  # of what is done around the reference's call
+_ROUNDS, _STEADY = 8, 0.9  # claims that fall by more are looked at again
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
 _TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
@@ -51,7 +53,7 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
         bound = _FACTOR * side.claim_ns + _GRAIN_NS
         if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
             return
-        side.sample(prepared)  # the machine may have become slower since
+        side.sample(prepared, must_ask=True)  # the machine may have become slower since
     problem = (
         f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but its main thread runs "
         f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
@@ -82,6 +84,61 @@ def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
 
+def audit_times(side: Side, prepared: PreparedWorkload, device: str) -> None:
+    """What the worker says must stand the judge's clocks as it is in the end: audits may make further timed passes.
+
+    Raises:
+        Rejected: It does not.
+        WorkerLost: It took its worker down.
+    """
+    for _ in range(_ROUNDS):
+        claim = side.claim_ns
+        side.audit(prepared)
+        if device == "cpu":
+            audit_whole_passes(side, prepared)
+            audit_processor_time(side, prepared)
+        if side.claim_ns >= _STEADY * claim:
+            return
+    problem = (
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, and said more each time that it was asked"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+
+
+def audit_work_of_single_calls(side: Side, prepared: PreparedWorkload, reference: Side) -> None:
+    """On the CPU: what a worker says of the only call of a pass holds by the judge's clock.
+
+    What is done around that call takes about as long as around the reference's in its place.
+
+    Raises:
+        Rejected: It does not.
+        WorkerLost: It took its worker down.
+    """
+    around = outside = math.inf
+    for pause in _PAUSES:
+        time.sleep(pause)
+        try:
+            around = min(around, *(_around_alone(reference, prepared) for _ in range(_AROUND_PASSES)))
+        except (Rejected, NotCapturable, WorkerLost):
+            return
+        bound = _most_alone(side) + _AROUND_FACTOR * around
+        for _ in range(_SINGLE_PASSES):
+            outside = min(outside, side.one_by_one(prepared, 1, most_calls=1).outside_ns)
+            if outside <= bound:
+                return
+    problem = (
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but as the only one of a pass it takes "
+        f"{outside / 1e3:.2f} us by the judge's clock, and what is done around the reference's {around / 1e3:.2f} us"
+    )
+    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+
+
+def _around_alone(reference: Side, prepared: PreparedWorkload) -> float:
+    """What is done around the only call of a pass, by what the reference says, which is true."""
+    alone = reference.one_by_one(prepared, 1, most_calls=1)
+    return max(alone.outside_ns - alone.claim_ns, 0.0)
+
+
 def _slowness(reference: Side, prepared: PreparedWorkload) -> float:
     """How many times longer than it may the reference takes alone; at least 1, also where it fails."""
     usual = _most_alone(reference)
@@ -99,7 +156,7 @@ def _fastest_alone(side: Side, prepared: PreparedWorkload, enough: float) -> flo
     """What the only call of a pass takes, the fastest of some or the first that is fast enough."""
     fastest = math.inf
     for _ in range(_SINGLE_PASSES):
-        fastest = min(fastest, side.one_by_one(prepared, 1, most_calls=1))
+        fastest = min(fastest, side.one_by_one(prepared, 1, most_calls=1).claim_ns)
         if fastest <= enough:
             break
     return fastest
@@ -128,7 +185,7 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     alone = math.inf
     for pause in _PAUSES:
         time.sleep(pause)
-        alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES))
+        alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES).claim_ns)
         if alone <= bound:
             return
     problem = (

@@ -6,7 +6,6 @@ process, threads that have ended included, and for its main thread alone.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -24,18 +23,12 @@ class CpuTime:
 
     process_ns: int
     main_thread_ns: int
-    waited_ns: int = 0
-    """How long the main thread could have run and got no processor."""
 
     def __sub__(self, other: CpuTime) -> CpuTime:
-        return CpuTime(
-            self.process_ns - other.process_ns,
-            self.main_thread_ns - other.main_thread_ns,
-            self.waited_ns - other.waited_ns,
-        )
+        return CpuTime(self.process_ns - other.process_ns, self.main_thread_ns - other.main_thread_ns)
 
     def __floordiv__(self, count: int) -> CpuTime:
-        return CpuTime(self.process_ns // count, self.main_thread_ns // count, self.waited_ns // count)
+        return CpuTime(self.process_ns // count, self.main_thread_ns // count)
 
     def least(self, other: CpuTime) -> CpuTime:
         """Of each number the smaller one."""
@@ -46,39 +39,33 @@ def cpu_time_of(pid: int) -> CpuTime | None:
     """What a process has run so far; None where it has ended or the system does not tell."""
     try:
         with open(f"/proc/{pid}/task/{pid}/schedstat", "rb") as file:  # noqa: PTH123 thousands of times in a run
-            ran, waited, *_ = file.read().split()
-        return CpuTime(time.clock_gettime_ns(~pid << 3 | _SCHEDULED), int(ran), int(waited))
+            ran, *_ = file.read().split()
+        return CpuTime(time.clock_gettime_ns(~pid << 3 | _SCHEDULED), int(ran))
     except (OSError, IndexError, ValueError):
         return None
 
 
 class Stopwatch:
-    """The judge's own clock around a request, less the time in which the machine was busy with other things.
+    """The judge's own clocks around a request. Other work on the machine adds to both; there are several tries.
 
     Args:
         pid: Who is asked.
     """
 
     def __init__(self, pid: int) -> None:
-        self._pids = pid, os.getpid()
+        self._pid = pid
         self._ran = cpu_time_of(pid)
-        self._waited = self._waited_ns()
         self._begin = time.monotonic_ns()
 
     def taken_ns(self) -> float:
-        """How long it took so far: at least what the asked one ran, as waits of both may be the same time."""
-        taken = time.monotonic_ns() - self._begin
-        return max(taken - (self._waited_ns() - self._waited), self.ran_ns())
+        """How long it took so far."""
+        return float(time.monotonic_ns() - self._begin)
 
     def ran_ns(self) -> float:
         """How long the main thread of the asked one ran until it slept; 0 where the system does not tell."""
-        _await_sleep(self._pids[0])
-        ran = cpu_time_of(self._pids[0])
+        _await_sleep(self._pid)
+        ran = cpu_time_of(self._pid)
         return 0.0 if ran is None or self._ran is None else float((ran - self._ran).main_thread_ns)
-
-    def _waited_ns(self) -> int:
-        times = [cpu_time_of(pid) for pid in self._pids]
-        return sum(found.waited_ns for found in times if found is not None)
 
 
 def _await_sleep(pid: int) -> None:

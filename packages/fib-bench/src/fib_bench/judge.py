@@ -31,7 +31,7 @@ from fib_schema import (
     Workload,
 )
 
-from .audits import audit_chains, audit_processor_time, audit_single_calls, audit_whole_passes
+from .audits import audit_chains, audit_single_calls, audit_times, audit_work_of_single_calls
 from .building import attempt
 from .clocks import watch_clock
 from .companions import REFERENCE, Companions, alternate
@@ -414,13 +414,12 @@ class Judge:
         """
         with self.ledger.during(Phase.AUDIT):
             side.check_rest()
-            side.audit(prepared)
-            if self.device.type == "cpu":
-                audit_whole_passes(side, prepared)
-                audit_processor_time(side, prepared)
+            audit_times(side, prepared, self.device.type)
             audit_chains(side, prepared, self.device.type)
             if self.device.type == "cpu":
                 audit_single_calls(side, prepared, reference)
+                if reference is not None:
+                    audit_work_of_single_calls(side, prepared, reference)
 
     def _time(
         self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig

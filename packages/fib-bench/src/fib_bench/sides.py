@@ -66,6 +66,7 @@ _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
 _ASKING_AT_FIRST = 0.8  # until there are enough: asking costs less in a pass that is made anyway than in one of its own
 _ASKS_ALONE = 6  # calls that do each other's work are right in chains, and wrong alone: most of them
+_NOT_ALONE = 2  # that many passes may be shorter than the one that counts
 _LEAST_ASKED = 4  # unless that takes too long
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
@@ -73,7 +74,7 @@ _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come aga
 _DISCARDED_PASSES = 20  # throttled for longer, the device is as slow as it is
 _AUDIT_SECONDS = 0.001
 _AUDIT_TRIES = 4
-_PASS_TRIES = 12
+_PASS_PAUSES = (*(0.0,) * 12, 0.05, 0.2, 0.5, 1.0, 2.0)
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
 _REQUEST_NS = 4e6  # a request with its answer, on a busy machine
@@ -176,6 +177,16 @@ class _Clocked:
     """How long the main thread ran, less what it may run around a call; NaN on a device."""
     is_verified: bool
     """Whether some outputs were compared with what is right, of calls which nobody could foresee."""
+
+
+@attrs.frozen
+class Alone:
+    """Nanoseconds that a call takes when each call is timed alone."""
+
+    claim_ns: float
+    """As the worker says."""
+    outside_ns: float
+    """By the judge's clock, with all that is done around it."""
 
 
 class Side:
@@ -664,7 +675,8 @@ class Side:
         """
         by_slope = self._conditions.device.type == "cuda" and self.claim_ns < _LONG_NS
         claim = least = bound = seen = math.inf
-        for attempt in range(_AUDIT_TRIES if by_slope else _PASS_TRIES):
+        for attempt, pause in enumerate((0.0,) * _AUDIT_TRIES if by_slope else _PASS_PAUSES):
+            time.sleep(pause)
             claim = self.claim_ns
             taken = self._by_slope(prepared, claim) if by_slope else self._by_passes(prepared, is_first=attempt == 0)
             least, bound = self._bounds_on_slope(claim) if by_slope else (0.0, self._bound_on_passes(claim))
@@ -685,12 +697,16 @@ class Side:
         return self._least_disturbed(lambda seen: seen.outside_ns)
 
     def _least_disturbed(self, number: Callable[[_Clocked], float]) -> float:
-        """A number of the timed pass to which other work on the machine added least.
+        """A number of the timed passes to which other work on the machine added least.
 
         Only where something was compared: a pass in which a function did not do its work is short as well.
+        Few calls of a pass are compared, so that one in which most were left out may slip through; of
+        many passes, the least is not believed until there are others like it.
         """
-        verified = [number(seen) for seen in self._clocked_passes if seen.is_verified]
-        return min(verified) if verified else statistics.median(map(number, self._clocked_passes))
+        verified = sorted(number(seen) for seen in self._clocked_passes if seen.is_verified)
+        if not verified:
+            return statistics.median(map(number, self._clocked_passes))
+        return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
 
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
@@ -760,8 +776,8 @@ class Side:
         """Calls between two readings of the clock."""
         return self._warm.chain
 
-    def one_by_one(self, prepared: PreparedWorkload, passes: int, most_calls: int = sys.maxsize) -> float:
-        """What a call takes, as the worker says, when each call is timed alone; the samples are not kept.
+    def one_by_one(self, prepared: PreparedWorkload, passes: int, most_calls: int = sys.maxsize) -> Alone:
+        """What a call takes when each call is timed alone; the samples are not kept.
 
         Args:
             prepared: The workload.
@@ -780,7 +796,8 @@ class Side:
         try:
             for _ in range(passes):
                 self.sample(prepared, must_ask=True, asks=_ASKS_ALONE, most_chains=most_calls)
-            return statistics.median(self._samples) if self._samples else 0.0
+            claim = statistics.median(self._samples) if self._samples else 0.0
+            return Alone(claim, min(seen.outside_ns for seen in self._clocked_passes))
         finally:
             self._samples, self._warm, self._clocked_passes = kept, warm, clocked
 

@@ -197,12 +197,14 @@ def progress_on(console: Console) -> Iterator[Observer]:
         TextColumn("{task.description}", table_column=None),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
+        task, total = progress.add_task("", total=None), 0
 
         def observe(event: Event) -> None:
+            nonlocal total
             match event:
                 case Planned(plan=plan):
-                    progress.update(task, total=plan.count)
+                    total += plan.count  # of several runs, the next one's come on top
+                    progress.update(task, total=total)
                 case Working():
                     progress.update(task, description=escape(str(event)))
                 case Evaluated(trace=trace):
@@ -234,8 +236,8 @@ def _plain_lines(write: Callable[[str], None]) -> Observer:
         nonlocal done, total
         match event:
             case Planned(plan=plan):
-                total = plan.count
-                write(f"{total} evaluations to make")
+                total += plan.count  # of several runs, the next one's come on top
+                write(f"{plan.count} evaluations to make")
             case Evaluated(trace=trace):
                 done += 1
                 write(f"{_position(done, total, start)} {format_trace(trace)}")
