@@ -14,7 +14,6 @@ from fib_bench.audits import (
     audit_single_calls,
     audit_times,
     audit_whole_passes,
-    audit_work_of_single_calls,
 )
 from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
 from fib_bench.dialogue import NotCapturable, Rejected
@@ -228,22 +227,27 @@ class TestWorkOfSingleCalls:
     def test_what_is_said_holds(self, claim_ns: float, outside_ns: tuple[float, ...]) -> None:
         told: Any = ToldSide(claim_ns, *outside_ns)
         reference: Any = ToldSide(*self.REFERENCE)
-        audit_work_of_single_calls(told, PREPARED, reference)
+        audit_single_calls(told, PREPARED, reference)
 
     def test_what_is_said_of_a_call_that_is_alone_is_no_lie_for_that(self) -> None:
         told: Any = ToldSide(5_000.0, 1_200_000.0)
         reference: Any = ToldSide(*self.REFERENCE)
-        with pytest.raises(
-            Rejected, match=r"takes 1200\.00 us by the judge's clock.* reference's 200\.00 us"
-        ) as caught:
-            audit_work_of_single_calls(told, PREPARED, reference)
+        with pytest.raises(Rejected, match=r"takes 1200\.00 us by the judge's clock \(590\.00 us would") as caught:
+            audit_single_calls(told, PREPARED, reference)
         assert caught.value.status is EvaluationStatus.REWARD_HACK
 
     def test_a_reference_that_was_disturbed_covers_nothing(self) -> None:
         told: Any = ToldSide(5_000.0, 1_200_000.0)
         reference: Any = ToldSide(1_000_000.0, 9e6, 9e6, 1_200_000.0)
         with pytest.raises(Rejected):
-            audit_work_of_single_calls(told, PREPARED, reference)
+            audit_single_calls(told, PREPARED, reference)
+
+    def test_without_a_reference_only_a_gross_lie_is_one(self) -> None:
+        told: Any = ToldSide(5_000.0, 6e6)
+        audit_single_calls(told, PREPARED)
+        told = ToldSide(5_000.0, 7e6)
+        with pytest.raises(Rejected, match="by the judge's clock"):
+            audit_single_calls(told, PREPARED)
 
     def test_a_reference_that_fails_says_nothing(self) -> None:
         class Failing(ToldSide):
@@ -252,7 +256,7 @@ class TestWorkOfSingleCalls:
 
         told: Any = ToldSide(5_000.0, 1e9)
         reference: Any = Failing(0.0, 0.0)
-        audit_work_of_single_calls(told, PREPARED, reference)
+        audit_single_calls(told, PREPARED, reference)
 
 
 @pytest.fixture

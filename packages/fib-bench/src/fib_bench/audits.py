@@ -11,7 +11,7 @@ from fib_schema import EvaluationStatus
 from .cpu_meter import CpuTime, cpu_time_of
 from .dialogue import NotCapturable, Rejected
 from .prepared import PreparedWorkload
-from .sides import Side
+from .sides import Alone, Side
 from .worker.pool import WorkerLost
 
 _SECONDS = 0.002
@@ -21,7 +21,8 @@ _ALONE_PASSES = 1
 _MORE_PASSES = 8
 _SINGLE_FACTOR, _SINGLE_GRAIN_NS = 8.0, 250_000.0  # caches are cold: six times 25 us, four times 150 us were seen
 _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
-_AROUND_PASSES, _AROUND_FACTOR = 3, 1.5  # of what is done around the reference's call
+_AROUND_FACTOR = 1.5  # of what is done around the reference's call
+_REQUEST_ALONE_NS = 4e6  # a request with its answer, on a busy machine
 _ROUNDS, _STEADY = 8, 0.9  # claims that fall by more are looked at again
 _PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
 _TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
@@ -105,61 +106,27 @@ def audit_times(side: Side, prepared: PreparedWorkload, device: str) -> None:
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
 
-def audit_work_of_single_calls(side: Side, prepared: PreparedWorkload, reference: Side) -> None:
-    """On the CPU: what a worker says of the only call of a pass holds by the judge's clock.
-
-    What is done around that call takes about as long as around the reference's in its place.
-
-    Raises:
-        Rejected: It does not.
-        WorkerLost: It took its worker down.
-    """
-    around = outside = math.inf
-    for pause in _PAUSES:
-        time.sleep(pause)
-        try:
-            around = min(around, *(_around_alone(reference, prepared) for _ in range(_AROUND_PASSES)))
-        except (Rejected, NotCapturable, WorkerLost):
-            return
-        bound = _most_alone(side) + _AROUND_FACTOR * around
-        for _ in range(_SINGLE_PASSES):
-            outside = min(outside, side.one_by_one(prepared, 1, most_calls=1).outside_ns)
-            if outside <= bound:
-                return
-    problem = (
-        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but as the only one of a pass it takes "
-        f"{outside / 1e3:.2f} us by the judge's clock, and what is done around the reference's {around / 1e3:.2f} us"
-    )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-
-
-def _around_alone(reference: Side, prepared: PreparedWorkload) -> float:
-    """What is done around the only call of a pass, by what the reference says, which is true."""
-    alone = reference.one_by_one(prepared, 1, most_calls=1)
-    return max(alone.outside_ns - alone.claim_ns, 0.0)
-
-
-def _slowness(reference: Side, prepared: PreparedWorkload) -> float:
-    """How many times longer than it may the reference takes alone; at least 1, also where it fails."""
-    usual = _most_alone(reference)
-    try:
-        return max(1.0, _fastest_alone(reference, prepared, usual) / usual)
-    except (Rejected, NotCapturable, WorkerLost):
-        return 1.0
-
-
 def _most_alone(side: Side) -> float:
     return _SINGLE_FACTOR * side.claim_ns + _SINGLE_GRAIN_NS
 
 
-def _fastest_alone(side: Side, prepared: PreparedWorkload, enough: float) -> float:
-    """What the only call of a pass takes, the fastest of some or the first that is fast enough."""
-    fastest = math.inf
+def _reference_alone(reference: Side, prepared: PreparedWorkload) -> Alone | None:
+    """What the reference's call takes in the same place; None where it fails."""
+    usual = _most_alone(reference)
+    try:
+        return _least_alone(reference, prepared, Alone(usual, usual))
+    except (Rejected, NotCapturable, WorkerLost):
+        return None
+
+
+def _least_alone(side: Side, prepared: PreparedWorkload, enough: Alone) -> Alone:
+    """What the only call of a pass takes: the least of some passes, or of fewer if that is little enough."""
+    least = Alone(math.inf, math.inf)
     for _ in range(_SINGLE_PASSES):
-        fastest = min(fastest, side.one_by_one(prepared, 1, most_calls=1).claim_ns)
-        if fastest <= enough:
+        least = least.least(side.one_by_one(prepared, 1, most_calls=1))
+        if least.is_within(enough):
             break
-    return fastest
+    return least
 
 
 def _ran(side: Side, prepared: PreparedWorkload, passes: int) -> CpuTime | None:
@@ -198,8 +165,10 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
 def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side | None = None) -> None:
     """On the CPU: the only call of a pass takes about as long as others, as nothing can be done for it before.
 
-    Within a pass all inputs are there from the first call on, for who looks for them. Where the
-    reference, in the same place, takes longer as well, the machine is to blame for as much.
+    Within a pass all inputs are there from the first call on, for who looks for them. What the worker
+    says of that call has to hold by the judge's clock as well. Where the reference, in the same place,
+    takes longer, the machine is to blame for as much, and so it is for what is done around the
+    reference's call.
 
     Args:
         side: Who is looked at.
@@ -210,16 +179,28 @@ def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side |
         Rejected: It takes much longer.
         WorkerLost: It took its worker down.
     """
-    single, bound = math.inf, _most_alone(side)
+    usual = _most_alone(side)
+    alone, bound = Alone(math.inf, math.inf), Alone(usual, usual)
+    around = _REQUEST_ALONE_NS if reference is None else math.inf
     for pause in _PAUSES:
         time.sleep(pause)
-        single = min(single, _fastest_alone(side, prepared, bound))
-        if single <= bound:
+        alone = alone.least(_least_alone(side, prepared, bound))
+        if alone.is_within(bound):
             return
-        if reference is not None:
-            bound = _most_alone(side) * _slowness(reference, prepared)
-    problem = (
-        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but {single / 1e3:.2f} us as the only one "
-        "of a pass: some calls do the work of others"
-    )
+        slowness = 1.0
+        if reference is not None and (other := _reference_alone(reference, prepared)) is not None:
+            slowness = max(1.0, other.claim_ns / _most_alone(reference))
+            around = min(around, max(other.outside_ns - other.claim_ns, 0.0))
+        usual = _most_alone(side)
+        bound = Alone(usual * slowness, usual * slowness + _AROUND_FACTOR * around)
+    says = f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us"
+    if alone.claim_ns > bound.claim_ns:
+        problem = (
+            f"{says}, but {alone.claim_ns / 1e3:.2f} us as the only one of a pass: some calls do the work of others"
+        )
+    else:
+        problem = (
+            f"{says}, but as the only one of a pass it takes {alone.outside_ns / 1e3:.2f} us by the judge's clock "
+            f"({bound.outside_ns / 1e3:.2f} us would be consistent)"
+        )
     raise Rejected(EvaluationStatus.REWARD_HACK, problem)

@@ -31,7 +31,7 @@ from fib_schema import (
     Workload,
 )
 
-from .audits import audit_chains, audit_single_calls, audit_times, audit_work_of_single_calls
+from .audits import audit_chains, audit_single_calls, audit_times
 from .building import attempt
 from .clocks import watch_clock
 from .companions import REFERENCE, Companions, alternate
@@ -418,8 +418,6 @@ class Judge:
             audit_chains(side, prepared, self.device.type)
             if self.device.type == "cpu":
                 audit_single_calls(side, prepared, reference)
-                if reference is not None:
-                    audit_work_of_single_calls(side, prepared, reference)
 
     def _time(
         self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig

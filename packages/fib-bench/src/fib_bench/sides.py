@@ -188,6 +188,14 @@ class Alone:
     outside_ns: float
     """By the judge's clock, with all that is done around it."""
 
+    def least(self, other: Alone) -> Alone:
+        """Of each number the smaller one."""
+        return Alone(min(self.claim_ns, other.claim_ns), min(self.outside_ns, other.outside_ns))
+
+    def is_within(self, bound: Alone) -> bool:
+        """Whether neither number is above its bound."""
+        return self.claim_ns <= bound.claim_ns and self.outside_ns <= bound.outside_ns
+
 
 class Side:
     """One function on one workload.
