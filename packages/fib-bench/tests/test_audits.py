@@ -117,12 +117,16 @@ class RunningSide:
         self._run_ns = list(run_ns)
         self._ran_ns = 0
         self.samples = 0
+        self.passes: list[int] = []
 
     def repeat(self, _: object, passes: int) -> float:
-        """Some passes, and what is done around them."""
-        self._ran_ns += round(self._run_ns[0] * passes * self.calls_per_pass) + 50_000
-        self._run_ns = self._run_ns[1:] or self._run_ns
-        return 0.0
+        """Some passes, and what is done around them; first one, to see how long that takes."""
+        self.passes.append(passes)
+        taken = self._run_ns[0] * passes * self.calls_per_pass
+        if len(self.passes) > 1:
+            self._ran_ns += round(taken) + 50_000
+            self._run_ns = self._run_ns[1:] or self._run_ns
+        return taken
 
     def sample(self, _: object, *, must_ask: bool = False) -> None:
         """Another timed pass."""
@@ -136,8 +140,7 @@ class RunningSide:
 class TestProcessorTime:
     @pytest.fixture
     def audit(self, monkeypatch: pytest.MonkeyPatch) -> Any:
-        def audit(*run_ns: float) -> RunningSide:
-            found: Any = RunningSide(*run_ns)
+        def audit(found: Any) -> RunningSide:
             monkeypatch.setattr("fib_bench.audits.cpu_time_of", found.ran)
             monkeypatch.setattr("fib_bench.audits._TRIES", (0.0,) * 4)
             audit_processor_time(found, PREPARED)
@@ -147,18 +150,25 @@ class TestProcessorTime:
 
     @pytest.mark.parametrize("run_ns", [100_000.0, 0.0, 209_000.0])
     def test_a_thread_that_runs_as_long_as_calls_take_is_honest_at_once(self, audit: Any, run_ns: float) -> None:
-        assert audit(run_ns).samples == 0
+        assert audit(RunningSide(run_ns)).samples == 0
 
     def test_a_disturbed_try_is_outvoted_by_one_that_is_not(self, audit: Any) -> None:
-        assert audit(3e6, 2e6, 2e6, 3e6, 100_000.0).samples == 2
+        assert audit(RunningSide(3e6, 2e6, 2e6, 3e6, 100_000.0)).samples == 2
 
     def test_a_try_is_put_together_from_passes_that_nobody_disturbed(self, audit: Any) -> None:
         """In each try one of the two requests is disturbed, and a difference of both says nothing."""
-        assert audit(110_000.0, 3e6, 3e6, 110_000.0).samples == 1
+        assert audit(RunningSide(110_000.0, 3e6, 3e6, 110_000.0)).samples == 1
+
+    def test_who_says_too_little_gets_no_passes_without_end(self, audit: Any) -> None:
+        found = RunningSide(1_000_000.0)
+        found.claim_ns = 0.1
+        with pytest.raises(Rejected):
+            audit(found)
+        assert max(found.passes) == 3
 
     def test_a_thread_that_runs_longer_in_all_of_them_is_not(self, audit: Any) -> None:
         with pytest.raises(Rejected, match=r"takes 100\.00 us, but its main thread runs 300\.00 us for it") as caught:
-            audit(300_000.0, 900_000.0, 900_000.0, 300_000.0)
+            audit(RunningSide(300_000.0, 900_000.0, 900_000.0, 300_000.0))
         assert caught.value.status is EvaluationStatus.REWARD_HACK
 
 

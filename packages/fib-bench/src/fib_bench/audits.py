@@ -42,7 +42,8 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
         WorkerLost: It took its worker down.
     """
     processors = len(os.sched_getaffinity(0))
-    passes = max(1, round(_SECONDS * 1e9 / max(side.calls_per_pass * side.claim_ns, 1_000.0)))
+    one_ns = side.repeat(prepared, 1)  # by the judge's clock: who says too little would get passes without end
+    passes = max(1, round(_SECONDS * 1e9 / max(one_ns, side.calls_per_pass * side.claim_ns, 1_000.0)))
     few = many = ran = CpuTime(_FOR_EVER_NS, _FOR_EVER_NS)
     for pause in _TRIES:
         time.sleep(pause)
