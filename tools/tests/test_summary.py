@@ -52,10 +52,14 @@ def test_the_table_has_one_aligned_line_per_step():
 
 
 def test_what_passed_is_told_by_pytest_itself():
-    output = (
-        "x.py ..\n=== short test summary info ===\nPASSED tests/test_a.py::test_b[1 - a::b]\nSKIPPED [1] x.py:3: no\n"
-    )
-    assert passed_node_ids(output) == ("tests/test_a.py::test_b[1 - a::b]",)
+    lines = [
+        "--- Captured stdout call ---",
+        "PASSED tests/test_a.py::test_c",
+        "=== short test summary info ===",
+        "PASSED tests/test_a.py::test_b[1 - a::b]",
+        "SKIPPED [1] x.py:3: no",
+    ]
+    assert passed_node_ids("\n".join(lines)) == ("tests/test_a.py::test_b[1 - a::b]",)
 
 
 def test_the_total_counts_each_test_once():

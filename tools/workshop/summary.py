@@ -46,8 +46,8 @@ def pytest_outcome(name: str, code: int, log: Path) -> Outcome:
 
 
 def passed_node_ids(output: str) -> tuple[str, ...]:
-    """The tests that passed, of a run of pytest with `-rp`."""
-    return tuple(_PYTEST_PASSED.findall(output))
+    """The tests that passed, of a run of pytest with `-rp`: by its summary, for a test may print anything before it."""
+    return tuple(_PYTEST_PASSED.findall(output.rpartition(" short test summary info ")[2]))
 
 
 def pytest_total(outcomes: Iterable[Outcome], seconds: float) -> str:
