@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -58,7 +60,11 @@ SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support
 DEVICE_LIMIT = 1.02
 HOST_LIMITS_NS = {"nothing enabled": 200.0, "rmsnorm": 1500.0, "paged decode": 3000.0}
 """What may be added to a call: by all patches, and by a hit."""
-_ROUNDS, _CHUNK = 7, 200
+_ROUNDS, _CHUNKS, _CHUNK = 7, 5, 40
+"""Host times: the median over rounds of what is the least in any of some chunks of calls."""
+_DEVICE_ROUNDS = 5
+_COMPILE_SECONDS = 180.0
+"""What one call's kernels may take to compile."""
 _HARDLY_SECONDS = 0.01
 """For latencies on the CPU: statuses and tolerances are all that is looked at."""
 
@@ -107,6 +113,10 @@ class Bench:
             torch.cuda.synchronize()
 
 
+Rows: TypeAlias = dict[str, Row]
+"""By the case's name."""
+
+
 @contextmanager
 def _patched(also: Sequence[str]) -> Iterator[None]:
     """Install the adapters, those beside the default ones too; each time all modules and objects are looked through."""
@@ -115,6 +125,31 @@ def _patched(also: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         uninstall_flashinfer_integrations()
+
+
+def _while_patched(cases: Sequence[Case]) -> Iterator[Case]:
+    """Each case while its adapters are installed: once for all that need the same."""
+    for also, group in groupby(cases, lambda case: case.also):
+        with _patched(also):
+            yield from group
+
+
+def _say(text: str) -> None:
+    print(f"{time.monotonic() - _STARTED:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+_STARTED = time.monotonic()
+
+
+@contextmanager
+def _noting_errors(row: Row, what: str) -> Iterator[None]:
+    """An error is a failure of the case at hand, and the others go on."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever the library or a solution raises
+        traceback.print_exc()
+        row.failures.append(f"{what}: {type(error).__name__}: {error}"[:500])
+    _say(f"{what}: {row.case}")
 
 
 def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
@@ -127,27 +162,26 @@ def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
 # -- what is right -----------------------------------------------------------------------------------
 
 
-def check_nothing_changes(bench: Bench, case: Case, row: Row) -> tuple[torch.Tensor, ...]:
+def check_nothing_changes(bench: Bench, cases: Sequence[Case], rows: Rows) -> dict[str, tuple[torch.Tensor, ...]]:
     """Outputs, unpatched; with the patch installed they must be the same to the bit."""
-    expected = _results(bench, case)
-    with _patched(case.also):
-        found = _results(bench, case)
-    row.is_bit_equal = all(map(torch.equal, found, expected))
-    if not row.is_bit_equal:
-        row.failures.append("outputs change when the patch is installed")
+    expected = {case.name: _results(bench, case) for case in cases}
+    for case in _while_patched(cases):
+        row = rows[case.name]
+        with _noting_errors(row, "nothing enabled"):
+            row.is_bit_equal = all(map(torch.equal, _results(bench, case), expected[case.name]))
+        if not row.is_bit_equal:
+            row.failures.append("outputs change when the patch is installed")
     return expected
 
 
-def trace_calls(bench: Bench, cases: Sequence[Case], rows: dict[str, Row]) -> None:
+def trace_calls(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
     """Trace one call of each case into the data set."""
     config = TracingConfig("dump_all", filter_policy="keep_first")
-    for also, group in groupby(cases, lambda case: case.also):
-        with _patched(also):
-            for case in group:
-                with enable_tracing(bench.work, config) as runtime:
-                    bench.call(case)()
-                    bench.wait()
-                    runtime.flush()
+    for case in _while_patched(cases):
+        with _noting_errors(rows[case.name], "traced"), enable_tracing(bench.work, config) as runtime:
+            bench.call(case)()
+            bench.wait()
+            runtime.flush()
     traced = TraceSet.from_path(bench.work).workloads
     for case in cases:
         rows[case.name].is_traced = bool(traced.get(case.definition))
@@ -155,7 +189,7 @@ def trace_calls(bench: Bench, cases: Sequence[Case], rows: dict[str, Row]) -> No
             rows[case.name].failures.append(f"no workload of {case.definition} was traced")
 
 
-def benchmark(bench: Bench, rows: dict[str, Row]) -> TraceSet:
+def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
     """Measure FlashInfer's baselines, and the references as solutions, on what was traced."""
     trace_set = TraceSet.from_path(bench.work)
     own = baselines_of(trace_set, chosen(None)).solutions
@@ -172,7 +206,7 @@ def benchmark(bench: Bench, rows: dict[str, Row]) -> TraceSet:
     with Benchmark(trace_set, config) as run:
         run.run_all()
     measured = TraceSet.from_path(bench.work)
-    for row in rows.values():
+    for row in rows:
         _note_statuses(measured, row)
     return measured
 
@@ -219,22 +253,36 @@ def probe_together(trace_sets: Iterable[TraceSet]) -> None:
     enable_apply(TraceSet(None, definitions, solutions, {}, traces)).stop()
 
 
-def check_substitution(
-    bench: Bench, case: Case, row: Row, substitute: TraceSet, expected: Sequence[torch.Tensor]
+def check_substitutions(
+    bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet, expected: dict[str, tuple[torch.Tensor, ...]]
 ) -> None:
     """The reference serves in the library's place, and the caller sees no difference."""
-    with _patched(case.also), enable_apply(substitute, stats=True) as runtime:
-        found = _results(bench, case)
-        stats = runtime.stats().get(case.definition)
-        if stats is None or not stats.hits:
-            row.failures.append(f"the solution did not serve: {dict(stats.misses) if stats else 'never asked'}")
-            return
-        atol, rtol, ratio = _tolerance(runtime, case.definition, bench.device)
-    row.largest_error = max(float((a.double() - b.double()).abs().max()) for a, b in zip(found, expected, strict=True))
-    for a, b in zip(found, expected, strict=True):
-        error = (a.double() - b.double()).abs()
+    substitutes = {case.name: _only(measured, case.definition, f"substitute_{case.definition}") for case in cases}
+    probe_together(substitutes.values())
+    for case in _while_patched(cases):
+        row = rows[case.name]
+        with _noting_errors(row, "substituted"), enable_apply(substitutes[case.name], stats=True) as runtime:
+            found = _results(bench, case)
+            stats = runtime.stats().get(case.definition)
+            if stats is None or not stats.hits:
+                row.failures.append(f"the solution did not serve: {dict(stats.misses) if stats else 'never asked'}")
+            else:
+                _compare(row, found, expected[case.name], *_tolerance(runtime, case.definition, bench.device))
+
+
+def _compare(
+    row: Row,
+    found: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
+    atol: float,
+    rtol: float,
+    required_ratio: float,
+) -> None:
+    errors = [(a.double() - b.double()).abs() for a, b in zip(found, expected, strict=True)]
+    row.largest_error = max(float(error.max()) for error in errors)
+    for a, b, error in zip(found, expected, errors, strict=True):
         share = float(((error <= atol) | (error <= rtol * b.double().abs()) | (a == b)).double().mean())
-        if a.dtype != b.dtype or a.shape != b.shape or share < ratio:
+        if a.dtype != b.dtype or a.shape != b.shape or share < required_ratio:
             row.failures.append(f"substituted: {share:.4f} of {list(a.shape)} within {atol:g} and {rtol:g}")
 
 
@@ -251,21 +299,26 @@ def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[flo
 # -- what it costs -----------------------------------------------------------------------------------
 
 
-def check_device_time(bench: Bench, case: Case, row: Row, measured: TraceSet) -> None:
-    """With apply choosing FlashInfer's baseline, against the unpatched call; the two take turns."""
-    name = baseline_name(measured.get_definition(case.definition))
-    if bench.device == "cpu" or row.baseline_status != "PASSED":
+def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
+    """With apply choosing FlashInfer's baselines, against unpatched calls; the two take turns."""
+    timed = [case for case in cases if rows[case.name].baseline_status == "PASSED"]
+    if bench.device == "cpu":
         return
-    runtime = ApplyRuntime(_only(measured, case.definition, name))
-    times: dict[str, list[float]] = {"unpatched": [], "routed": []}
-    for _ in range(5):
-        times["unpatched"].append(_device_us(bench.call(case)))
-        with _patched(case.also), runtime:
-            times["routed"].append(_device_us(bench.call(case)))
-    row.device_us = statistics.median(times["unpatched"])
-    row.device_ratio = statistics.median(times["routed"]) / row.device_us
-    if row.device_ratio > DEVICE_LIMIT:
-        row.failures.append(f"device time is {row.device_ratio:.3f} of the unpatched call's")
+    names = {case.definition: baseline_name(measured.get_definition(case.definition)) for case in timed}
+    runtimes = {case.name: ApplyRuntime(_only(measured, case.definition, names[case.definition])) for case in timed}
+    unpatched, routed = (defaultdict[str, list[float]](list) for _ in range(2))
+    for _ in range(_DEVICE_ROUNDS):
+        for case in timed:
+            unpatched[case.name].append(_device_us(bench.call(case)))
+        for case in _while_patched(timed):
+            with _noting_errors(rows[case.name], "device time"), runtimes[case.name]:
+                routed[case.name].append(_device_us(bench.call(case)))
+    for case in timed:
+        row = rows[case.name]
+        row.device_us = statistics.median(unpatched[case.name])
+        row.device_ratio = statistics.median(routed[case.name] or [0.0]) / row.device_us
+        if row.device_ratio > DEVICE_LIMIT:
+            row.failures.append(f"device time is {row.device_ratio:.3f} of the unpatched call's")
 
 
 def _device_us(call: Call, count: int = 20) -> float:
@@ -280,49 +333,56 @@ def _device_us(call: Call, count: int = 20) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / count
 
 
-def check_host_time(bench: Bench, case: Case, row: Row, claim: Claim) -> None:
-    """What patches add while nothing is enabled, and what a hit adds to calling the solution directly."""
-    plain = bench.call(case)
-    pairs = []
+def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
+    """What patches add to a call on the host while nothing is enabled."""
+    added = defaultdict[str, list[float]](list)
+    calls = {case.name: bench.call(case) for case in cases}
     for _ in range(bench.rounds):
-        before = _host_ns(bench, plain)
-        with _patched(case.also):
-            pairs.append(_host_ns(bench, plain) - before)
-    row.idle_ns = statistics.median(pairs)
-    row.hit_ns = _hit_ns(bench, case, *claim)
+        before = {name: _host_ns(bench, call) for name, call in calls.items()}
+        for case in _while_patched(cases):
+            added[case.name].append(_host_ns(bench, calls[case.name]) - before[case.name])
+    for name, values in added.items():
+        rows[name].idle_ns = statistics.median(values)
+
+
+def check_hit_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
+    """What a hit adds on the host to calling the solution directly."""
+    claims = claims_of(bench, cases, rows, measured)
+    probe_together(claimed for claimed, _ in claims.values())
+    for case in _while_patched([case for case in cases if case.name in claims]):
+        with _noting_errors(rows[case.name], "host time of a hit"):
+            rows[case.name].hit_ns = _hit_ns(bench, case, *claims[case.name])
 
 
 Claim: TypeAlias = tuple[TraceSet, tuple[Any, ...]]
 """A data set of one definition, with a solution that only returns what is there; and the inputs of a case's call."""
 
 
-def claims_of(bench: Bench, cases: Sequence[Case], measured: TraceSet) -> dict[str, Claim]:
+def claims_of(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> dict[str, Claim]:
     """What each case's call is to hit, by the case's name."""
     found = {}
-    for also, group in groupby(cases, lambda case: case.also):
-        with _patched(also):
-            for case in group:
-                seen: list[tuple[Any, ...]] = []
-                with _noting(case.definition, seen):
-                    bench.call(case)()
-                (inputs,) = seen
-                definition = measured.get_definition(case.definition)
-                claimed = _claimed(definition, _empty(definition, inputs), inputs, bench.device)
-                found[case.name] = claimed, inputs
+    for case in _while_patched(cases):
+        with _noting_errors(rows[case.name], "inputs"):
+            seen: list[tuple[Any, ...]] = []
+            with _noting(case.definition, seen):
+                bench.call(case)()
+            (inputs,) = seen
+            definition = measured.get_definition(case.definition)
+            claimed = _claimed(definition, _empty(definition, inputs), inputs, bench.device)
+            found[case.name] = claimed, inputs
     return found
 
 
-def _hit_ns(bench: Bench, case: Case, claimed: TraceSet, inputs: Sequence[Any]) -> float | None:
-    runtime = enable_apply(claimed, ApplyConfig(), stats=True)
-    runtime.stop()
+def _hit_ns(bench: Bench, case: Case, claimed: TraceSet, inputs: Sequence[Any]) -> float:
     (solution,) = claimed.solutions[case.definition]
     direct = BuilderRegistry.get_instance().build(claimed.get_definition(case.definition), solution).function
-    with _patched(case.also), runtime:
+    with enable_apply(claimed, ApplyConfig(), stats=True) as runtime:
         call = bench.call(case)
         for _ in range(3):
             call()
-        if not runtime.stats()[case.definition].hits:
-            return None
+        stats = runtime.stats().get(case.definition)
+        if stats is None or not stats.hits:
+            raise LookupError(f"no hit: {dict(stats.misses) if stats else 'never asked'}")
         rounds = [_host_ns(bench, call) - _host_ns(bench, lambda: direct(*inputs)) for _ in range(bench.rounds)]
     return statistics.median(rounds)
 
@@ -370,14 +430,17 @@ def _claimed(definition: Definition, solution: Solution, inputs: Sequence[Any], 
 
 
 def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
-    count = 1 if bench.device == "cpu" else _CHUNK
+    """Nanoseconds of a call on the host, the device idle before each chunk."""
+    chunks, count = (1, 1) if bench.device == "cpu" else (_CHUNKS, _CHUNK)
+    taken = []
+    for _ in range(chunks):
+        bench.wait()
+        start = time.perf_counter_ns()
+        for _ in range(count):
+            call()
+        taken.append((time.perf_counter_ns() - start) / count)
     bench.wait()
-    start = time.perf_counter_ns()
-    for _ in range(count):
-        call()
-    taken = (time.perf_counter_ns() - start) / count
-    bench.wait()
-    return taken
+    return min(taken)
 
 
 # -- all of it ---------------------------------------------------------------------------------------
@@ -387,18 +450,15 @@ def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row
     """All checks of all cases; a case that cannot run here says why."""
     rows = {case.name: Row(case.name, case.definition, cannot_run=unable.get(case.name, "")) for case in cases}
     able = [case for case in cases if case.name not in unable]
-    expected = {case.name: check_nothing_changes(bench, case, rows[case.name]) for case in able}
+    expected = check_nothing_changes(bench, able, rows)
     trace_calls(bench, able, rows)
-    measured = benchmark(bench, {case.name: rows[case.name] for case in able})
-    substitutes = {case.name: _only(measured, case.definition, f"substitute_{case.definition}") for case in able}
-    claims = claims_of(bench, able, measured)
-    probe_together(substitutes.values())
-    probe_together(claimed for claimed, _ in claims.values())
-    for case in able:
-        row = rows[case.name]
-        check_substitution(bench, case, row, substitutes[case.name], expected[case.name])
-        check_device_time(bench, case, row, measured)
-        check_host_time(bench, case, row, claims[case.name])
+    measured = benchmark(bench, [rows[case.name] for case in able])
+    _say("benchmarked")
+    check_substitutions(bench, able, rows, measured, expected)
+    check_device_times(bench, able, rows, measured)
+    check_idle_times(bench, able, rows)
+    check_hit_times(bench, able, rows, measured)
+    for row in rows.values():
         _check_limits(bench, row)
     return list(rows.values())
 
@@ -460,8 +520,15 @@ def compile_ahead(cases: Sequence[Case], small: bool = False, **variables: str) 
         for case in cases
     }
     unable = {}
+    end = time.monotonic() + _COMPILE_SECONDS
     for name, child in children.items():
-        output, _ = child.communicate()
+        try:
+            output, _ = child.communicate(timeout=max(1.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            output, _ = child.communicate()
+            output += f"\nnot compiled within {_COMPILE_SECONDS:g} s"
+        _say(f"compiled: {name}" + (f": exit {child.returncode}" if child.returncode else ""))
         if child.returncode != 0:
             lines = [line for line in output.splitlines() if line.strip()]
             unable[name] = (lines[-1] if lines else "no output")[:200].replace("|", "/")

@@ -173,6 +173,37 @@ def _mla(heads: int, page_size: int, per_request: int) -> Callable[[Any, Sizes],
     return prepare
 
 
+def _moe(fi: Any, sizes: Sizes) -> Call:
+    experts, hidden, middle, block, rows = 128, 2048, 768, 128, sizes.rows
+
+    def quantized(*shape: int) -> torch.Tensor:
+        return _random(*shape, dtype=torch.float8_e4m3fn)
+
+    def scales(*shape: int) -> torch.Tensor:
+        return torch.full(shape, 0.02, device="cuda")
+
+    given = {
+        "routing_logits": _random(rows, experts),
+        "routing_bias": None,
+        "hidden_states": quantized(rows, hidden),
+        "hidden_states_scale": scales(hidden // block, rows),
+        "gemm1_weights": quantized(experts, 2 * middle, hidden),
+        "gemm1_weights_scale": scales(experts, 2 * middle // block, hidden // block),
+        "gemm2_weights": quantized(experts, hidden, middle),
+        "gemm2_weights_scale": scales(experts, hidden // block, middle // block),
+        "num_experts": experts,
+        "top_k": 8,
+        "n_group": None,
+        "topk_group": None,
+        "intermediate_size": middle,
+        "local_expert_offset": 0,
+        "local_num_experts": experts,
+        "routed_scaling_factor": None,
+        "routing_method_type": 1,
+    }
+    return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**given),)
+
+
 def _seeded(prepare: Callable[[Any, Sizes], Call]) -> Callable[[Any, Sizes], Call]:
     def seeded(fi: Any, sizes: Sizes) -> Call:
         torch.manual_seed(7)
@@ -194,6 +225,7 @@ _CASES = (
     ("ragged MLA", "mla_ragged_prefill_causal_h16_qk192_vo128", _ragged(16, 16, 192, 128)),
     ("MLA decode", "mla_paged_decode_h16_ckv512_kpe64_ps64", _mla(16, 64, 1)),
     ("MLA prefill", "mla_paged_prefill_causal_h16_ckv512_kpe64_ps64", _mla(16, 64, 2)),
+    ("MoE", "moe_fp8_block_scale_renorm_topk8_e128_h2048_i768", _moe),
 )
 CASES = (
     *(Case(name, definition, _seeded(prepare)) for name, definition, prepare in _CASES),
