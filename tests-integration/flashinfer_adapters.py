@@ -60,8 +60,8 @@ SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support
 DEVICE_LIMIT = 1.02
 HOST_LIMITS_NS = {"nothing enabled": 200.0, "rmsnorm": 1500.0, "paged decode": 3000.0}
 """What may be added to a call: by all patches, and by a hit."""
-_ROUNDS, _CHUNKS, _CHUNK = 7, 5, 40
-"""Host times: the median over rounds of what is the least in any of some chunks of calls."""
+_ROUNDS, _CHUNK = 101, 40
+"""Host times: so often so many calls of both kinds in turn; the median of the differences counts."""
 _DEVICE_ROUNDS = 5
 _COMPILE_SECONDS = 180.0
 """What one call's kernels may take to compile."""
@@ -98,10 +98,18 @@ class Bench:
     """A data set that is made on the way."""
     sizes: Sizes
 
+    is_timed: bool
+    """Whether times say something: stand-ins compute on the host, as others may."""
+
     @property
     def rounds(self) -> int:
-        """How often host times are taken; on the CPU, where they say nothing, once."""
-        return 1 if self.device == "cpu" else _ROUNDS
+        """How often host times are taken."""
+        return _ROUNDS if self.is_timed else 1
+
+    @property
+    def chunk(self) -> int:
+        """How many calls in a row."""
+        return _CHUNK if self.is_timed else 1
 
     def call(self, case: Case) -> Call:
         """A call of a case, everything made anew."""
@@ -200,7 +208,7 @@ def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
         in_process_trusted=True,
         profile_baseline=False,
         defaults=EvalConfig(
-            warmup_runs=2, iterations=5, num_trials=1, measure_seconds=None if bench.rounds > 1 else _HARDLY_SECONDS
+            warmup_runs=2, iterations=5, num_trials=1, measure_seconds=None if bench.is_timed else _HARDLY_SECONDS
         ),
     )
     with Benchmark(trace_set, config) as run:
@@ -335,14 +343,43 @@ def _device_us(call: Call, count: int = 20) -> float:
 
 def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
     """What patches add to a call on the host while nothing is enabled."""
-    added = defaultdict[str, list[float]](list)
-    calls = {case.name: bench.call(case) for case in cases}
-    for _ in range(bench.rounds):
-        before = {name: _host_ns(bench, call) for name, call in calls.items()}
-        for case in _while_patched(cases):
-            added[case.name].append(_host_ns(bench, calls[case.name]) - before[case.name])
-    for name, values in added.items():
-        rows[name].idle_ns = statistics.median(values)
+    for also, group in groupby(cases, lambda case: case.also):
+        with _switch(also) as switch:
+            for case in group:
+                with _noting_errors(rows[case.name], "host time, nothing enabled"):
+                    call = bench.call(case)
+                    rows[case.name].idle_ns = _added_ns(
+                        bench, call, call, before=lambda: switch(False), between=lambda: switch(True)
+                    )
+
+
+@contextmanager
+def _switch(also: Sequence[str]) -> Iterator[Callable[[bool], None]]:
+    """A function that puts the patches of all targets in place, or the originals, without looking for other names."""
+    paths = [target.path for adapter in chosen(None, also) for target in adapter.targets]
+    places = [place for path in paths if (place := _place(path)) is not None]
+    originals = [vars(owner)[name] for owner, name in places]
+    with _patched(also):
+        patches = [vars(owner)[name] for owner, name in places]
+
+        def switch(is_patched: bool) -> None:
+            for (owner, name), value in zip(places, patches if is_patched else originals, strict=True):
+                setattr(owner, name, value)
+
+        try:
+            yield switch
+        finally:
+            switch(True)
+
+
+def _place(path: str) -> tuple[Any, str] | None:
+    """Where a function stands, a module or a class, and its name; None where there is none."""
+    owner_path, _, name = path.rpartition(".")
+    owner = sys.modules.get(owner_path)
+    if owner is None:
+        module, _, class_name = owner_path.rpartition(".")
+        owner = getattr(sys.modules.get(module), class_name, None)
+    return None if owner is None or name not in vars(owner) else (owner, name)
 
 
 def check_hit_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
@@ -383,8 +420,7 @@ def _hit_ns(bench: Bench, case: Case, claimed: TraceSet, inputs: Sequence[Any]) 
         stats = runtime.stats().get(case.definition)
         if stats is None or not stats.hits:
             raise LookupError(f"no hit: {dict(stats.misses) if stats else 'never asked'}")
-        rounds = [_host_ns(bench, call) - _host_ns(bench, lambda: direct(*inputs)) for _ in range(bench.rounds)]
-    return statistics.median(rounds)
+        return _added_ns(bench, lambda: direct(*inputs), call)
 
 
 @contextmanager
@@ -429,18 +465,31 @@ def _claimed(definition: Definition, solution: Solution, inputs: Sequence[Any], 
     return TraceSet(None, {name: definition}, {name: [solution]}, {}, {name: [trace]})
 
 
+def _added_ns(
+    bench: Bench,
+    plain: Callable[[], Any],
+    other: Callable[[], Any],
+    *,
+    before: Callable[[], None] = lambda: None,
+    between: Callable[[], None] = lambda: None,
+) -> float:
+    """Nanoseconds that a call takes the host more than another: the median over neighbours."""
+    differences = []
+    for _ in range(bench.rounds):
+        before()
+        taken = _host_ns(bench, plain)
+        between()
+        differences.append(_host_ns(bench, other) - taken)
+    return statistics.median(differences)
+
+
 def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
-    """Nanoseconds of a call on the host, the device idle before each chunk."""
-    chunks, count = (1, 1) if bench.device == "cpu" else (_CHUNKS, _CHUNK)
-    taken = []
-    for _ in range(chunks):
-        bench.wait()
-        start = time.perf_counter_ns()
-        for _ in range(count):
-            call()
-        taken.append((time.perf_counter_ns() - start) / count)
+    """Nanoseconds of a call on the host; the device is idle before."""
     bench.wait()
-    return min(taken)
+    start = time.perf_counter_ns()
+    for _ in range(bench.chunk):
+        call()
+    return (time.perf_counter_ns() - start) / bench.chunk
 
 
 # -- all of it ---------------------------------------------------------------------------------------
@@ -464,9 +513,9 @@ def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row
 
 
 def _check_limits(bench: Bench, row: Row) -> None:
-    """On the CPU, where others compute as well, times say nothing."""
+    """What may be added on the host."""
     limit = HOST_LIMITS_NS.get(row.case)
-    if bench.device == "cpu":
+    if not bench.is_timed:
         return
     if row.idle_ns is not None and row.idle_ns > HOST_LIMITS_NS["nothing enabled"]:
         row.failures.append(f"{row.idle_ns:.0f} ns are added while nothing is enabled")
@@ -474,8 +523,8 @@ def _check_limits(bench: Bench, row: Row) -> None:
         row.failures.append(f"a hit adds {row.hit_ns:.0f} ns")
 
 
-def table(rows: Sequence[Row]) -> str:
-    """What was found, as Markdown."""
+def table(rows: Sequence[Row], *, is_timed: bool) -> str:
+    """What was found, as Markdown; with host times, if they say something."""
     lines = [
         "| call | definition | bit-equal | traced | substituted, largest error | device us | with apply "
         "| host, nothing enabled | host, hit |",
@@ -493,8 +542,8 @@ def table(rows: Sequence[Row]) -> str:
             "" if row.largest_error is None else f"{row.largest_error:.2g}",
             "" if row.device_us is None else f"{row.device_us:.2f}",
             "" if row.device_ratio is None else f"{row.device_ratio:.3f}",
-            "" if row.idle_ns is None else f"{row.idle_ns:+.0f} ns",
-            "" if row.hit_ns is None else f"{row.hit_ns:+.0f} ns",
+            f"{row.idle_ns:+.0f} ns" if is_timed and row.idle_ns is not None else "",
+            f"{row.hit_ns:+.0f} ns" if is_timed and row.hit_ns is not None else "",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -599,15 +648,16 @@ def main() -> int:
             definitions = [load_json_file(Definition, files[case.definition]) for case in cases]
             fi = _imported()
         TraceSet.from_path(work).add_definitions(definitions)
-        bench = Bench(fi, "cpu" if options.stand_ins else "cuda:0", work, Sizes.usual())
+        device = "cpu" if options.stand_ins else "cuda:0"
+        bench = Bench(fi, device, work, Sizes.usual(), is_timed=options.timed or not options.stand_ins)
         rows = run(bench, cases, unable)
-    return _report(options, fi, rows)
+    return _report(options, bench, rows)
 
 
-def _report(options: argparse.Namespace, fi: Any, rows: Sequence[Row]) -> int:
+def _report(options: argparse.Namespace, bench: Bench, rows: Sequence[Row]) -> int:
     device = "cpu" if options.stand_ins else torch.cuda.get_device_name(0)
-    title = f"FlashInfer {fi.__version__}, torch {torch.__version__}, {device}, {time.strftime('%Y-%m-%d')}"
-    print(f"{title}\n\n{table(rows)}\n")
+    title = f"FlashInfer {bench.fi.__version__}, torch {torch.__version__}, {device}, {time.strftime('%Y-%m-%d')}"
+    print(f"{title}\n\n{table(rows, is_timed=bench.is_timed)}\n")
     failures = [f"{row.case}: {failure}" for row in rows for failure in row.failures]
     print("\n".join(failures) or "no failures")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -625,6 +675,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--dump", type=Path)
     parser.add_argument("--stand-ins", metavar="VERSION")
+    parser.add_argument("--timed", action="store_true", help="take host times of stand-ins as well")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -156,7 +156,7 @@ def _mla(heads: int, page_size: int, per_request: int) -> Callable[[Any, Sizes],
     def prepare(fi: Any, sizes: Sizes) -> Call:
         indptr, indices = _pages(sizes if page_size > 1 else Sizes(sizes.rows, 4 * sizes.pages))
         queries = _ints(range(0, per_request * sizes.rows + 1, per_request))
-        lengths = indptr.diff() * page_size - (page_size > 1)
+        lengths = indptr.diff() * page_size - int(page_size > 1)
         wrapper = fi.mla.BatchMLAPagedAttentionWrapper(_workspace())
         scale = 1 / math.sqrt(192)
         planned = (queries, indptr, indices, lengths, heads, 512, 64, page_size, per_request > 1, scale, _BF16, _BF16)

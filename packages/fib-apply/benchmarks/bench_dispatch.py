@@ -43,8 +43,11 @@ from fib_schema import (
 )
 
 _CALLS = 2_000
+_ROWS = (8, 10, 11, 12)
+"""Sizes that are recorded for two inputs."""
 LIMITS_NS = {
     "hit, two inputs, one axis": 500.0,
+    "hit, two inputs, sizes in turns": 500.0,
     "hit, six inputs, four axes": 1200.0,
     "miss, two inputs, one axis": 500.0,
     "unknown definition": 120.0,
@@ -116,9 +119,6 @@ def data_set(folder: Path, subjects: list[Subject]) -> TraceSet:
             source = "def run(A, B):\n    return B\n"
         spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
         solution = Solution(f"least_{d.name}", d.name, "bench", spec, (SourceFile("main.py", source),))
-        workload = Workload(
-            d.get_axes_values_from_inputs(subject.args), {n: RandomInput() for n in d.inputs}, f"w-{d.name}"
-        )
         evaluation = Evaluation(
             EvaluationStatus.PASSED,
             Environment("cpu"),
@@ -128,8 +128,18 @@ def data_set(folder: Path, subjects: list[Subject]) -> TraceSet:
         )
         found.add_definitions([d])
         found.add_solutions([solution])
-        found.add_traces([Trace(d.name, workload), Trace(d.name, workload, solution.name, evaluation)])
+        axes = d.get_axes_values_from_inputs(subject.args)
+        for sizes in [axes] if d.name == "six" else [axes | {"M": rows} for rows in _ROWS]:
+            inputs = {n: RandomInput() for n in d.inputs}
+            workload = Workload(sizes, inputs, f"w-{d.name}-{'-'.join(map(str, sizes.values()))}")
+            found.add_traces([Trace(d.name, workload), Trace(d.name, workload, solution.name, evaluation)])
     return found
+
+
+def _in_turns(subject: Subject) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+    """Arguments of calls of the sizes that are recorded for two inputs."""
+    _, b = subject.args
+    return tuple((torch.zeros(rows, 32), b) for rows in _ROWS)
 
 
 def floor_in_python(subject: Subject) -> Callable[..., Any]:
@@ -214,7 +224,15 @@ def least_ns(subjects: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]],
 
 def _round_ns(function: Callable[..., Any], args: tuple[Any, ...]) -> float:
     calls = range(_CALLS)
-    if len(args) == 2:
+    if isinstance(args[0], tuple):
+        (a, b), (c, d), (e, f), (g, h) = args
+        begin = time.perf_counter_ns()
+        for _ in range(_CALLS // 4):
+            function(a, b)
+            function(c, d)
+            function(e, f)
+            function(g, h)
+    elif len(args) == 2:
         a, b = args
         begin = time.perf_counter_ns()
         for _ in calls:
@@ -247,12 +265,14 @@ def main() -> None:
             for kind, make in (("floor in Python", floor_in_python), ("floor by torch", floor_in_torch))
         }
         with enable_apply(found):
-            for subject in (two, six):
-                for _ in range(3):
-                    routed[subject.definition.name](*subject.args)
+            for _ in range(3):
+                routed["six"](*six.args)
+                for pair in _in_turns(two):
+                    routed["two"](*pair)
             enabled = {
                 "hit, two inputs, one axis": (routed["two"], two.args),
                 "hit, six inputs, four axes": (routed["six"], six.args),
+                "hit, two inputs, sizes in turns": (routed["two"], _in_turns(two)),
                 "miss, two inputs, one axis": (routed["two"], two.others),
                 "miss, six inputs, four axes": (routed["six"], six.others),
                 "unknown definition": (unknown, two.args),

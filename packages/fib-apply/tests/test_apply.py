@@ -194,6 +194,51 @@ class TestCallsOfAFunction:
         assert watch() is None
 
 
+class TestCallsOfManySizes:
+    RUNS = (4, 3, 2, 2, *(2,) * 40, 4, *(4, 2, 3) * 40, *(4,) * 40)
+    """One size for long, others in turns: none may get what was chosen for another."""
+
+    @pytest.mark.parametrize("is_passing", [True, False], ids=["outputs are passed", "outputs are returned"])
+    def test_are_each_served_by_what_was_chosen_for_them(self, is_passing: bool) -> None:
+        @apply("gemm")
+        def gemm(A: Any, B: Any, C: Any = None) -> Any:
+            return torch.zeros(A.shape[0], N) if C is None else C.zero_()
+
+        sources = {name: f"def run(A, B, C):\n    C.fill_({value})\n" for name, value in (("ones", 1), ("twos", 2))}
+        solutions = tuple(solution(name, source, passing=True) for name, source in sources.items())
+        chosen = {4: 1.0, 2: 2.0, 3: 0.0}
+        wrong = []
+        with enable_apply(data_set(trace("ones", M=4), trace("twos", M=2), solutions=solutions), stats=True) as runtime:
+            for place, m in enumerate(self.RUNS):
+                a, c = torch.randn(m, K), torch.full((m, N), 7.0)
+                found = gemm(a, B, c) if is_passing else gemm(a, B)
+                if not torch.equal(c if is_passing else found, torch.full((m, N), chosen[m])):
+                    wrong.append((place, m))
+            stats = runtime.stats()["gemm"]
+        assert wrong == []
+        assert (stats.hits, stats.misses) == (
+            {"M=4": self.RUNS.count(4), "M=2": self.RUNS.count(2)},
+            {"not recorded": self.RUNS.count(3)},
+        )
+
+    def test_are_resolved_once_for_each_size(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            resolved: list[Any] = []
+            monkeypatch.setattr(dispatcher, "_choose", lambda *args: resolved.append(args) or choose(*args))
+            choose = type(dispatcher)._choose.__get__(dispatcher)
+            for m in self.RUNS:
+                gemm(torch.randn(m, K), B)
+        assert len(resolved) == 3
+
+    def test_are_not_served_by_what_was_given_up(self, gemm: Any) -> None:
+        with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
+            for m in self.RUNS:
+                gemm(torch.randn(m, K), B)
+            runtime.dispatcher("gemm").quarantine("ones", "a test")
+            assert {served_by(gemm(torch.randn(m, K), B)) for m in self.RUNS} == {"fallback"}
+
+
 class TestOutputsAsArguments:
     @pytest.mark.parametrize("is_passing", [True, False], ids=["solution writes", "solution returns"])
     def test_are_written(self, is_passing: bool) -> None:

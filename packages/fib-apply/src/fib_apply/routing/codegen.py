@@ -2,9 +2,9 @@
 
 The *wrapper* is what the decorator returns. It has the user's signature and calls whatever stands in
 ``_fib_route``: the user's function, or a *route*. A route knows one function and one definition: it
-looks the call's shapes up, has the entry's check look at everything else, and calls the entry's
-kernel; whatever it does not find it leaves to ``_fib_resolve``. All names of our own begin with
-``_fib_``, all others are parameters, which Python has checked.
+has the check of one favoured entry look at the call, else that of the entry of the call's shapes, and
+calls the entry's kernel; whatever it does not find it leaves to ``_fib_resolve``. All names of our own
+begin with ``_fib_``, all others are parameters, which Python has checked.
 """
 
 from __future__ import annotations
@@ -82,24 +82,25 @@ def _body(
     """The lines for one way of calling: ``returning`` values, or ``passing`` outputs."""
     args = ", ".join((*inputs, *outputs))
     counted = ["_fib_count()"] if style.is_counted else []
-    lines = []
-    if style.is_memoised:
-        lines += [
-            "try:",
-            f"    _fib_entry = _fib_memo_{way}({key_expression(definition, inputs, outputs)})",
-            "except _fib_no_shapes:",
-            "    _fib_entry = None",
-            "if _fib_entry is not None:",
-            "    _fib_check, _fib_kernel, _fib_count = _fib_entry",
-            f"    if _fib_check({args}):",
-            *_indented([*counted, "if _fib_kernel is None:", f"    {fallback}"], 2),
-            *_indented(_call(args, outputs, style, fallback), 2),
-        ]
-    lines += [
-        f"_fib_kernel = _fib_resolve_{way}(({args},))",
-        "if _fib_kernel is None:",
-        f"    {fallback}",
-        *_call(args, outputs, style, fallback),
+    serve = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, style, fallback)]
+    resolve = [f"_fib_kernel = _fib_resolve_{way}(({args},))"]
+    if not style.is_memoised:
+        return _indented([*resolve, *serve], depth)
+    lines = [
+        f"_fib_check, _fib_kernel, _fib_count = _fib_favourite_{way}[0]",
+        f"if not _fib_check({args}):",
+        "    try:",
+        f"        _fib_shapes = {key_expression(definition, inputs, outputs)}",
+        f"        _fib_entry = _fib_memo_{way}(_fib_shapes)",
+        "    except _fib_no_shapes:",
+        "        _fib_entry = None",
+        f"    if _fib_entry is None or not _fib_entry[0]({args}):",
+        *_indented([*resolve, *serve], 2),
+        f"    if _fib_is_time_{way}():",
+        f"        _fib_favour_{way}(_fib_shapes, _fib_entry)",
+        "    _, _fib_kernel, _fib_count = _fib_entry",
+        *counted,
+        *serve,
     ]
     return _indented(lines, depth)
 

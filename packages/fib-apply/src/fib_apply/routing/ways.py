@@ -17,15 +17,26 @@ Entry: TypeAlias = "tuple[Check, Kernel | None, Callable[[], int]]"
 """A check, a kernel (None is the fallback), and a tally."""
 
 _MOST_ENTRIES = 8192
+_FAVOURED_AFTER = 16
+"""Calls that others than the favourite serve until one of them takes its place."""
 _MOST_ALIKE = 8
 """Patterns of calls with the same shapes: parameters and tensors, with and without gradients; of each kind of entry."""
+
+
+def _admits_none(*args: Any) -> bool:
+    del args
+    return False
+
+
+_NO_ENTRY: Entry = (_admits_none, None, int)
 
 
 class Way:
     """One way of calling a definition.
 
     Entries are replaced, never edited: who reads needs no lock. A generation keeps entries out that
-    rest on what is no more.
+    rest on what is no more. One of them is the favourite, whose check is tried before shapes are looked up:
+    a check alone decides, and the look-up takes as long as it does.
 
     Args:
         definition: What is computed.
@@ -42,6 +53,10 @@ class Way:
         self.guard = Guard(definition, has_outputs=is_passing)
         self.entries: dict[Any, Entry] = {}
         """By shapes; the short way looks here."""
+        self.favourite: list[Entry] = [_NO_ENTRY]
+        """An entry that the short way tries first."""
+        self.is_time = itertools.cycle([False] * (_FAVOURED_AFTER - 1) + [True]).__next__
+        """Whether an entry that serves a call should become the favourite: sizes may come in turns."""
         self.generation = 0
         self._alike: dict[Any, tuple[Entry, ...]] = {}
         self._refused: dict[Any, tuple[Entry, ...]] = {}
@@ -77,9 +92,17 @@ class Way:
                 return
             if len(self.entries) >= _MOST_ENTRIES:
                 self._drop(list(itertools.islice(self.entries, _MOST_ENTRIES // 2)))
+            if self.favourite[0] is _NO_ENTRY:
+                self.favourite[0] = entry
             if self.entries.setdefault(shapes, entry) is not entry:
                 others = self._refused if entry[1] is None else self._alike
                 others[shapes] = (*others.get(shapes, ()), entry)[-_MOST_ALIKE:]
+
+    def favour(self, shapes: Any, entry: Entry) -> None:
+        """Have an entry tried first from now on, if it has not been forgotten meanwhile."""
+        with self._lock:
+            if self.entries.get(shapes) is entry:
+                self.favourite[0] = entry
 
     def forget(self) -> None:
         """Have all calls resolved anew."""
@@ -88,6 +111,7 @@ class Way:
             self._drop(list(self.entries))
 
     def _drop(self, shapes: Iterable[Any]) -> None:
+        self.favourite[0] = _NO_ENTRY
         for some in shapes:
             for entries in (self.entries, self._alike, self._refused):
                 entries.pop(some, None)

@@ -73,7 +73,7 @@ def read_run(
     has_scale = k_scale is not None or v_scale is not None or q_scale is not None
     if has_scale and attention.is_scaled(q_scale, k_scale, v_scale):
         return "it is scaled, as quantised values are"
-    if q.size(0) != plan.rows:
+    if q.shape[0] != plan.rows:
         return "there are more queries than were planned for"
     if type(paged_kv_cache) is not tuple or plan.layout != "NHD":
         paged_kv_cache = attention.paged_caches(paged_kv_cache, plan.layout)

@@ -79,7 +79,7 @@ def read_run(
     """All inputs but queries and caches were planned."""
     if any(value is None for value in (q_nope, q_pe, ckv_cache, kpe_cache)):
         return "queries or caches are packed"
-    if q_nope.size(0) != plan.rows:
+    if q_nope.shape[0] != plan.rows:
         return "there are more queries than were planned for"
     outputs = () if out is None else attention.buffers(plan, q_nope, out, lse, return_lse)
     return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.tail, *outputs), bool(outputs)

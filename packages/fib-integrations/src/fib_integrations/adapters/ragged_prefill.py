@@ -83,7 +83,7 @@ def read_run(
         return "it is scaled, as quantised values are"
     if plan.layout != "NHD":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
-    if q.size(0) != plan.rows or k.size(0) != plan.keys:
+    if q.shape[0] != plan.rows or k.shape[0] != plan.keys:
         return "there are more queries or keys than were planned for"
     outputs = () if out is None else attention.buffers(plan, q, out, lse, return_lse)
     return plan, (q, k, v, *plan.tail, *outputs), bool(outputs)

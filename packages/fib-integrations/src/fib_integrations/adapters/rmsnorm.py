@@ -32,7 +32,7 @@ def read_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, o
     """Rows of one size, normalised."""
     if input.dim() != 2:
         return "the input is no matrix"
-    key = weight.size(0), eps
+    key = weight.shape[0], eps
     return (key, (input, weight), False) if out is None else (key, (input, weight, out), True)
 
 
@@ -46,7 +46,7 @@ def read_fused_add_rmsnorm(
     """The same of a sum."""
     if input.dim() != 2:
         return "the input is no matrix"
-    return (weight.size(0), eps), (input, residual, weight), False
+    return (weight.shape[0], eps), (input, residual, weight), False
 
 
 def _describe_fused_add(key: tuple[int, float]) -> Described:

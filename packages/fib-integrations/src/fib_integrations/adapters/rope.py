@@ -26,7 +26,7 @@ def read_rope(
         return "rotated pairs are interleaved (is_neox=False)"
     if query.dim() != 2 or key.dim() != 2:
         return "queries or keys are no matrix"
-    q, k = query.view(len(query), -1, head_size), key.view(len(key), -1, head_size)
+    q, k = query.view(query.shape[0], -1, head_size), key.view(key.shape[0], -1, head_size)
     return (head_size, cos_sin_cache.shape[1]), (q, k, cos_sin_cache, positions), False
 
 
