@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
 from fib_integrations import Covered, Uncovered, explain, install_flashinfer_integrations, status
-from fib_integrations.adapters import BUILT_IN
+from fib_integrations.adapters import BUILT_IN, chosen
+from fib_integrations.binding import bind
 from fib_integrations.errors import CannotAdapt, NotAdapted
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
@@ -264,6 +267,61 @@ def test_what_is_not_covered_arrives_as_it_came(importable: None, monkeypatch: p
         assert list(map(id, got)) == list(map(id, args))
         assert {name: id(value) for name, value in named.items()} == {n: id(v) for n, v in kwargs.items()}
     assert reason(flashinfer.norm.rmsnorm, X, W, brand_new=4) == "brand_new is given"
+
+
+def test_a_plain_function_gets_the_values_that_its_own_defaults_would_have_given(
+    importable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import flashinfer.norm
+
+    marker = object()
+
+    def rmsnorm(input: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = marker) -> Any:
+        return input, weight, eps, out, enable_pdl
+
+    monkeypatch.setattr(flashinfer.norm, "rmsnorm", rmsnorm)
+    install_flashinfer_integrations()
+    uncovered = random(1, 3, 8)
+    for hook in (None, lambda name, inputs: None):
+        set_apply_hook(hook)
+        assert flashinfer.norm.rmsnorm(X, W) == (X, W, 1e-6, None, marker)
+        assert flashinfer.norm.rmsnorm(weight=W, input=uncovered, out=X) == (uncovered, W, 1e-6, X, marker)
+        assert flashinfer.norm.rmsnorm(X, W, 2.0, enable_pdl=True) == (X, W, 2.0, None, True)
+        with pytest.raises(TypeError, match=r"rmsnorm\(\) got an unexpected keyword argument 'epsilon'"):
+            flashinfer.norm.rmsnorm(X, W, epsilon=1.0)
+
+
+def test_a_function_that_takes_more_than_it_shows_gets_that_too(
+    importable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FlashInfer's checks of backends take `skip_check`, which is no parameter of what they wrap."""
+    import flashinfer.norm
+
+    def checked(function: Any) -> Any:
+        @functools.wraps(function)
+        def wrapper(*args: Any, skip_check: bool = False, **kwargs: Any) -> Any:
+            return skip_check, function(*args, **kwargs)
+
+        return wrapper
+
+    @checked
+    def rmsnorm(input: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None) -> Any:
+        return "original"
+
+    monkeypatch.setattr(flashinfer.norm, "rmsnorm", rmsnorm)
+    install_flashinfer_integrations()
+    for hook in (None, lambda name, inputs: None):
+        set_apply_hook(hook)
+        assert flashinfer.norm.rmsnorm(X, W, skip_check=True) == (True, "original")
+    assert reason(flashinfer.norm.rmsnorm, X, W, skip_check=True) == "an unknown keyword is given"
+    assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), Covered)
+
+
+def test_what_is_given_is_made_of_what_is_read(fi: Any) -> None:
+    (adapter,) = chosen(["rmsnorm"])
+    target = attrs.evolve(adapter.targets[0], give=lambda result, scale: result)
+    with pytest.raises(CannotAdapt, match="`give` takes 'scale', which `read` does not"):
+        bind(target.path, inspect.signature(fi.norm.rmsnorm), target.read, give=target.give, ignored=target.ignored)
 
 
 def test_wrong_arguments_are_refused_as_the_original_refuses_them(fi: Any) -> None:

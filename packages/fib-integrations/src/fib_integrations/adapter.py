@@ -48,9 +48,9 @@ class Call:
     describe: Callable[[Any], Described]
     """The definition of a key."""
     give: Callable[..., Any] | None = None
-    """Makes what the caller gets of the definition's outputs (None if they were passed): takes them, and what `read`
-    takes. It writes to inputs what the library writes there. None: the caller gets the one output, its own buffer
-    if it passed that."""
+    """Makes what the caller gets of the definition's outputs (None if they were passed): takes them, and by name those
+    parameters of `read` that it wants. It writes to inputs what the library writes there. None: the caller gets the
+    one output, its own buffer if it passed that."""
     shadow: Callable[[Original, tuple[Any, ...], dict[str, Any], Sequence[Any]], Any] | None = None
     """Calls the original and returns the definition's outputs, for calls that are made both ways: takes it, the call's
     arguments, and the values that `read` gave. None: the original returns them itself."""
@@ -73,7 +73,7 @@ class Plan:
     """Takes the object and parameters; returns what is to be remembered, or why such calls are not covered. What it
     returns has an attribute `is_routable`."""
     ignored: frozenset[str] = frozenset()
-    stamp: str = "_plan_info"
+    stamp: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
     """The object's attribute that each plan replaces: shows that it was planned by other means since."""
 
 

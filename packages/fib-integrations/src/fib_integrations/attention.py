@@ -73,7 +73,6 @@ def targets(
     *,
     plan: Callable[..., Any],
     run: Callable[..., Reading],
-    give: Callable[..., Any],
     hints: frozenset[str],
 ) -> tuple[Target, ...]:
     """The methods of a wrapper's class: what plans, what computes, and the older ones that plan anew by themselves.
@@ -81,8 +80,7 @@ def targets(
     Args:
         wrapper: The path of the class.
         plan: Reads calls of ``plan``; see `Plan`.
-        run: Reads calls of ``run``, and
-        give: makes what their caller gets; see `Call`.
+        run: Reads calls of ``run``, with the parameters that `given` takes among others.
         hints: Parameters of ``plan`` that do not matter.
     """
     return (
@@ -91,7 +89,7 @@ def targets(
             path=f"{wrapper}.run",
             read=run,
             describe=describe,
-            give=give,
+            give=given,
             shadow=both_outputs,
             ignored=frozenset({"enable_pdl"}),
             reads_plan=True,

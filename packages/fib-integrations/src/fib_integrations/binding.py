@@ -28,6 +28,8 @@ class Binding:
     """Of the library's function; a method's first one is the object."""
     passed: tuple[str, ...]
     """For each parameter of the reader that can be given, what carries it: an expression."""
+    given: tuple[str, ...]
+    """Likewise for each parameter of `Call.give` behind the result."""
     refusals: tuple[tuple[str, str], ...]
     """Conditions under which a call is not covered, and what to say then."""
     scope: Mapping[str, Any]
@@ -48,7 +50,13 @@ class Binding:
 
 
 def bind(
-    path: str, signature: inspect.Signature, read: Callable[..., Any], ignored: Iterable[str], leading: int
+    path: str,
+    signature: inspect.Signature,
+    read: Callable[..., Any],
+    *,
+    give: Callable[..., Any] | None = None,
+    ignored: Iterable[str] = (),
+    leading: int = 0,
 ) -> Binding:
     """Match a function's parameters with those of its reader.
 
@@ -56,11 +64,12 @@ def bind(
         path: What it is, for messages.
         signature: Of the library's function.
         read: The reader; its parameters are named like those of the function.
+        give: Makes what the caller gets: of a result, and of what some of the reader's parameters are.
         ignored: Parameters that do not matter.
         leading: How many of the reader's first parameters are not the function's: the object, or what was planned.
 
     Raises:
-        CannotAdapt: The reader needs a parameter that is not there.
+        CannotAdapt: The reader needs a parameter that is not there, or `give` one that the reader has not.
     """
     parameters = tuple(p.replace(annotation=Parameter.empty) for p in signature.parameters.values())
     wanted = tuple(inspect.signature(read).parameters.values())[leading:]
@@ -68,8 +77,14 @@ def bind(
     scope = {
         f"_fib_default{index}": p.default for index, p in enumerate(parameters) if p.default is not Parameter.empty
     }
-    passed = _passed(path, wanted, {p.name for p in parameters}, catch_all, scope)
-    known = {p.name for p in wanted} | set(ignored)
+    there = {p.name for p in parameters}
+    known = {p.name for p in wanted}
+    to_give = () if give is None else tuple(inspect.signature(give).parameters.values())[1:]
+    if unread := [p.name for p in to_give if p.name not in known]:
+        raise CannotAdapt(path, f"`give` takes {unread[0]!r}, which `read` does not")
+    given = _passed(path, to_give, there, catch_all, scope)
+    passed = _passed(path, wanted, there, catch_all, scope)
+    known |= set(ignored)
     others = _others(parameters, known)
     for _, parameter in others:
         if parameter.default is Parameter.empty and parameter.kind is not Parameter.VAR_POSITIONAL:
@@ -78,7 +93,7 @@ def bind(
     if catch_all is not None:
         scope["_fib_known"] = frozenset(known)
         refusals.append((f"{catch_all} and not _fib_known.issuperset({catch_all})", "an unknown keyword is given"))
-    return Binding(parameters, passed, tuple(refusals), scope)
+    return Binding(parameters, passed, given, tuple(refusals), scope)
 
 
 def _others(parameters: Sequence[Parameter], known: set[str]) -> list[tuple[int, Parameter]]:
@@ -94,7 +109,7 @@ def _others(parameters: Sequence[Parameter], known: set[str]) -> list[tuple[int,
 def _passed(
     path: str, wanted: Sequence[Parameter], there: set[str], catch_all: str | None, scope: dict[str, Any]
 ) -> tuple[str, ...]:
-    """Expressions for the reader's arguments: by position, which is faster, until one is left out."""
+    """Expressions for the arguments of a reader: by position, which is faster, until one is left out."""
     passed: list[str] = []
     for index, parameter in enumerate(wanted):
         name = value = parameter.name
@@ -105,7 +120,8 @@ def _passed(
                 continue
             scope[f"_fib_of_{name}"] = parameter.default
             value = f"{catch_all}.get({name!r}, _fib_of_{name})"
-        passed.append(value if index == len(passed) else f"{name}={value}")
+        is_by_name = index > len(passed) or parameter.kind is Parameter.KEYWORD_ONLY
+        passed.append(f"{name}={value}" if is_by_name else value)
     return tuple(passed)
 
 

@@ -20,6 +20,13 @@ def {name}(*_fib_args, **_fib_kwargs):
     return _fib_cover(_fib_args, _fib_kwargs, *_fib_args, **_fib_kwargs)
 """
 
+_WRAPPER_OF_PLAIN = """\
+def {name}({signature}):
+    if _fib_cover is None:
+        return _fib_original({forwarded})
+    return _fib_cover(({forwarded},), _fib_no_kwargs, {forwarded})
+"""
+
 _HEAD = """\
 def {name}(_fib_args, _fib_kwargs, /, {signature}):
     if _fib_here.is_inside:
@@ -37,7 +44,11 @@ _FIND_PLAN = """\
         return _fib_refuse("it was not planned since somebody routes or listens", _fib_args, _fib_kwargs)
     if _fib_type(_fib_plan.value) is _fib_str:
         return _fib_refuse(_fib_plan.value, _fib_args, _fib_kwargs)
-    if _fib_getattr({owner}, _fib_stamp, None) is not _fib_plan.stamp:
+    try:
+        _fib_now = {owner}.{stamp}
+    except AttributeError:
+        _fib_now = None
+    if _fib_now is not _fib_plan.stamp:
         return _fib_refuse("it was planned by other means since", _fib_args, _fib_kwargs)
     if _fib_plan.generation is not _fib_generation:
         _fib_renew(_fib_plan)
@@ -92,14 +103,24 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
 """
 
 
-def wrapper_source(name: str) -> str:
-    """The source of what takes the place of a function: it calls the original, or what covers its calls."""
-    return _WRAPPER.format(name=name)
+def wrapper_source(name: str, binding: Binding, *, is_plain: bool) -> str:
+    """The source of what takes the place of a function: it calls the original, or what covers its calls.
+
+    Args:
+        name: Of the function.
+        binding: Its parameters.
+        is_plain: Whether these are all that the original takes, and by position, so that it may get all of them:
+            to pass on keywords as they come takes several times as long.
+    """
+    if not is_plain:
+        return _WRAPPER.format(name=name)
+    forwarded = _listed(tuple(parameter.name for parameter in binding.parameters))
+    return _WRAPPER_OF_PLAIN.format(name=name, signature=binding.signature(), forwarded=forwarded)
 
 
-def cover_source(name: str, target: Target, binding: Binding) -> str:
-    """The source of what covers the calls of a target."""
-    texts = {"name": name, "signature": binding.signature()}
+def cover_source(name: str, target: Target, binding: Binding, stamp: str) -> str:
+    """The source of what covers the calls of a target; `stamp` is the attribute that each plan replaces."""
+    texts = {"name": name, "signature": binding.signature(), "stamp": stamp}
     if binding.parameters:
         texts["owner"] = binding.parameters[0].name
     if isinstance(target, Plan):
@@ -119,7 +140,7 @@ def _call_source(texts: dict[str, str], target: Call, binding: Binding) -> str:
         place, plan = "_fib_plan.", "_fib_plan"
         read = _listed(("_fib_plan.value", *binding.passed))
     usual = "_fib_values[-1] if _fib_is_passing else _fib_result"
-    given = usual if target.give is None else f"_fib_give(_fib_result, {read})"
+    given = usual if target.give is None else f"_fib_give({_listed(('_fib_result', *binding.given))})"
     lines.append(
         _ROUTE.format(read=read, plan=plan, given=given, returning=f"{place}returning", passing=f"{place}passing")
     )

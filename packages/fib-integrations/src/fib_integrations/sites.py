@@ -12,6 +12,7 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any
 
 import attrs
@@ -111,7 +112,7 @@ class Site:
         self._name = identifier(getattr(original, "__name__", "call"))
         self.binding = _bind(target, original)
         self._scope = self._make_scope()
-        self._cover = compiled(cover_source(self._name, target, self.binding), self._name, self._scope)
+        self._cover = compiled(cover_source(self._name, target, self.binding, self._stamp()), self._name, self._scope)
         self.wrapper = self._make_wrapper()
 
     def _make_scope(self) -> dict[str, Any]:
@@ -124,7 +125,6 @@ class Site:
             "_fib_type": type,
             "_fib_str": str,
             "_fib_id": id,
-            "_fib_getattr": getattr,
             "_fib_errors": _ERRORS,
             "_fib_served": Served,
             "_fib_read": getattr(target, "read", None),
@@ -136,18 +136,20 @@ class Site:
             "_fib_plans": self._plans.by_id,
             "_fib_forget": self._plans.forget,
             "_fib_remember": self._remember,
-            "_fib_stamp": self._stamp(),
             "_fib_generation": None,
+            "_fib_no_kwargs": {},
             "_fib_returning": {},
             "_fib_passing": {},
         }
 
     def _stamp(self) -> str:
         """The attribute that each plan replaces, as the adapter's `Plan` says."""
-        return next((target.stamp for target in self.adapter.targets if isinstance(target, Plan)), "")
+        return next((target.stamp for target in self.adapter.targets if isinstance(target, Plan)), "_plan_info")
 
     def _make_wrapper(self) -> Callable[..., Any]:
-        wrapper = compiled(wrapper_source(self._name), self._name, self._scope)
+        is_plain = _is_exact(self.target, self.original) and _takes_all_by_position(self.binding)
+        source = wrapper_source(self._name, self.binding, is_plain=is_plain)
+        wrapper = compiled(source, self._name, self._scope)
         functools.update_wrapper(wrapper, self.original)
         vars(wrapper)["__fib_site__"] = self  # the two live as long as each other
         setattr(wrapper, _INLINE, self.original)
@@ -279,10 +281,33 @@ class Site:
 
 def _bind(target: Target, original: Callable[..., Any]) -> Binding:
     signature = _signature(target, original)
+    if not _is_exact(target, original):
+        signature = _with_others(signature)
     if isinstance(target, Unplan):
-        return Binding(tuple(signature.parameters.values()), (), (), _defaults(signature))
+        return Binding(tuple(signature.parameters.values()), (), (), (), _defaults(signature))
     leading = 1 if isinstance(target, Plan) or target.reads_plan else 0
-    return bind(target.path, signature, target.read, target.ignored, leading)
+    give = target.give if isinstance(target, Call) else None
+    return bind(target.path, signature, target.read, give=give, ignored=target.ignored, leading=leading)
+
+
+def _is_exact(target: Target, original: Callable[..., Any]) -> bool:
+    """Whether a function takes just the parameters that are known; one that shows another's may take more."""
+    is_stated = getattr(target, "signature", None) is not None
+    return (
+        inspect.isfunction(original) and not is_stated and not {"__wrapped__", "__signature__"} & vars(original).keys()
+    )
+
+
+def _with_others(signature: inspect.Signature) -> inspect.Signature:
+    """Parameters, and whatever keywords there are besides: the original knows what to do with them."""
+    parameters = tuple(signature.parameters.values())
+    if parameters and parameters[-1].kind is Parameter.VAR_KEYWORD:
+        return signature
+    return signature.replace(parameters=(*parameters, Parameter("_fib_others", Parameter.VAR_KEYWORD)))
+
+
+def _takes_all_by_position(binding: Binding) -> bool:
+    return bool(binding.parameters) and all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in binding.parameters)
 
 
 def _defaults(signature: inspect.Signature) -> dict[str, Any]:

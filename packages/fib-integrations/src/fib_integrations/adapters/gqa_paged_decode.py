@@ -84,23 +84,6 @@ def read_run(
     return plan, (q, k_cache, v_cache, *plan.tail, *outputs), bool(outputs)
 
 
-def give(
-    result: Any,
-    plan: AttentionPlan,
-    q: torch.Tensor,
-    paged_kv_cache: Any,
-    q_scale: Any = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    out: Any = None,
-    lse: Any = None,
-    return_lse: bool = False,
-) -> Any:
-    """The output, and its log-sum-exp where it is wanted."""
-    del plan, q, paged_kv_cache, q_scale, k_scale, v_scale
-    return attention.given(result, out, lse, return_lse)
-
-
 def _baseline(definition: Definition) -> str | None:
     has_pages = "kv_last_page_len" in definition.inputs
     if (
@@ -123,7 +106,7 @@ def _baseline(definition: Definition) -> str | None:
 GQA_PAGED_DECODE = Adapter(
     name="gqa_paged_decode",
     op_types=("gqa_paged",),
-    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.DECODE_HINTS),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, hints=attention.DECODE_HINTS),
     covers="both layouts, caches in one tensor or two, `out`, `lse`, `return_lse`",
     leaves="windows, soft caps, positions inside, scales, sinks, mixed types, `jit_args`, `forward`; wrappers for CUDA "
     "graphs are seen by listeners, not routed",

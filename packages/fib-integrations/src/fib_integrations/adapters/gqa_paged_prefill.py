@@ -10,7 +10,7 @@ from fib_schema import Definition
 from .. import attention
 from ..adapter import Adapter
 from ..attention import AttentionPlan
-from .gqa_paged_decode import give, read_run
+from .gqa_paged_decode import read_run
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
 _INPUTS = "q k_cache v_cache qo_indptr kv_indptr kv_indices sm_scale"
@@ -100,7 +100,7 @@ def _baseline(definition: Definition) -> str | None:
 GQA_PAGED_PREFILL = Adapter(
     name="gqa_paged_prefill",
     op_types=("gqa_paged",),
-    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.PREFILL_HINTS),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, hints=attention.PREFILL_HINTS),
     covers="causal; both layouts, caches in one tensor or two, `out`, `lse`, `return_lse`",
     leaves="what is not causal, custom masks, and what decoding leaves",
     baseline=_baseline,

@@ -68,37 +68,21 @@ def read_plan(
 
 def read_run(
     plan: AttentionPlan,
-    q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
-    ckv_cache: torch.Tensor,
-    kpe_cache: torch.Tensor,
+    q_nope: torch.Tensor | None,
+    q_pe: torch.Tensor | None,
+    ckv_cache: torch.Tensor | None,
+    kpe_cache: torch.Tensor | None,
     out: Any = None,
     lse: Any = None,
     return_lse: bool = False,
 ) -> Reading:
     """All inputs but queries and caches were planned."""
-    if any(value is None for value in (q_nope, q_pe, ckv_cache, kpe_cache)):
+    if q_nope is None or q_pe is None or ckv_cache is None or kpe_cache is None:
         return "queries or caches are packed"
     if q_nope.shape[0] != plan.rows:
         return "there are more queries than were planned for"
     outputs = () if out is None else attention.buffers(plan, q_nope, out, lse, return_lse)
     return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.tail, *outputs), bool(outputs)
-
-
-def give(
-    result: Any,
-    plan: AttentionPlan,
-    q_nope: torch.Tensor,
-    q_pe: torch.Tensor,
-    ckv_cache: torch.Tensor,
-    kpe_cache: torch.Tensor,
-    out: Any = None,
-    lse: Any = None,
-    return_lse: bool = False,
-) -> Any:
-    """The output, and its log-sum-exp where it is wanted."""
-    del plan, q_nope, q_pe, ckv_cache, kpe_cache
-    return attention.given(result, out, lse, return_lse)
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -151,7 +135,7 @@ MLA_PAGED = Adapter(
             path=f"{_WRAPPER}.run",
             read=read_run,
             describe=attention.describe,
-            give=give,
+            give=attention.given,
             shadow=attention.both_outputs,
             ignored=frozenset({"enable_pdl"}),
             reads_plan=True,

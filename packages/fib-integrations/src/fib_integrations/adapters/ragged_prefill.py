@@ -79,7 +79,8 @@ def read_run(
     return_lse: bool = False,
 ) -> Reading:
     """In the layout HND, heads of keys and values come first."""
-    if attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
+    has_scale = q_scale is not None or k_scale is not None or v_scale is not None or o_scale is not None
+    if has_scale and attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
         return "it is scaled, as quantised values are"
     if plan.layout != "NHD":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
@@ -87,25 +88,6 @@ def read_run(
         return "there are more queries or keys than were planned for"
     outputs = () if out is None else attention.buffers(plan, q, out, lse, return_lse)
     return plan, (q, k, v, *plan.tail, *outputs), bool(outputs)
-
-
-def give(
-    result: Any,
-    plan: AttentionPlan,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    q_scale: Any = None,
-    k_scale: Any = None,
-    v_scale: Any = None,
-    o_scale: Any = None,
-    out: Any = None,
-    lse: Any = None,
-    return_lse: bool = False,
-) -> Any:
-    """The output, and its log-sum-exp where it is wanted."""
-    del plan, q, k, v, q_scale, k_scale, v_scale, o_scale
-    return attention.given(result, out, lse, return_lse)
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -126,7 +108,7 @@ def _baseline(definition: Definition) -> str | None:
 RAGGED_PREFILL = Adapter(
     name="ragged_prefill",
     op_types=("gqa_ragged", "mla_ragged"),
-    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, give=give, hints=attention.PREFILL_HINTS),
+    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, hints=attention.PREFILL_HINTS),
     covers="causal; GQA, and MLA where values are smaller than keys; `out`, `lse`, `return_lse`",
     leaves="what is not causal, custom masks, other offsets of values or outputs, and what decoding leaves",
     baseline=_baseline,

@@ -54,11 +54,8 @@ def _describe_fused_add(key: tuple[int, float]) -> Described:
     return Described(f"fused_add_rmsnorm_h{key[0]}", inputs, ("output",), {"eps": key[1]})
 
 
-def _give_fused_add(
-    result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
-) -> None:
+def _give_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
     """Write the sum and the result where FlashInfer writes them; the definition knows of the result alone."""
-    del weight, eps
     if result is not input:
         residual.add_(input)
         input.copy_(result)

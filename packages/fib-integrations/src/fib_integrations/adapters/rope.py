@@ -37,29 +37,13 @@ def _describe(key: tuple[int, int]) -> Described:
 
 
 def _give(
-    result: tuple[torch.Tensor, torch.Tensor],
-    positions: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    head_size: int,
-    cos_sin_cache: torch.Tensor,
-    is_neox: bool = True,
+    result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del positions, head_size, cos_sin_cache, is_neox
     q, k = result
     return q.view(query.shape), k.view(key.shape)
 
 
-def _give_in_place(
-    result: tuple[torch.Tensor, torch.Tensor],
-    positions: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    head_size: int,
-    cos_sin_cache: torch.Tensor,
-    is_neox: bool = True,
-) -> None:
-    del positions, head_size, cos_sin_cache, is_neox
+def _give_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
     q, k = result
     if q.data_ptr() != query.data_ptr():
         query.copy_(q.view(query.shape))

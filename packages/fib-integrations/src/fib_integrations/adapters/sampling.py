@@ -40,9 +40,8 @@ def _describe(key: tuple[Any, ...]) -> Described:
     return Described(f"{'_'.join(limits)}_sampling_from_probs_v{vocabulary}", ("probs", *limits), ("samples",))
 
 
-def _give(samples: torch.Tensor, *arguments: Any) -> torch.Tensor:
+def _give(samples: torch.Tensor) -> torch.Tensor:
     """FlashInfer's samples are of 32 bits, those of definitions of 64."""
-    del arguments
     return samples.to(torch.int32)
 
 
