@@ -348,9 +348,7 @@ def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
             for case in group:
                 with _noting_errors(rows[case.name], "host time, nothing enabled"):
                     call = bench.call(case)
-                    rows[case.name].idle_ns = _added_ns(
-                        bench, call, call, before=lambda: switch(False), between=lambda: switch(True)
-                    )
+                    rows[case.name].idle_ns = _added_ns(bench, call, call, switch)
 
 
 @contextmanager
@@ -471,22 +469,29 @@ def _added_ns(
     bench: Bench,
     plain: Callable[[], Any],
     other: Callable[[], Any],
-    *,
-    before: Callable[[], None] = lambda: None,
-    between: Callable[[], None] = lambda: None,
+    switch: Callable[[bool], None] = lambda is_other: None,
 ) -> float:
-    """Nanoseconds that a call takes the host more than another: the median over neighbours."""
+    """Nanoseconds that a call takes the host more than another: the median over neighbours, either of which is first.
+
+    Args:
+        bench: Where.
+        plain: The one.
+        other: The other.
+        switch: Is told before which of them is to come.
+    """
     differences = []
-    for _ in range(bench.rounds):
-        before()
-        taken = _host_ns(bench, plain)
-        between()
-        differences.append(_host_ns(bench, other) - taken)
+    for index in range(bench.rounds):
+        taken = {}
+        for is_other in (False, True) if index % 2 else (True, False):
+            switch(is_other)
+            taken[is_other] = _host_ns(bench, other if is_other else plain)
+        differences.append(taken[True] - taken[False])
     return statistics.median(differences)
 
 
 def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
-    """Nanoseconds of a call on the host; the device is idle before."""
+    """Nanoseconds of a call on the host, after one that does not count; the device is idle before."""
+    call()
     bench.wait()
     start = time.perf_counter_ns()
     for _ in range(bench.chunk):
