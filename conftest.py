@@ -16,6 +16,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     path: Path | None = config.getoption("--passed-before")
     if path is None:
         return
-    passed = set(path.read_text().splitlines())
+    try:
+        passed = set(path.read_text("utf-8").splitlines())
+    except OSError as error:
+        raise pytest.UsageError(f"--passed-before: {error}") from error
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
     items[:] = [item for item in items if item.nodeid not in passed]

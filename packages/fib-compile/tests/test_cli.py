@@ -58,6 +58,9 @@ def test_build_takes_names(dataset: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--definitions", "add_oen"], "no definition is named 'add_oen'; did you mean 'add_one'?"),
         (["--solutions", "brokn"], "no solution is named 'brokn'; did you mean 'broken'"),
         (["--arch", "sm_90"], "'sm_90' is no architecture"),
+        (["-j", "-1"], "jobs: must be greater than 0, got -1"),
+        (["--timeout", "0"], "timeout: must be greater than 0, got 0"),
+        (["--memory", "nan"], "memory: must be greater than 0, got nan"),
     ],
 )
 def test_a_name_that_matches_nothing_is_an_error(

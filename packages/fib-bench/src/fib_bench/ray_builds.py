@@ -141,7 +141,7 @@ class Builds:
             first = index * len(builds) // len(self._nodes)
             in_turn = [*builds.items()]
             node.waiting = dict(in_turn[first:] + in_turn[:first]) if node.limit else {}
-        if builds:
+        if builds and not self._is_stopped:
             self._thread.start()
 
     def turn_to(self, node_id: str, part: DefinitionPlan) -> DefinitionPlan | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .ahead import BuildOutcome, BuildState
     from .builder import Builder, Limits
     from .builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
-    from .errors import BuilderConflict, BuildError, InvalidDevice, UnknownDType
+    from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
     from .jit import jit_environment
     from .registry import BuilderRegistry, reference_solution
     from .runnable import Runnable, RunnableMetadata
@@ -26,6 +26,7 @@ __all__ = [
     "BuilderConflict",
     "BuilderRegistry",
     "InvalidDevice",
+    "InvalidLimit",
     "Limits",
     "PythonBuilder",
     "Runnable",
@@ -45,7 +46,7 @@ _HOMES = {
     "ahead": ("BuildOutcome", "BuildState"),
     "builder": ("Builder", "Limits"),
     "builders": ("PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder"),
-    "errors": ("BuildError", "BuilderConflict", "InvalidDevice", "UnknownDType"),
+    "errors": ("BuildError", "BuilderConflict", "InvalidDevice", "InvalidLimit", "UnknownDType"),
     "jit": ("jit_environment",),
     "registry": ("BuilderRegistry", "reference_solution"),
     "runnable": ("Runnable", "RunnableMetadata"),

@@ -17,7 +17,7 @@ import attrs
 from fib_schema import Definition, Solution
 
 from .builder import Builder, Limits
-from .errors import BuildError
+from .errors import BuildError, check_limit
 
 
 class BuildState(StrEnum):
@@ -48,6 +48,7 @@ def build_ahead(
     on_done: Callable[[BuildOutcome], None] | None = None,
 ) -> list[BuildOutcome]:
     """Build each pair; see `BuilderRegistry.build_many`."""
+    check_limit("jobs", jobs)
     wanted: Sequence[tuple[Definition, Solution]] = list(pairs)
     outcomes: dict[int, BuildOutcome] = {}
     stopped = threading.Event()

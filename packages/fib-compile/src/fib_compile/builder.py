@@ -11,6 +11,7 @@ from typing import ClassVar
 import attrs
 from fib_schema import Definition, Solution, get_fib_cache_path
 
+from .errors import check_limit
 from .runnable import Runnable
 
 CACHE_FOLDER = "fib-compile-v1"
@@ -23,13 +24,21 @@ def _never() -> bool:
 
 @attrs.frozen
 class Limits:
-    """What one command of a compiler may use."""
+    """What one command of a compiler may use.
+
+    Raises:
+        InvalidLimit: It may use nothing.
+    """
 
     seconds: float = 600.0
     memory_bytes: int | None = None
     """Address space of each process; None is unlimited."""
     is_stopped: Callable[[], bool] = attrs.field(default=_never, eq=False, repr=False)
     """Asked again and again while a command runs; it is killed when nobody wants its result any more."""
+
+    def __attrs_post_init__(self) -> None:
+        check_limit("timeout", self.seconds)
+        check_limit("memory", self.memory_bytes)
 
     def until(self, stopped: threading.Event) -> Limits:
         """The same limits, and an event that ends whatever runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName
 from ._cuda import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .ahead import BuildOutcome, BuildState
 from .builder import Limits
+from .errors import check_limit
 from .inventory import CacheEntry, EntryKind, cache_entries, cache_root, prune
 from .registry import BuilderRegistry
 
@@ -109,7 +111,8 @@ def _build(options: argparse.Namespace) -> int:
     if options.arch:
         os.environ[ARCH_VARIABLE] = ",".join(parse_architectures(options.arch))
     pairs = _selected(TraceSet.from_path(options.dataset), options.definitions, options.solutions)
-    memory = None if options.memory is None else int(options.memory * 2**30)
+    check_limit("memory", options.memory)
+    memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
     progress = _Progress(len(pairs))
     outcomes = BuilderRegistry.get_instance().build_many(
         pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=progress.show

@@ -65,6 +65,27 @@ class InvalidDevice(FibError, ValueError):
 
 
 @attrs.frozen
+class InvalidLimit(FibError, ValueError):
+    """A number that says how much a build may use, and is not greater than 0."""
+
+    field: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.field}: must be greater than 0, got {self.value:g}"
+
+
+def check_limit(field: str, value: float | None) -> None:
+    """See that a limit leaves something to use.
+
+    Raises:
+        InvalidLimit: It does not.
+    """
+    if value is not None and not value > 0:
+        raise InvalidLimit(field, value)
+
+
+@attrs.frozen
 class UnknownDType(FibError, ValueError):
     """A name that is no dtype of a definition."""
 

@@ -110,6 +110,9 @@ class BuilderRegistry:
 
         Returns:
             One outcome for each pair, in their order; failures are among them and are not raised.
+
+        Raises:
+            InvalidLimit: None at once.
         """
         from .ahead import build_ahead
 
