@@ -30,6 +30,7 @@ from fib_apply import (
     set_apply_hook,
     set_runtime,
 )
+from fib_apply.routing import sites
 from fib_apply.routing.matching import Form
 from fib_schema import (
     AxisConst,
@@ -338,6 +339,25 @@ class TestOneCall:
     def test_is_not_a_fallback_alone(self) -> None:
         with pytest.raises(TypeError, match="no call"):
             apply("gemm", fallback=print)
+
+
+class TestDecoratingMeanwhile:
+    def test_a_runtime_that_starts_while_a_function_is_decorated_routes_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        add_site, runtime = sites.add_site, ApplyRuntime(data_set())
+        runtime.start().stop()  # everything is built
+        starting = threading.Thread(target=runtime.start)
+
+        def adding(site: Any, serving: Any) -> None:
+            starting.start()
+            starting.join(0.5)
+            add_site(site, serving)
+
+        monkeypatch.setattr(sites, "add_site", adding)
+        gemm = apply("gemm")(lambda A, B: torch.zeros(A.shape[0], N))
+        starting.join()
+        assert served_by(gemm(A, B)) == "solution"
 
 
 class TestNamesByCall:

@@ -81,7 +81,7 @@ def _given(value: Any) -> Mapping[str, Any]:
 
 def _decorate(name: sites.Name, function: F) -> F:
     site = sites.Site(name, function)
-    sites.add_site(site, runtime.get_serving_runtime())
+    runtime.connect(site)
     return site.wrapper  # type: ignore[return-value] # it has the function's signature
 
 

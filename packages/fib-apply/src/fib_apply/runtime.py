@@ -403,10 +403,11 @@ def get_runtime() -> ApplyRuntime | None:
     return _stack[-1] if _stack else None
 
 
-def get_serving_runtime() -> ApplyRuntime | None:
-    """The runtime in force, if the environment does not keep it from serving."""
-    get_runtime()
-    return _serving()
+def connect(site: sites.Pointed) -> None:
+    """Have a site pointed to the runtime in force, now and whenever that changes, for as long as somebody holds it."""
+    get_runtime()  # what the environment asks for would come later
+    with _lock:  # else one that starts meanwhile might not see the site
+        sites.add_site(site, _serving())
 
 
 def set_runtime(runtime: ApplyRuntime | None) -> None:

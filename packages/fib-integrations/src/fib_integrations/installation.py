@@ -15,7 +15,6 @@ from typing import Any
 
 import attrs
 from fib_apply import runtime as apply_runtime
-from fib_apply.routing.sites import Runtime, add_site
 
 from .adapter import Adapter, Target
 from .adapters import chosen
@@ -149,7 +148,7 @@ def _sites(manager: PatchManager) -> Iterable[Site]:
 def _connect(site: Site) -> None:
     """Have a site pointed whenever something changes; the environment is asked at the first call."""
     if _has_asked or not is_asked_for():
-        add_site(site, apply_runtime.get_serving_runtime())
+        apply_runtime.connect(site)
     else:
         site.ask_first(_ask)
 
@@ -159,9 +158,8 @@ def _ask() -> None:
     global _has_asked  # noqa: PLW0603 asked once in a process
     with _lock:
         _has_asked = True
-        serving: Runtime | None = apply_runtime.get_serving_runtime()
         for site in _sites(get_manager()):
-            add_site(site, serving)
+            apply_runtime.connect(site)
 
 
 def _renew_after_fork() -> None:

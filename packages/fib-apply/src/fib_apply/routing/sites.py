@@ -214,7 +214,7 @@ _sites: weakref.WeakSet[Pointed] = weakref.WeakSet()
 
 
 def add_site(site: Pointed, runtime: Runtime | None) -> None:
-    """Have a site pointed now and whenever something changes, for as long as somebody holds it."""
+    """Have a site pointed now and whenever something changes; `runtime` is the one in force, and stays so meanwhile."""
     with _lock:
         _sites.add(site)
         site.point(runtime)
