@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 from fib_apply.routing.ways import _MOST_ENTRIES, Entry, Way
 from fib_schema import AxisVar, Definition, TensorSpec
 
@@ -56,3 +60,56 @@ def test_no_more_entries_than_may_be_are_kept_and_none_that_is_dropped_is_tried(
         kept.install((size,), each, kept.generation)
     assert len(kept.entries) == _MOST_ENTRIES // 2 + 1
     assert kept.favourite[0] in kept.entries.values()
+
+
+class Interrupting:
+    """Shapes that do something while they are looked up, as the handler of a signal may."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+        self.is_armed = False
+
+    def __hash__(self) -> int:
+        if self.is_armed:
+            self.is_armed = False
+            self.act()
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@pytest.mark.parametrize("change", ["install", "favour", "forget"])
+@pytest.mark.parametrize("during", ["install", "favour", "forget"])
+def test_a_handler_may_change_what_is_being_changed(during: str, change: str) -> None:
+    """In the same thread: it must neither wait for itself nor have what was forgotten come back."""
+    kept, first, second = way(), entry(), entry()
+    changes = {
+        "install": lambda: kept.install((3,), entry(), kept.generation),
+        "favour": lambda: kept.favour((2,), second),
+        "forget": kept.forget,
+    }
+    shapes = Interrupting(changes[change])
+    kept.install((2,), second, kept.generation)
+    if during != "install":
+        kept.install(shapes, first, kept.generation)
+    shapes.is_armed = True
+    if during == "forget":
+        kept.forget()
+    else:
+        {"install": kept.install, "favour": kept.favour}[during](
+            *(shapes, first), *((kept.generation,) if during == "install" else ())
+        )
+    assert not shapes.is_armed
+    if change == "forget":
+        assert not {id(first), id(second)} & {id(kept.favourite[0]), *map(id, kept.entries.values())}
+    assert kept.favourite[0] in kept.entries.values() or not kept.favourite[0][0]()
+
+
+def test_a_call_does_not_wait_to_favour_its_entry() -> None:
+    kept, second = way(), entry()
+    kept.install((1,), entry(), kept.generation)
+    kept.install((2,), second, kept.generation)
+    with ThreadPoolExecutor(1) as others, kept._lock:
+        others.submit(kept.favour, (2,), second).result(timeout=60)
+    assert kept.favourite != [second]

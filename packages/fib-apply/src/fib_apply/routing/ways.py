@@ -36,7 +36,9 @@ class Way:
 
     Entries are replaced, never edited: who reads needs no lock. A generation keeps entries out that
     rest on what is no more. One of them is the favourite, whose check is tried before shapes are looked up:
-    a check alone decides, and the look-up takes as long as it does.
+    a check alone decides, and the look-up takes as long as it does. A signal's handler may make calls as well,
+    in the midst of a change: the thread that holds the lock may take it once more, and whoever writes looks
+    afterwards whether that has been forgotten.
 
     Args:
         definition: What is computed.
@@ -62,7 +64,7 @@ class Way:
         self._refused: dict[Any, tuple[Entry, ...]] = {}
         self._is_memoised = is_memoised
         self._shapes_of = _shapes_of(definition, is_passing=is_passing)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def shapes(self, args: Sequence[Any]) -> Any:
         """What entries of such calls go by; None for calls that can have none."""
@@ -97,12 +99,23 @@ class Way:
             if self.entries.setdefault(shapes, entry) is not entry:
                 others = self._refused if entry[1] is None else self._alike
                 others[shapes] = (*others.get(shapes, ()), entry)[-_MOST_ALIKE:]
+            if generation != self.generation:
+                self._drop([shapes])
 
     def favour(self, shapes: Any, entry: Entry) -> None:
-        """Have an entry tried first from now on, if it has not been forgotten meanwhile."""
-        with self._lock:
-            if self.entries.get(shapes) is entry:
-                self.favourite[0] = entry
+        """Have an entry tried first from now on, if it has not been forgotten meanwhile.
+
+        The short way comes here, and never waits: while somebody else changes something, all stays as it is.
+        """
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            return
+        try:
+            self.favourite[0] = entry
+            if self.entries.get(shapes) is not entry:
+                self.favourite[0] = _NO_ENTRY
+        finally:
+            lock.release()
 
     def forget(self) -> None:
         """Have all calls resolved anew."""
@@ -111,14 +124,14 @@ class Way:
             self._drop(list(self.entries))
 
     def _drop(self, shapes: Iterable[Any]) -> None:
-        self.favourite[0] = _NO_ENTRY
         for some in shapes:
             for entries in (self.entries, self._alike, self._refused):
                 entries.pop(some, None)
+        self.favourite[0] = _NO_ENTRY  # last: a signal's handler may have favoured what was about to go
 
     def renew_lock(self) -> None:
         """After a fork: the lock may be held by a thread that is no more."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 def _shapes_of(definition: Definition, *, is_passing: bool) -> Callable[..., Any]:
