@@ -12,9 +12,12 @@ import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
 from fib_integrations import Covered, Uncovered, explain, install_flashinfer_integrations, status
+from fib_integrations.adapter import Call
 from fib_integrations.adapters import BUILT_IN, chosen
 from fib_integrations.binding import bind
 from fib_integrations.errors import CannotAdapt, NotAdapted
+from fib_integrations.plans import Plans
+from fib_integrations.sites import Site
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
     KV_INDICES,
@@ -315,6 +318,56 @@ def test_a_function_that_takes_more_than_it_shows_gets_that_too(
         assert flashinfer.norm.rmsnorm(X, W, skip_check=True) == (True, "original")
     assert reason(flashinfer.norm.rmsnorm, X, W, skip_check=True) == "an unknown keyword is given"
     assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), Covered)
+
+
+def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter that is not there is what the reader has by default, for what the caller gets as well."""
+    wrapper = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
+
+    def run(self: Any, q: Any, paged_kv_cache: Any, k_scale: Any = None, v_scale: Any = None) -> Any:
+        return "original"
+
+    monkeypatch.setattr(wrapper, "run", run)
+    (adapter,) = chosen(["gqa_paged_decode"])
+    target = next(target for target in adapter.targets if isinstance(target, Call))
+    site = Site(adapter, target, run, plans=Plans(), own_solutions=lambda *_: frozenset())
+    assert (
+        eval(
+            f"give(result, {', '.join(site.binding.given)})",
+            {
+                **site.binding.scope,
+                "give": target.give,
+                "result": ("output", "lse"),
+            },
+        )
+        == "output"
+    )
+
+
+def test_nothing_of_one_call_is_seen_by_the_next() -> None:
+    (adapter,) = chosen(["rmsnorm"])
+    site = Site(
+        adapter, adapter.targets[0], lambda input, weight: None, plans=Plans(), own_solutions=lambda *_: frozenset()
+    )
+    seen: list[dict[str, Any]] = []
+
+    def cover(args: Any, kwargs: dict[str, Any], *values: Any) -> None:
+        seen.append(dict(kwargs))
+        kwargs["return_lse"] = True  # as what calls the original for a comparison may
+
+    site.wrapper.__globals__["_fib_cover"] = cover
+    for _ in range(2):
+        site.wrapper(X, W)
+    assert seen == [{}, {}]
+
+
+def test_parameters_may_be_named_like_what_is_ours() -> None:
+    def rmsnorm(input: Any, weight: Any, _fib_original: Any = 1, _fib_cover: Any = None) -> Any:
+        return _fib_original, _fib_cover
+
+    (adapter,) = chosen(["rmsnorm"])
+    site = Site(adapter, adapter.targets[0], rmsnorm, plans=Plans(), own_solutions=lambda *_: frozenset())
+    assert site.wrapper(X, W, _fib_cover=2) == (1, 2)
 
 
 def test_what_is_given_is_made_of_what_is_read(fi: Any) -> None:

@@ -53,7 +53,8 @@ class Call:
     one output, its own buffer if it passed that."""
     shadow: Callable[[Original, tuple[Any, ...], dict[str, Any], Sequence[Any]], Any] | None = None
     """Calls the original and returns the definition's outputs, for calls that are made both ways: takes it, the call's
-    arguments, and the values that `read` gave. None: the original returns them itself."""
+    arguments, and the values that `read` gave. What came by keyword may be among those by position, with all that were
+    left out: bind them to set one. None: the original returns the outputs itself."""
     is_comparable: bool = True
     """Whether two calls with the same arguments give the same; samples do not, and are never made both ways."""
     ignored: frozenset[str] = frozenset()

@@ -27,7 +27,7 @@ class Binding:
     parameters: tuple[Parameter, ...]
     """Of the library's function; a method's first one is the object."""
     passed: tuple[str, ...]
-    """For each parameter of the reader that can be given, what carries it: an expression."""
+    """For each parameter of the reader, what carries it: an expression."""
     given: tuple[str, ...]
     """Likewise for each parameter of `Call.give` behind the result."""
     refusals: tuple[tuple[str, str], ...]
@@ -77,13 +77,12 @@ def bind(
     scope = {
         f"_fib_default{index}": p.default for index, p in enumerate(parameters) if p.default is not Parameter.empty
     }
-    there = {p.name for p in parameters}
-    known = {p.name for p in wanted}
+    values = _values(path, wanted, {p.name for p in parameters}, catch_all, scope)
     to_give = () if give is None else tuple(inspect.signature(give).parameters.values())[1:]
-    if unread := [p.name for p in to_give if p.name not in known]:
+    if unread := [p.name for p in to_give if p.name not in values]:
         raise CannotAdapt(path, f"`give` takes {unread[0]!r}, which `read` does not")
-    given = _passed(path, to_give, there, catch_all, scope)
-    passed = _passed(path, wanted, there, catch_all, scope)
+    known = set(values)
+    given, passed = _passed(to_give, values), _passed(wanted, values)
     known |= set(ignored)
     others = _others(parameters, known)
     for _, parameter in others:
@@ -106,23 +105,29 @@ def _others(parameters: Sequence[Parameter], known: set[str]) -> list[tuple[int,
     ]
 
 
-def _passed(
+def _values(
     path: str, wanted: Sequence[Parameter], there: set[str], catch_all: str | None, scope: dict[str, Any]
-) -> tuple[str, ...]:
-    """Expressions for the arguments of a reader: by position, which is faster, until one is left out."""
-    passed: list[str] = []
-    for index, parameter in enumerate(wanted):
-        name = value = parameter.name
-        if name not in there:
-            if parameter.default is Parameter.empty:
-                raise CannotAdapt(path, f"it has no parameter {name!r}")
-            if catch_all is None:
-                continue
-            scope[f"_fib_of_{name}"] = parameter.default
-            value = f"{catch_all}.get({name!r}, _fib_of_{name})"
-        is_by_name = index > len(passed) or parameter.kind is Parameter.KEYWORD_ONLY
-        passed.append(f"{name}={value}" if is_by_name else value)
-    return tuple(passed)
+) -> dict[str, str]:
+    """Expressions for a reader's parameters; one that is not there is what the reader has by default."""
+    values: dict[str, str] = {}
+    for parameter in wanted:
+        name = parameter.name
+        if name in there:
+            values[name] = name
+            continue
+        if parameter.default is Parameter.empty:
+            raise CannotAdapt(path, f"it has no parameter {name!r}")
+        default = f"_fib_of_{name}"
+        scope[default] = parameter.default
+        values[name] = default if catch_all is None else f"{catch_all}.get({name!r}, {default})"
+    return values
+
+
+def _passed(parameters: Sequence[Parameter], values: Mapping[str, str]) -> tuple[str, ...]:
+    """The arguments for parameters: by position, which is faster, where they may be."""
+    return tuple(
+        f"{p.name}={values[p.name]}" if p.kind is Parameter.KEYWORD_ONLY else values[p.name] for p in parameters
+    )
 
 
 def _is_given(index: int, parameter: Parameter) -> str:

@@ -24,7 +24,7 @@ _WRAPPER_OF_PLAIN = """\
 def {name}({signature}):
     if _fib_cover is None:
         return _fib_original({forwarded})
-    return _fib_cover(({forwarded},), _fib_no_kwargs, {forwarded})
+    return _fib_cover(({forwarded},), {{}}, {forwarded})
 """
 
 _HEAD = """\

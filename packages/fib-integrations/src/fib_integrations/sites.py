@@ -137,7 +137,6 @@ class Site:
             "_fib_forget": self._plans.forget,
             "_fib_remember": self._remember,
             "_fib_generation": None,
-            "_fib_no_kwargs": {},
             "_fib_returning": {},
             "_fib_passing": {},
         }
@@ -307,7 +306,10 @@ def _with_others(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _takes_all_by_position(binding: Binding) -> bool:
-    return bool(binding.parameters) and all(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in binding.parameters)
+    """Whether all of a function's parameters may be passed by position, under names that are not ours."""
+    return bool(binding.parameters) and all(
+        p.kind is Parameter.POSITIONAL_OR_KEYWORD and not p.name.startswith("_fib_") for p in binding.parameters
+    )
 
 
 def _defaults(signature: inspect.Signature) -> dict[str, Any]:
