@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import threading
@@ -195,6 +196,10 @@ class TestCallsOfAFunction:
         assert watch() is None
 
 
+def _is_read(name: ast.Name) -> bool:
+    return isinstance(name.ctx, ast.Load)
+
+
 class TestCallsOfManySizes:
     RUNS = (4, 3, 2, 2, *(2,) * 40, 4, *(4, 2, 3) * 40, *(4,) * 40)
     """One size for long, others in turns: none may get what was chosen for another."""
@@ -221,6 +226,40 @@ class TestCallsOfManySizes:
             {"M=4": self.RUNS.count(4), "M=2": self.RUNS.count(2)},
             {"not recorded": self.RUNS.count(3)},
         )
+
+    def test_may_be_of_functions_with_any_names(self) -> None:
+        """What is generated has no names but its own, such as an underscore for what it does not need."""
+
+        @apply("gemm")
+        def extra(A: Any, B: Any, _: Any = None) -> Any:
+            assert _ is None
+            return torch.zeros(A.shape[0], N)
+
+        @apply("gemm")
+        def by_position(_: Any, w: Any) -> Any:
+            return torch.zeros(_.shape[0], N)
+
+        @apply("gemm")
+        def more(A: Any, B: Any, *_: Any) -> Any:
+            assert not _
+            return torch.zeros(A.shape[0], N)
+
+        @apply("gemm")
+        def keywords(A: Any, B: Any, **_: Any) -> Any:
+            assert not _
+            return torch.zeros(A.shape[0], N)
+
+        with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
+            for function in (extra, by_position, more, keywords):
+                assert {m: served_by(function(torch.randn(m, K), B)) for m in (4, 2, 3) * 20} == {
+                    4: "solution",
+                    2: "solution",
+                    3: "fallback",
+                }
+            sources = runtime.dispatcher("gemm").sources
+        for name, source in sources.items():
+            stored = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name) and not _is_read(n)}
+            assert all(each.startswith("_fib_") for each in stored), name
 
     def test_are_resolved_once_for_each_size(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:

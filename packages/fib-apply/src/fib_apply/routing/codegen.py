@@ -98,7 +98,7 @@ def _body(
         *_indented([*resolve, *serve], 2),
         f"    if _fib_is_time_{way}():",
         f"        _fib_favour_{way}(_fib_shapes, _fib_entry)",
-        "    _, _fib_kernel, _fib_count = _fib_entry",
+        "    _fib_check, _fib_kernel, _fib_count = _fib_entry",
         *counted,
         *serve,
     ]
