@@ -96,10 +96,10 @@ def test_a_handler_may_change_what_is_being_changed(during: str, change: str) ->
     shapes.is_armed = True
     if during == "forget":
         kept.forget()
+    elif during == "favour":
+        kept.favour(shapes, first)
     else:
-        {"install": kept.install, "favour": kept.favour}[during](
-            *(shapes, first), *((kept.generation,) if during == "install" else ())
-        )
+        kept.install(shapes, first, kept.generation)
     assert not shapes.is_armed
     if change == "forget":
         assert not {id(first), id(second)} & {id(kept.favourite[0]), *map(id, kept.entries.values())}
