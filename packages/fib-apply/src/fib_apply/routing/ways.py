@@ -111,9 +111,10 @@ class Way:
         if not lock.acquire(blocking=False):
             return
         try:
-            self.favourite[0] = entry
-            if self.entries.get(shapes) is not entry:
-                self.favourite[0] = _NO_ENTRY
+            if self.entries.get(shapes) is entry:
+                self.favourite[0] = entry
+                if self.entries.get(shapes) is not entry:  # a signal's handler has forgotten it
+                    self.favourite[0] = _NO_ENTRY
         finally:
             lock.release()
 
