@@ -174,6 +174,14 @@ def test_stats_fails_where_a_blob_is_missing(filled: Path, capsys: pytest.Captur
     assert "missing: " in run(capsys, "stats", filled)[1]
 
 
+def test_stats_fails_where_a_line_is_damaged(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with next((filled / "workloads").rglob("*.jsonl")).open("a") as file:
+        file.write("{\n")
+    code, _, err = run(capsys, "stats", filled)
+    assert code == 1
+    assert "is no JSON" in err
+
+
 def test_dedup_says_which_and_does_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "dedup", filled, "--dry-run")
     assert code == 0

@@ -69,6 +69,21 @@ def test_a_hostile_file_allocates_nothing(tmp_path: Path) -> None:
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
 
 
+def test_nothing_is_loaded_that_was_not_looked_at(tmp_path: Path) -> None:
+    """Torch finds the pickle in capitals too, and takes what does not begin as an archive for a bare pickle."""
+    torch.save({"arg_0": _Allocates()}, tmp_path / "archive.pt")
+    with zipfile.ZipFile(tmp_path / "archive.pt") as plain, zipfile.ZipFile(tmp_path / "inputs.pt", "w") as renamed:
+        for name in plain.namelist():
+            renamed.writestr(name.replace("data.pkl", "DATA.PKL"), plain.read(name))
+    with pytest.raises(UnreadableTensors, match="bytearray"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+    torch.save({"arg_0": torch.ones(1)}, tmp_path / "inputs.pt", _use_new_zipfile_serialization=False)
+    with (tmp_path / "inputs.pt").open("ab") as file:
+        file.write((tmp_path / "archive.pt").read_bytes())
+    with pytest.raises(UnreadableTensors, match="no archive"):
+        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
+
+
 def test_a_pickle_that_names_calls_another_way_is_refused(tmp_path: Path) -> None:
     torch.save({"arg_0": _Runs(tmp_path / "proof")}, tmp_path / "inputs.pt", pickle_protocol=4)
     with pytest.raises(UnreadableTensors, match="would call"):

@@ -103,6 +103,23 @@ def test_a_choice_of_inputs_that_are_none_is_said(root: Path, silu: Any, chosen:
     assert runtime.budget.taken_bytes == 0
 
 
+@pytest.mark.parametrize("method", ["submit", "drain"])
+def test_a_policy_that_exits_does_not_end_the_thread_that_stores(
+    root: Path, silu: Any, gather: Any, method: str
+) -> None:
+    def leave(self: Any, *arguments: Any) -> Any:
+        raise SystemExit(f"of {method}")
+
+    policy = type("Leaving", (FilterPolicy,), {method: leave})
+    config = {"silu_h8": TracingConfig(filter_policy=policy), "gather_h8": TracingConfig()}
+    with enable_tracing(root, config) as runtime:
+        silu(torch.ones(2, 8))
+        runtime.flush(60)
+        gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
+        assert runtime.flush(60)["gather_h8"].stored == 1
+    assert any("SystemExit" in kind for kind in runtime.troubles())
+
+
 @pytest.mark.parametrize("given", [None, [3], "entries"])
 def test_one_policy_that_gives_out_nonsense_does_not_keep_others_from_storing(
     root: Path, silu: Any, gather: Any, given: Any
@@ -237,6 +254,15 @@ def test_a_definition_that_changes_on_the_disk_changes_nothing_for_who_runs(root
         file.write_text("{")
         silu(torch.ones(2, 8))
     assert (root / FILE).read_text().count("\n") == 1
+
+
+def test_a_damaged_definition_does_not_keep_others_from_being_traced(root: Path, silu: Any, gather: Any) -> None:
+    next(root.rglob("definitions/**/gather_h8.json")).write_text("{")
+    with enable_tracing(root, TracingConfig(["x"])) as runtime:
+        silu(torch.ones(2, 8))
+        gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
+    assert sizes(root) == [2]
+    assert runtime.troubles() == {"gather_h8: cannot be traced": 1}
 
 
 # -- ends --------------------------------------------------------------------------------------------

@@ -171,6 +171,12 @@ def test_how_many_must_be_a_number(make: Any, k: Any) -> None:
         make(k)
 
 
+@pytest.mark.parametrize("axes", ["M", [1], [["M"]]])
+def test_axes_must_be_a_list_of_names(axes: Any) -> None:
+    with pytest.raises(InvalidSetting, match="axes: got"):
+        KeepFirstKByAxes(1, axes)
+
+
 def test_a_key_must_be_a_function() -> None:
     wrong: Hashable = "M"
     with pytest.raises(InvalidSetting, match="key"):

@@ -150,6 +150,22 @@ assert os.waitpid(child, 0)[1] == 0
     assert values(root) == [0, 1, 2, 10, 11, 12]
 
 
+def test_what_a_child_of_multiprocessing_kept_is_stored_when_it_ends(root: Path) -> None:
+    """It ends without what `atexit` knows."""
+    run(
+        root,
+        """
+import multiprocessing
+enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 5}))
+child = multiprocessing.get_context("fork").Process(target=lambda: [call(index) for index in range(5)])
+child.start()
+child.join()
+assert child.exitcode == 0
+""",
+    )
+    assert values(root) == [0, 1, 2, 3, 4]
+
+
 def test_processes_that_trace_the_same_traffic_store_each_workload_once(root: Path) -> None:
     """Forked before anything is traced, which makes them strangers to each other, without importing torch in each."""
     out = run(

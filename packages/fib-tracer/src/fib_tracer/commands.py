@@ -133,7 +133,7 @@ def stats(options: argparse.Namespace) -> int:
         _print_json(found.to_plain())
     else:
         print("\n".join(_survey_lines(found)))
-    return 1 if found.missing or found.unknown else 0
+    return 1 if found.missing or found.unknown or trace_set.problems else 0
 
 
 def _survey_lines(found: Survey) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import yaml
-from fib_schema import Definition, UnknownName
+from fib_schema import Definition, FibError, UnknownName
 
 from .errors import InvalidSetting
 from .policies.dumping import DumpChosen, DumpNamed, InputDumpPolicy
@@ -229,7 +229,11 @@ class TracingConfigRegistry:
                 raise UnknownName("definition", name, tuple(definitions))
         meant: dict[int, list[Definition]] = {}
         configs: dict[int, TracingConfig] = {}
-        for name, definition in definitions.items():
+        for name in definitions:
+            try:
+                definition = definitions[name]
+            except (FibError, OSError):
+                return  # a damaged one may have what is named; it is reported when it is called
             if (config := self.get(name, definition)) is not None:
                 configs[id(config)] = config
                 meant.setdefault(id(config), []).append(definition)

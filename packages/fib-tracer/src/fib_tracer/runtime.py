@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from multiprocessing.util import Finalize, register_after_fork
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,6 +34,8 @@ from .taking.notes import Note
 from .tallies import DefinitionStats, Troubles, logger
 
 DEFAULT_BYTES = 256 << 20
+_LAST = 0
+"""Of what `multiprocessing` calls at the end of a process."""
 EXIT_SECONDS = ending.LONGEST_SECONDS
 """How long the end of the process may wait for what is not stored yet."""
 
@@ -354,5 +357,12 @@ def _at_exit() -> None:
         runtime.end()
 
 
+def _end_with_process(this: object) -> None:
+    """A process that `multiprocessing` has forked ends without what `atexit` knows, and calls these."""
+    del this
+    Finalize(None, _at_exit, exitpriority=_LAST)
+
+
 atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)
+register_after_fork(_at_exit, _end_with_process)

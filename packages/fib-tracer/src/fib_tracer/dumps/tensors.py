@@ -20,6 +20,8 @@ from fib_schema.blobs import load_tensors
 
 _MOST_PICKLE_BYTES = 16 << 20
 _MOST_HEADER_BYTES = 1 << 20
+_ARCHIVE = b"PK\x03\x04"
+"""How an archive begins; whatever begins otherwise torch takes for a bare pickle."""
 _MAKERS = frozenset({
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_tensor_v3",
@@ -82,7 +84,7 @@ def _load_pickled(file: Path, most_bytes: int) -> Any:
 
 def _check_archive(content: IO[bytes], most_bytes: int) -> None:
     """Refuse what `torch.save` does not write, before torch's own reader sees it."""
-    if not zipfile.is_zipfile(content):
+    if content.read(len(_ARCHIVE)) != _ARCHIVE or not zipfile.is_zipfile(content):  # torch goes by how a file begins
         raise _Refused("is no archive of torch.save, or was cut off while it was written")
     with zipfile.ZipFile(content) as archive:
         entries = archive.infolist()
@@ -90,8 +92,10 @@ def _check_archive(content: IO[bytes], most_bytes: int) -> None:
             raise _Refused("is compressed, which torch.save never does")
         if sum(entry.file_size for entry in entries) > most_bytes + _MOST_PICKLE_BYTES:
             raise _too_large(most_bytes)
+        if any(entry.filename != entry.orig_filename for entry in entries):
+            raise _Refused("has a file with two names")
         for entry in entries:
-            if entry.filename.endswith(".pkl"):
+            if entry.filename.lower().endswith(".pkl"):  # torch's reader finds it in capitals, too
                 if entry.file_size > _MOST_PICKLE_BYTES:
                     raise _Refused("holds more than tensors: its pickle is too large")
                 _check_calls(archive.read(entry))

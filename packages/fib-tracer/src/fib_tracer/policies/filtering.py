@@ -169,6 +169,9 @@ class KeepFirstKByAxes(KeepFirstKByKey):
     """
 
     def __init__(self, k: int = 1, axes: Sequence[str] | None = None) -> None:
+        if isinstance(axes, str) or not (axes is None or all(isinstance(axis, str) for axis in axes)):
+            raise InvalidSetting("axes", axes, "a list of axes' names")
+
         def key(call: Call) -> Hashable:
             return tuple(call.axes.values() if axes is None else (call.axes.get(axis) for axis in axes))
 

@@ -145,7 +145,7 @@ class Writer:
     def _guarded(self, job: Job) -> None:
         try:
             job()
-        except Exception as error:  # noqa: BLE001 the thread must live, whatever a policy of somebody else raises
+        except BaseException as error:  # noqa: BLE001 the thread must live, whatever a policy of somebody else raises
             self._troubles.report(f"storing: {type(error).__name__}", error)
 
     def _next_batch(self) -> list[_Item]:
@@ -179,7 +179,7 @@ class Writer:
                     final.append((intake, entry))
                 else:
                     self._submit(intake, entry)
-            except Exception as error:  # noqa: BLE001 of the device or of a policy; others' entries are to be stored
+            except BaseException as error:  # noqa: BLE001 of the device or of a policy; others' entries are to be stored
                 intake.lost("errors")
                 self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
         self._store(final)
