@@ -30,6 +30,7 @@ from fib_schema import (
     validate,
 )
 from fib_tracer.care import thinning
+from fib_tracer.care.survey import survey
 from fib_tracer.care.thinning import Removal, dedup
 
 from .conftest import workloads
@@ -184,6 +185,23 @@ def test_orphans_go_on_request(root: Path, five: list[Trace]) -> None:
     report = dedup(root, removes_orphans=True)
     assert [Path(path).stem for path in report.blobs] == ["gather_h8_orphan"]
     assert blobs(root) == ["a", "c", "e"]
+
+
+def test_what_a_killed_writer_had_begun_goes_with_orphans(root: Path, five: list[Trace]) -> None:
+    """Unless it is young: somebody may be writing it."""
+    folder = next((root / "blob").rglob("*.safetensors")).parent
+    old, young, other = (folder / name for name in (f".{'a' * 32}.tmp", f".{'b' * 32}.tmp", ".nfs0001"))
+    for file in (old, young, other):
+        file.write_bytes(b"half")
+    for file in (old, other):
+        os.utime(file, (0, 0))
+    assert [Path(blob.path).name for blob in survey(TraceSet.from_path(root)).orphans] == [old.name]
+    dedup(root)
+    assert old.exists()
+    assert [Path(path).name for path in dedup(root, removes_orphans=True).blobs] == [old.name]
+    assert not old.exists()
+    assert young.exists()
+    assert other.exists()
 
 
 def test_stopped_between_lines_and_blobs_leaves_nothing_wrong(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +13,9 @@ from typing import Any
 import attrs
 from fib_schema import Definition, SafetensorsInput, Trace, TraceSet, Workload
 
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+"""Names of files that are being written."""
+_LONGEST_WRITE_SECONDS = 3600.0
 _MOST_SINGLE = 8
 """Up to so many different sizes have a bar each; more share bars by powers of two."""
 
@@ -128,16 +133,25 @@ def blobs_of(traces: Iterable[Trace]) -> Iterator[str]:
 
 
 def blob_files(trace_set: TraceSet) -> dict[str, int]:
-    """The files of workloads' tensors with their sizes in bytes; paths are relative to the root."""
+    """The files of workloads' tensors with their sizes in bytes; paths are relative to the root.
+
+    Temporary ones are among them when whoever wrote them must have been killed.
+    """
     root = os.fspath(trace_set.blob_workloads_path.parent.parent)
     found: dict[str, int] = {}
     for folder, folders, names in os.walk(trace_set.blob_workloads_path):
         folders.sort()
-        for name in sorted(name for name in names if not name.startswith(".")):  # a writer's temporary ones are hidden
+        for name in sorted(names):
             file = Path(folder, name)
-            if file.is_file():
+            if file.is_file() and (not name.startswith(".") or _is_left_over(file)):
                 found[file.relative_to(root).as_posix()] = file.stat().st_size
     return found
+
+
+def _is_left_over(file: Path) -> bool:
+    """Whether a hidden file is a temporary one that its writer will not come back to."""
+    is_temporary = _TEMPORARY.fullmatch(file.name) is not None
+    return is_temporary and time.time() - file.lstat().st_mtime > _LONGEST_WRITE_SECONDS
 
 
 def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
