@@ -103,6 +103,34 @@ def test_a_choice_of_inputs_that_are_none_is_said(root: Path, silu: Any, chosen:
     assert runtime.budget.taken_bytes == 0
 
 
+def test_a_policy_that_calls_what_is_traced_does_not_stop_the_engine(root: Path, silu: Any) -> None:
+    class Calling(KeepAll):
+        def wants(self, call: Any) -> Verdict:
+            if call.axes["M"] > 1:
+                silu(torch.ones(1, 8))
+            return Verdict.KEEP
+
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Calling)) as runtime:
+        caller = threading.Thread(target=silu, args=(torch.ones(2, 8),), daemon=True)
+        caller.start()
+        caller.join(60)
+        assert not caller.is_alive()
+        runtime.flush()
+    assert sorted(sizes(root)) == [1, 2]
+
+
+def test_a_policy_cannot_change_the_sizes_that_are_stored(root: Path, silu: Any) -> None:
+    class Meddling(KeepAll):
+        def wants(self, call: Any) -> Verdict:
+            call.axes["M"] = 7
+            return Verdict.KEEP
+
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Meddling)) as runtime:
+        silu(torch.ones(2, 8))
+        assert runtime.flush()["silu_h8"].dropped == {"errors": 1}
+    assert sizes(root) == []
+
+
 @pytest.mark.parametrize("method", ["submit", "drain"])
 def test_a_policy_that_exits_does_not_end_the_thread_that_stores(
     root: Path, silu: Any, gather: Any, method: str

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -103,7 +104,7 @@ class Intake:
 
     def renew(self) -> None:
         """Begin anew, without locks that somebody may hold: in a forked process."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a policy or a signal handler may call what is traced
         self._counted = Tally()
         self.policy.reset()
         self._full.clear()
@@ -217,7 +218,7 @@ class Intake:
         known = self._known_axes.get(key)
         if known is not None and known[0] == shapes:
             return known[1]
-        axes = self.definition.get_axes_values(shapes)
+        axes = MappingProxyType(self.definition.get_axes_values(shapes))  # policies see it
         if key is not None:
             if len(self._known_axes) >= _MOST_KNOWN:
                 self._known_axes.clear()
