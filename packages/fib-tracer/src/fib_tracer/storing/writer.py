@@ -1,7 +1,8 @@
 """Writer: one daemon thread that waits for copies and appends workloads to the data set.
 
 Entries come in through a queue that may be filled from anywhere, a signal handler included, and are
-stored a batch at a time. What `flush` has waited for is on the disk.
+stored a batch at a time. What `flush` has waited for is on the disk. What cannot be written, because the disk
+is full for instance, keeps its room in the budget and is tried again now and then, and by a flush for the last time.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import functools
 import queue
 import threading
+import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -27,6 +29,9 @@ from .content import Content, content_of
 
 _MOST_AT_ONCE = 256
 _GATHER_SECONDS = 0.02
+_PAUSE_SECONDS = 1.0
+"""Until what could not be written is tried again; doubled each time that it fails."""
+_LONGEST_PAUSE_SECONDS = 60.0
 
 
 @attrs.frozen(eq=False)
@@ -35,6 +40,19 @@ class _Mark:
 
     intakes: tuple[Intake, ...]
     done: threading.Event = attrs.field(factory=threading.Event)
+
+
+@attrs.frozen(eq=False)
+class _Records:
+    """What is to be written of one definition at once."""
+
+    intake: Intake
+    contents: Mapping[str, Content]
+    """By uuid."""
+    count: int
+    """Of entries; equal ones are one record."""
+    size_bytes: int
+    """What they take of the budget."""
 
 
 Job: TypeAlias = Callable[[], None]
@@ -66,6 +84,9 @@ class Writer:
         self._hurry = threading.Event()
         self._starting = threading.RLock()  # a signal handler may come in between, in the same thread
         self._thread: threading.Thread | None = None
+        self._unwritten: list[_Records] = []
+        self._pause = _PAUSE_SECONDS
+        self._again_at = 0.0
 
     def put(self, item: Pending | Job) -> None:
         """Have an entry stored, or something else done that calls must not wait for."""
@@ -123,8 +144,10 @@ class Writer:
         while not is_ending:
             batch = self._next_batch()
             is_relaxed = is_relaxed or let_others_capture()
-            is_ending = batch[-1] is _END
+            is_ending = bool(batch) and batch[-1] is _END
             self._do(batch)
+            if is_ending or (self._unwritten and time.monotonic() >= self._again_at):
+                self._guarded(functools.partial(self._write_again, is_last=is_ending))
         self._thread = None
         if not self._queue.empty():  # put before the thread was known to be gone
             self._start()
@@ -138,6 +161,7 @@ class Writer:
         for item in others:
             if isinstance(item, _Mark):
                 self._guarded(functools.partial(self._drain, item.intakes))
+                self._guarded(functools.partial(self._write_again, is_last=True))
                 item.done.set()
             else:
                 self._guarded(item)
@@ -149,11 +173,14 @@ class Writer:
             self._troubles.report(f"storing: {type(error).__name__}", error)
 
     def _next_batch(self) -> list[_Item]:
-        """What is there, but no more than one mark, which comes last.
+        """What is there, but no more than one mark, which comes last; nothing when it is time to write again.
 
         It waits a little for more, so that a thread that calls need not share the interpreter with this one each time.
         """
-        batch = [self._queue.get()]
+        try:
+            batch = [self._queue.get(timeout=max(self._again_at - time.monotonic(), 0.0) if self._unwritten else None)]
+        except queue.Empty:
+            return []
         if isinstance(batch[0], Pending):
             self._hurry.wait(_GATHER_SECONDS)
         self._hurry.clear()
@@ -206,14 +233,18 @@ class Writer:
         for intake, entry in entries:
             groups.setdefault(id(intake), []).append((intake, entry))
         for group in groups.values():
-            try:
-                self._store_group(group[0][0], [entry for _, entry in group])
-            finally:
-                self._budget.give(sum(entry.size_bytes for _, entry in group))
+            records = self._records(group[0][0], [entry for _, entry in group])
+            if not self._write(records):
+                self._wait_with(records)
 
-    def _store_group(self, intake: Intake, entries: Iterable[WorkloadEntry]) -> None:
+    def _records(self, intake: Intake, entries: Sequence[WorkloadEntry]) -> _Records:
         made = [content for entry in entries if (content := self._content(intake, entry)) is not None]
-        contents = {content.workload.uuid: content for content in made}
+        size_bytes = sum(entry.size_bytes for entry in entries)
+        return _Records(intake, {content.workload.uuid: content for content in made}, len(made), size_bytes)
+
+    def _write(self, records: _Records) -> bool:
+        """Append records; False if that may go well another time."""
+        intake, contents = records.intake, records.contents
         try:
             new = self._log.append(
                 intake.definition,
@@ -221,13 +252,33 @@ class Writer:
                 {uuid: content.tensors for uuid, content in contents.items()},
             )
         except OSError as error:
-            intake.lost("could not be written", len(made))
             self._troubles.report(f"{intake.definition.name}: writing", error)
+            return False
         except Exception as error:  # noqa: BLE001 a record that cannot be written; other definitions go on
-            intake.lost("errors", len(made))
+            intake.lost("errors", records.count)
             self._troubles.report(f"{intake.definition.name}: {type(error).__name__}", error)
         else:
-            intake.stored(len(new), len(made) - len(new))
+            intake.stored(len(new), records.count - len(new))
+        self._budget.give(records.size_bytes)
+        return True
+
+    def _wait_with(self, records: _Records) -> None:
+        """Have records written later."""
+        if not self._unwritten:
+            self._pause, self._again_at = _PAUSE_SECONDS, time.monotonic() + _PAUSE_SECONDS
+        self._unwritten.append(records)
+
+    def _write_again(self, *, is_last: bool) -> None:
+        """Try what could not be written once more; if this is the last time, what cannot be is lost."""
+        waiting, self._unwritten = self._unwritten, []
+        self._unwritten = [records for records in waiting if not self._write(records)]
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+        self._again_at = time.monotonic() + self._pause
+        if is_last:
+            for records in self._unwritten:
+                records.intake.lost("could not be written", records.count)
+                self._budget.give(records.size_bytes)
+            self._unwritten = []
 
     def _content(self, intake: Intake, entry: WorkloadEntry) -> Content | None:
         """An entry's record, or None if there can be none, which is reported."""
