@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyRuntime
+from fib_apply import ApplyRuntime, enable_apply
 from fib_integrations import install_flashinfer_integrations
-from flashinfer_stand_ins.examples import EXAMPLES, SEEN_ONLY, Example
+from fib_schema import Solution, SourceFile
+from flashinfer_stand_ins.examples import EXAMPLES, SEEN_ONLY, Example, data_set, passed, reference_solution
 
 Runtimes = Callable[..., ApplyRuntime]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -47,6 +48,22 @@ def test_a_solution_serves_and_nobody_sees_a_difference(
                 assert mine.dtype == theirs.dtype
                 torch.testing.assert_close(mine, theirs)
         assert sum(runtime.stats()[example.definition.name].hits.values()) == hits + 2
+
+
+@pytest.mark.parametrize("name", ["rope", "rope in place"])
+def test_results_may_lie_in_memory_as_they_like(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
+    example = next(example for example in EXAMPLES if example.name == name)
+    given = reference_solution(example.definition)
+    source = given.sources[0].content.replace("    return reference(", "    return by_columns(*reference(")
+    source = source.rstrip() + ")\n\n\ndef by_columns(*tensors):\n"
+    source += "    return tuple(x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors)\n"
+    solution = Solution("by_columns", given.definition, "tests", given.spec, [SourceFile("main.py", source)])
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    traces = (passed(solution, example.definition, inputs_of_examples[name]),)
+    with enable_apply(data_set(example.definition, traces, (solution,)), stats=True) as runtime:
+        assert_same(example.prepare(flashinfer)(), expected)
+        assert sum(runtime.stats()[example.definition.name].hits.values()) == 1
 
 
 def test_a_plan_serves_all_runs_until_the_next_one(flashinfer: Any, runtime_of: Runtimes) -> None:

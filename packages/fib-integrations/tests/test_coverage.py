@@ -5,13 +5,21 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import sys
 from typing import Any
 
 import attrs
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
-from fib_integrations import Covered, Uncovered, explain, install_flashinfer_integrations, status
+from fib_integrations import (
+    Covered,
+    Uncovered,
+    explain,
+    install_flashinfer_integrations,
+    status,
+    uninstall_flashinfer_integrations,
+)
 from fib_integrations.adapter import Call
 from fib_integrations.adapters import BUILT_IN, chosen
 from fib_integrations.binding import bind
@@ -188,6 +196,7 @@ def test_a_plan_that_somebody_made_by_other_means(fi: Any) -> None:
     wrapper._plan_info = object()  # as fast_decode_plan does
     wrapper.run(Q, PAIR)
     assert len(seen) == 1
+    assert reason(wrapper.run, Q, PAIR) == "it was planned by other means since"
 
 
 def test_forward_changes_what_was_planned(fi: Any) -> None:
@@ -199,6 +208,28 @@ def test_forward_changes_what_was_planned(fi: Any) -> None:
     assert torch.equal(wrapper.forward(Q, PAIR, sm_scale=2.0), expected)
     assert torch.equal(wrapper.run(Q, PAIR), expected)
     assert seen == []
+
+
+@pytest.mark.parametrize("is_uninstalled", [False, True])
+@pytest.mark.parametrize("does", ["forward", "plan"])
+def test_what_is_changed_while_nobody_routes_or_listens_is_not_taken_for_the_last_plan(
+    fi: Any, does: str, is_uninstalled: bool
+) -> None:
+    wrapper = decode_wrapper(fi, 1)
+    assert isinstance(explain(wrapper.run, Q, PAIR), Covered)
+    stamp = wrapper._plan_info
+    set_apply_hook(None)
+    if is_uninstalled:
+        uninstall_flashinfer_integrations()
+    if does == "forward":
+        wrapper.forward(Q, PAIR, sm_scale=3.0)
+    else:
+        wrapper.plan(KV_INDPTR, KV_INDICES.flip(0), last_page_len(1), 4, 2, 8, 1, q_data_type=torch.bfloat16)
+    wrapper._plan_info = stamp  # nothing else shows it
+    install_flashinfer_integrations()
+    set_apply_hook(lambda name, inputs: pytest.fail("its inputs are not those that were planned"))
+    wrapper.run(Q, PAIR)
+    assert "not planned" in reason(wrapper.run, Q, PAIR)
 
 
 def test_a_plan_that_fails_leaves_nothing(fi: Any) -> None:
@@ -387,6 +418,33 @@ def test_a_reader_that_raises_costs_nothing_but_a_warning(fi: Any, caplog: pytes
         with pytest.raises(AttributeError):  # the original's own
             fi.norm.rmsnorm("no tensor", W)
     assert len([record for record in caplog.records if "could not read" in record.message]) == 1
+    assert "could not read" in reason(fi.norm.rmsnorm, "no tensor", W)
+
+
+def test_a_key_that_cannot_be_described_goes_to_the_original(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(key: Any) -> Any:
+        raise KeyError(key)
+
+    site = fi.norm.rmsnorm.__fib_site__
+    target = attrs.evolve(site.target, describe=failing)
+    monkeypatch.setattr(site, "_maker", attrs.evolve(site._maker, target=target))
+    expected = site.original(X, W)
+    for _ in range(2):
+        assert torch.equal(fi.norm.rmsnorm(X, W), expected)
+    assert "KeyError" in reason(fi.norm.rmsnorm, X, W)
+
+
+def test_each_class_has_the_stamp_of_its_own_plans(fi: Any) -> None:
+    (decode,), (prefill,) = chosen(["gqa_paged_decode"]), chosen(["gqa_paged_prefill"])
+    first, *others = decode.targets
+    both = attrs.evolve(decode, targets=(attrs.evolve(first, stamp="_other"), *others, *prefill.targets))
+    stamps = {}
+    for target in both.targets:
+        module, owner, method = target.path.rsplit(".", 2)
+        original = getattr(getattr(sys.modules[module], owner), method)
+        site = Site(both, target, original, plans=Plans(), own_solutions=lambda *_: frozenset())
+        stamps.setdefault(owner, set()).add(site._stamp())
+    assert list(stamps.values()) == [{"_other"}, {"_plan_info"}]
 
 
 def test_what_was_refused_is_counted_if_asked_for(fi: Any) -> None:

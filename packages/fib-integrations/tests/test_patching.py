@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.machinery
 import inspect
 import sys
 import types
@@ -215,3 +217,114 @@ def test_signatures_and_names_are_the_originals(library: str, manager: PatchMana
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
     assert inspect.signature(module.double) == signature
     assert (module.double.__name__, module.double.__doc__) == ("double", "Twice.")
+
+
+def test_a_module_that_was_run_anew_is_told_and_patched_anew(library: str, manager: PatchManager) -> None:
+    module = imported(library)
+    for path, kind in ((f"{library}.double", "function"), (f"{library}.Tool.use", "method")):
+        manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
+    first = module.Tool
+    importlib.reload(module)
+    assert module.double(3) == 6
+    assert {status.detail for status in manager.status()} == {"its module was run anew since: install again"}
+    for path, kind in ((f"{library}.double", "function"), (f"{library}.Tool.use", "method")):
+        assert manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
+    assert (module.double(3), module.Tool().use(1), first().use(1)) == (7, 11, 10)
+    manager.unpatch_all()
+    assert (module.double(3), module.Tool().use(1)) == (6, 10)
+    assert manager.status() == ()
+
+
+def test_an_original_that_somebody_put_back_is_patched_anew(library: str, manager: PatchManager) -> None:
+    module = imported(library)
+    originals = [module.double]
+    for _ in range(2):
+        assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
+        assert module.double(3) == 7
+        module.double = originals[0]
+    manager.unpatch_all()
+    assert manager.status() == ()
+
+
+def test_a_patch_over_ours_with_the_originals_own_decorator_is_no_reload(library: str, manager: PatchManager) -> None:
+    module = imported(library)
+    module.double = plus_one(PatchSpec(""), module.double)
+    manager.patch(PatchSpec(f"{library}.double"), plus_one)
+    theirs = module.double = plus_one(PatchSpec(""), module.double)
+    assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
+    assert module.double is theirs
+    assert manager.status()[0].detail == ""
+
+
+def test_ours_is_removed_once_the_patch_over_it_is(library: str, manager: PatchManager) -> None:
+    module = imported(library)
+    original = module.double
+    manager.patch(PatchSpec(f"{library}.double"), plus_one)
+    ours = module.double
+    module.double = plus_one(PatchSpec(""), ours)
+    manager.unpatch_all()
+    module.double = ours
+    manager.unpatch_all()
+    assert module.double is original
+    assert manager.status() == ()
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+def test_a_module_that_is_being_imported_is_patched_when_it_has_run(
+    is_failing: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, manager: PatchManager
+) -> None:
+    """As one is that imports torch first, which has a start-up hook install the adapters."""
+    name = f"halfway_{is_failing}"
+    source = f"import during\nduring.install()\n{SOURCE}\nduring.take(double)\n"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    during = types.ModuleType("during")
+    monkeypatch.setitem(sys.modules, "during", during)
+    failures = [ValueError("not yet")] if is_failing else []
+
+    def take(function: Any) -> None:
+        during.taken = function  # type: ignore[attr-defined]
+        if failures:
+            raise failures.pop()
+
+    during.take = take  # type: ignore[attr-defined]
+    during.install = lambda: manager.patch(PatchSpec(f"{name}.double"), plus_one)  # type: ignore[attr-defined]
+    try:
+        if is_failing:
+            with pytest.raises(ValueError, match="not yet"):
+                imported(name)
+            assert state(manager, f"{name}.double") is State.WAITING
+        module = imported(name)
+        assert module.double(3) == 7
+        assert during.taken is module.double or is_failing  # the second import is one like others
+        assert type(module.__spec__) is importlib.machinery.ModuleSpec
+        manager.unpatch_all()
+        assert (module.double(3), during.taken(3)) == (6, 6)
+        assert during.taken is module.double
+    finally:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("path", ["builtins.str.upper", "odd_library.Slotted.use", "odd_library.made_when_asked"])
+def test_what_cannot_be_patched_at_all(path: str, manager: PatchManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slotted:
+        __slots__ = ()
+
+        def use(self) -> None: ...
+
+    def made(name: str) -> Any:
+        raise RuntimeError(f"{name} needs a device")
+
+    odd = types.ModuleType("odd_library")
+    odd.Slotted, odd.__getattr__ = Slotted(), made  # type: ignore[attr-defined,method-assign]
+    monkeypatch.setitem(sys.modules, "odd_library", odd)
+    kind = "method" if path.count(".") == 2 else "function"
+    assert not manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
+    assert manager.status()[0].state in (State.UNSUITABLE, State.ABSENT)
+
+
+def test_who_comes_second_is_told(library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture) -> None:
+    imported(library)
+    manager.patch(PatchSpec(f"{library}.double", ctx_key="first"), plus_one)
+    manager.patch(PatchSpec(f"{library}.double", ctx_key="second"), plus_one)
+    assert "double is not patched for 'second': 'first' has it" in caplog.text

@@ -22,7 +22,7 @@ from fib_integrations import (
     uninstall_flashinfer_integrations,
 )
 from fib_integrations.patching import State
-from fib_integrations.run import environment
+from fib_integrations.run import HOOKS, environment
 from flashinfer_stand_ins.examples import EXAMPLES, Example, random
 
 RMSNORM = next(example for example in EXAMPLES if example.name == "rmsnorm")
@@ -316,6 +316,33 @@ def test_a_start_up_hook_for_everything_below(some_stand_ins: Path, tmp_path: Pa
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"
     assert "the one that was there" in done.stdout
+
+
+def test_the_start_up_hook_where_the_library_is_what_imports_torch(some_stand_ins: Path) -> None:
+    paths = os.pathsep.join([str(some_stand_ins), str(Path(__file__).parent / "support")])
+    program = "import flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_site__'))"
+    command = [sys.executable, "-m", "fib_integrations.run", "-c", program]
+    given = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"
+
+
+def test_the_start_up_hook_leaves_a_python_alone_that_has_us_not(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('the one that was there')\n")
+    given = {**environment({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
+    program = f"import sys; sys.path[:0] = [{str(HOOKS)!r}, {str(tmp_path)!r}]; import sitecustomize"
+    command = [sys.executable, "-S", "-I", "-c", program]  # nothing is installed for it
+    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    assert (done.stdout.splitlines(), done.stderr) == (["the one that was there"], "")
+
+
+def test_an_engine_starts_though_an_adapter_of_others_cannot_be_imported(some_stand_ins: Path, tmp_path: Path) -> None:
+    metadata = tmp_path / "broken-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text("[fib_integrations.adapters]\nbroken = no_such_module:ADAPTER\n")
+    program = f"import sys; sys.path.append({str(tmp_path)!r})\nfrom fib_integrations.startup import load_plugin\n"
+    assert run(f"{program}load_plugin(); print('started')", some_stand_ins, FIB_ENABLE_APPLY="1") == ["started"]
 
 
 def test_the_hook_goes_first_on_the_path_once() -> None:

@@ -16,16 +16,19 @@ from .binding import Binding
 _WRAPPER = """\
 def {name}(*_fib_args, **_fib_kwargs):
     if _fib_cover is None:
-        return _fib_original(*_fib_args, **_fib_kwargs)
+{meanwhile}        return _fib_original(*_fib_args, **_fib_kwargs)
     return _fib_cover(_fib_args, _fib_kwargs, *_fib_args, **_fib_kwargs)
 """
 
 _WRAPPER_OF_PLAIN = """\
 def {name}({signature}):
     if _fib_cover is None:
-        return _fib_original({forwarded})
+{meanwhile}        return _fib_original({forwarded})
     return _fib_cover(({forwarded},), {{}}, {forwarded})
 """
+
+_FORGET = "        _fib_forget({owner})\n"
+"""Nobody routes or listens, and what is remembered is no more what was planned."""
 
 _HEAD = """\
 def {name}(_fib_args, _fib_kwargs, /, {signature}):
@@ -103,19 +106,23 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
 """
 
 
-def wrapper_source(name: str, binding: Binding, *, is_plain: bool) -> str:
+def wrapper_source(name: str, target: Target, binding: Binding, *, is_plain: bool) -> str:
     """The source of what takes the place of a function: it calls the original, or what covers its calls.
 
     Args:
         name: Of the function.
+        target: What its calls are.
         binding: Its parameters.
         is_plain: Whether these are all that the original takes, and by position, so that it may get all of them:
             to pass on keywords as they come takes several times as long.
     """
+    owner = binding.parameters[0].name if is_plain else "*_fib_args[:1]"
+    meanwhile = "" if isinstance(target, Call) else _FORGET.format(owner=owner)
     if not is_plain:
-        return _WRAPPER.format(name=name)
+        return _WRAPPER.format(name=name, meanwhile=meanwhile)
     forwarded = _listed(tuple(parameter.name for parameter in binding.parameters))
-    return _WRAPPER_OF_PLAIN.format(name=name, signature=binding.signature(), forwarded=forwarded)
+    texts = {"name": name, "signature": binding.signature(), "meanwhile": meanwhile}
+    return _WRAPPER_OF_PLAIN.format(forwarded=forwarded, **texts)
 
 
 def cover_source(name: str, target: Target, binding: Binding, stamp: str) -> str:

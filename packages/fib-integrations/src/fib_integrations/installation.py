@@ -80,6 +80,8 @@ def uninstall_flashinfer_integrations() -> None:
     with _lock:
         get_manager().unpatch_all()
         _adapters.clear()
+        for plans in _plans.values():  # objects may be planned from now on without our knowing
+            plans.forget_all()
 
 
 def status() -> tuple[TargetStatus, ...]:
@@ -93,7 +95,7 @@ def status() -> tuple[TargetStatus, ...]:
             refused = tuple(Counter.most_common(site.refused)) if site is not None else ()
             found.append(
                 TargetStatus(
-                    owners.get(patch.path, ""),
+                    owners.get(patch.path, "") if site is None else site.adapter.name,
                     patch.path,
                     patch.state,
                     patch.detail,

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 import wrapt
 
-from . import aliases
+from . import aliases, importing
 from .aliases import Alias
 from .log import logger
 
@@ -96,7 +96,22 @@ class _Patch:
 
     def status(self) -> PatchStatus:
         """As a value."""
-        return PatchStatus(self.spec.path, self.state, self.detail, tuple(map(str, self.aliases)), self.holders)
+        detail = "its module was run anew since: install again" if self.is_lost() else self.detail
+        return PatchStatus(self.spec.path, self.state, detail, tuple(map(str, self.aliases)), self.holders)
+
+    def is_lost(self) -> bool:
+        """Whether the original is back, or the module was run anew (`importlib.reload`); another patch is not that."""
+        if self.state not in (State.INSTALLED, State.BURIED):
+            return False
+        module = sys.modules.get(self.spec.module)
+        if module is None:
+            return True
+        _, current = _resolve(module, self.spec.attributes)
+        if current is self.wrapper or current is self.original:
+            return current is self.original
+        code = getattr(current, "__code__", None)
+        is_alike = code is not None and code == getattr(self.original, "__code__", None)
+        return is_alike and not _is_below(self.wrapper, current)
 
 
 class PatchManager:
@@ -116,7 +131,15 @@ class PatchManager:
         """
         with self._lock:
             known = self._patches.get(spec.path)
-            if known is None or known.state in (State.ABSENT, State.UNSUITABLE):
+            if known is not None and known.is_lost():
+                self._remove(known)
+                aliases.rebind_in_modules([(known.wrapper, known.original)])
+                known = None
+            if known is not None and known.state in (State.ABSENT, State.UNSUITABLE):
+                known = None
+            if known is not None and known.spec.ctx_key != spec.ctx_key:
+                logger.warning("%s is not patched for %r: %r has it", spec.name, spec.ctx_key, known.spec.ctx_key)
+            if known is None:
                 known = self._patches[spec.path] = _Patch(spec, wrapper_factory)
             if known.state is State.BURIED:
                 self._revive(known)
@@ -127,11 +150,31 @@ class PatchManager:
 
     def _install_or_wait(self, patch: _Patch) -> None:
         module = patch.spec.module
-        if module in sys.modules:
-            self._install(patch, sys.modules[module])
-        elif module not in self._hooked:
+        there = sys.modules.get(module)
+        if there is not None and not importing.is_under_way(there):
+            self._install(patch, there)
+        elif module in self._hooked:
+            return
+        elif there is None:
             self._hooked.add(module)
             wrapt.register_post_import_hook(self._imported, module)
+        elif importing.when_done(there, lambda: self._run(module)):
+            self._hooked.add(module)
+        else:
+            self._install(patch, there)
+
+    def _run(self, name: str) -> None:
+        """A module whose import had begun has run; others may have taken names from it meanwhile."""
+        with self._lock:
+            self._hooked.discard(name)
+            for patch in self._patches.values():
+                if patch.state is not State.WAITING or patch.spec.module != name:
+                    continue
+                if name in sys.modules:
+                    self._install(patch, sys.modules[name])
+                else:  # its import failed; there may be another
+                    self._install_or_wait(patch)
+            self.rebind_aliases()
 
     def _imported(self, module: Any) -> None:
         with self._lock:
@@ -146,17 +189,18 @@ class PatchManager:
             patch.state, patch.detail = State.ABSENT, f"{module.__name__} has no {'.'.join(patch.spec.attributes)}"
             return
         name = patch.spec.attributes[-1]
-        patch.owner, patch.original, patch.raw = owner, original, vars(owner).get(name, _MISSING)
+        patch.owner, patch.original = owner, original
+        patch.raw = getattr(owner, "__dict__", {}).get(name, _MISSING)
         if isinstance(patch.raw, (staticmethod, classmethod, property)):
             patch.state, patch.detail = State.UNSUITABLE, f"it is a {type(patch.raw).__name__}"
             return
         try:
             patch.wrapper = patch.wrap(patch.spec, original)
+            setattr(owner, name, patch.wrapper)
         except Exception as error:  # noqa: BLE001 an adapter may be somebody else's; an import must not fail for it
             patch.state, patch.detail = State.UNSUITABLE, str(error)
             logger.warning("%s is not patched: %s", patch.spec.name, error)
             return
-        setattr(owner, name, patch.wrapper)
         patch.state, patch.detail = State.INSTALLED, ""
         if isinstance(owner, type):
             patch.aliases = aliases.rebind_in_class(owner, original, patch.wrapper)
@@ -164,9 +208,6 @@ class PatchManager:
     def _revive(self, patch: _Patch) -> None:
         """Ours is still below somebody else's, or was put back in its place."""
         current = getattr(patch.owner, patch.spec.attributes[-1], None)
-        if current is patch.original:
-            self._install(patch, sys.modules[patch.spec.module])
-            return
         site = getattr(patch.wrapper, "__fib_site__", None)
         if site is not None:
             site.restore()
@@ -194,7 +235,7 @@ class PatchManager:
     def unpatch_all(self) -> None:
         """Put everything back."""
         with self._lock:
-            installed = [patch for patch in self._patches.values() if patch.state is State.INSTALLED]
+            installed = [p for p in self._patches.values() if p.state in (State.INSTALLED, State.BURIED)]
             for patch in installed:
                 self._remove(patch)
             self._patches = {path: p for path, p in self._patches.items() if p.state is State.BURIED}
@@ -205,11 +246,12 @@ class PatchManager:
         if site is not None:
             site.remove()
         name = patch.spec.attributes[-1]
-        if vars(patch.owner).get(name) is not patch.wrapper:
-            patch.state, patch.detail = State.BURIED, "somebody else's patch over it stays"
-        elif patch.raw is _MISSING:
+        is_lost, is_in_place = patch.is_lost(), getattr(patch.owner, "__dict__", {}).get(name) is patch.wrapper
+        patch.state = State.WAITING if is_lost or is_in_place else State.BURIED
+        patch.detail = "somebody else's patch over it stays" if patch.state is State.BURIED else ""
+        if is_in_place and patch.raw is _MISSING:
             delattr(patch.owner, name)
-        else:
+        elif is_in_place:
             setattr(patch.owner, name, patch.raw)
         aliases.restore(patch.aliases, patch.wrapper)
 
@@ -230,10 +272,24 @@ class PatchManager:
 
 def _resolve(module: Any, attributes: tuple[str, ...]) -> tuple[Any, Any]:
     """What holds a function, and the function; `_MISSING` if it is not there."""
-    owner = module
-    for name in attributes[:-1]:
-        owner = getattr(owner, name, _MISSING)
-    return owner, _MISSING if owner is _MISSING else getattr(owner, attributes[-1], _MISSING)
+    owner = found = module
+    for name in attributes:
+        owner = found
+        try:
+            found = getattr(owner, name, _MISSING)
+        except Exception as error:  # noqa: BLE001 what is made when it is asked for may raise anything
+            logger.warning("%s of %s cannot be had: %s", name, module.__name__, error)
+            return owner, _MISSING
+    return owner, found
+
+
+def _is_below(wrapped: Any, function: Any) -> bool:
+    """Whether a function says that it wraps another, be it by others between."""
+    seen: set[int] = set()
+    while function is not None and function is not wrapped and id(function) not in seen:
+        seen.add(id(function))
+        function = getattr(function, "__wrapped__", None)
+    return function is wrapped
 
 
 _alive: list[PatchManager] = []

@@ -49,6 +49,10 @@ class Plans:
             return
         self.by_id[place] = Planned(reference, value, stamp)
 
-    def forget(self, owner: Any) -> None:
+    def forget(self, owner: Any = None) -> None:
         """Do not cover an object's calls until it is told anew."""
         self.by_id.pop(id(owner), None)
+
+    def forget_all(self) -> None:
+        """The same of all objects."""
+        self.by_id.clear()

@@ -142,12 +142,14 @@ class Site:
         }
 
     def _stamp(self) -> str:
-        """The attribute that each plan replaces, as the adapter's `Plan` says."""
-        return next((target.stamp for target in self.adapter.targets if isinstance(target, Plan)), "_plan_info")
+        """The attribute that each plan replaces, as the adapter's `Plan` says, that of the same class before others."""
+        plans = [target for target in self.adapter.targets if isinstance(target, Plan)]
+        owner = self.target.path.rpartition(".")[0]
+        return next((p.stamp for p in sorted(plans, key=lambda p: p.path.rpartition(".")[0] != owner)), "_plan_info")
 
     def _make_wrapper(self) -> Callable[..., Any]:
         is_plain = _is_exact(self.target, self.original) and _takes_all_by_position(self.binding)
-        source = wrapper_source(self._name, self.binding, is_plain=is_plain)
+        source = wrapper_source(self._name, self.target, self.binding, is_plain=is_plain)
         wrapper = compiled(source, self._name, self._scope)
         functools.update_wrapper(wrapper, self.original)
         vars(wrapper)["__fib_site__"] = self  # the two live as long as each other
@@ -189,11 +191,15 @@ class Site:
         self, routes: dict[Any, Route], key: Hashable, values: Sequence[Any], is_passing: bool, planned: Planned | None
     ) -> Route:
         assert self._maker is not None  # only covers of calls come here
-        described = self._maker.target.describe(key)
-        dispatcher = dispatcher_of(described.name, self._runtime)
-        reason = problem(self.adapter, described, None if dispatcher is None else dispatcher.definition)
-        if reason is not None:
-            route = self._refusing(reason)
+        described: Described | None
+        try:
+            described = self._maker.target.describe(key)
+            dispatcher = dispatcher_of(described.name, self._runtime)
+            reason = problem(self.adapter, described, None if dispatcher is None else dispatcher.definition)
+        except _ERRORS as error:
+            described, reason = None, self._broken(error)
+        if described is None or reason is not None:
+            route = self._refusing(reason or "")
         else:
             plan = None if planned is None else planned.value
             route = self._maker.make(described, self._runtime, values, is_passing=is_passing, plan=plan)
@@ -248,17 +254,22 @@ class Site:
         leading: tuple[Any, ...] = ()
         if self._maker.target.reads_plan:
             planned = self._plans.by_id.get(id(args[0]))
-            if planned is None or isinstance(planned.value, str):
-                return Uncovered(
-                    "it was not planned since somebody routes or listens" if planned is None else planned.value
-                )
+            if planned is None:
+                return Uncovered("it was not planned since somebody routes or listens")
+            if isinstance(planned.value, str):
+                return Uncovered(planned.value)
+            if getattr(args[0], self._stamp(), None) is not planned.stamp:
+                return Uncovered("it was planned by other means since")
             leading = (planned.value,)
         for condition, reason in self.binding.refusals:
             if eval(condition, self._scope, arguments):  # noqa: S307 generated, of identifiers
                 return Uncovered(reason)
         scope = {**self._scope, "_fib_leading": leading}
-        found = eval(f"_fib_read(*_fib_leading, {', '.join(self.binding.passed)})", scope, arguments)  # noqa: S307 likewise
-        return self._covered(found)
+        try:
+            found = eval(f"_fib_read(*_fib_leading, {', '.join(self.binding.passed)})", scope, arguments)  # noqa: S307 likewise
+            return self._covered(found)
+        except _ERRORS as error:
+            return Uncovered(self._broken(error))
 
     def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = inspect.Signature(self.binding.parameters).bind(*args, **kwargs)

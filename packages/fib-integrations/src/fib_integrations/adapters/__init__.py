@@ -40,7 +40,7 @@ def all_adapters() -> Mapping[str, Adapter]:
 
     Raises:
         ClashingAdapters: Two have the same name.
-        CannotAdapt: An entry point is no adapter.
+        CannotAdapt: An entry point is no adapter, or cannot be loaded.
     """
     found = {adapter.name: adapter for adapter in BUILT_IN}
     places = dict.fromkeys(found, "fib_integrations")
@@ -53,7 +53,11 @@ def all_adapters() -> Mapping[str, Adapter]:
 
 
 def _load(point: EntryPoint) -> Iterable[Adapter]:
-    value = point.load()
+    try:
+        value = point.load()
+    except Exception as error:
+        problem = f"the entry point {point.name!r} cannot be loaded: {type(error).__name__}: {error}"
+        raise CannotAdapt(point.value, problem) from error
     adapters = (
         (value,) if isinstance(value, Adapter) else tuple(value) if isinstance(value, (tuple, list)) else (value,)
     )

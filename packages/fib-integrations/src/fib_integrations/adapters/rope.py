@@ -40,14 +40,14 @@ def _give(
     result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     q, k = result
-    return q.view(query.shape), k.view(key.shape)
+    return q.reshape(query.shape), k.reshape(key.shape)
 
 
 def _give_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
     q, k = result
     if q.data_ptr() != query.data_ptr():
-        query.copy_(q.view(query.shape))
-        key.copy_(k.view(key.shape))
+        query.copy_(q.reshape(query.shape))
+        key.copy_(k.reshape(key.shape))
 
 
 def _shadow(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:

@@ -5,9 +5,12 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from fib_integrations.startup import install_with_torch
-
-install_with_torch()
+try:
+    from fib_integrations.startup import install_with_torch
+except ImportError:  # a Python of another environment, which a program may start as well
+    pass
+else:
+    install_with_torch()
 
 
 def _run_the_next_one() -> None:
