@@ -77,6 +77,18 @@ def test_a_plan_serves_all_runs_until_the_next_one(flashinfer: Any, runtime_of: 
     assert {key.endswith("planned") for key in hits} == {True}
 
 
+def test_a_plan_serves_runs_inside_inference_mode_and_outside(flashinfer: Any, runtime_of: Runtimes) -> None:
+    example = next(example for example in EXAMPLES if example.name == "decode, out")
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    with runtime_of("passing"):
+        call = example.prepare(flashinfer)
+        with torch.inference_mode():
+            call()
+        for mine, theirs in zip(call(), expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
 @every_example
 def test_the_original_serves_where_nothing_is_known_of_a_definition(
     example: Example, flashinfer: Any, runtime_of: Runtimes
