@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.machinery
+import importlib.util
 import inspect
+import subprocess
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -267,6 +269,60 @@ def test_ours_is_removed_once_the_patch_over_it_is(library: str, manager: PatchM
     manager.unpatch_all()
     assert module.double is original
     assert manager.status() == ()
+
+
+THREADS = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from fib_integrations.patching import PatchManager, PatchSpec
+
+manager = PatchManager()
+manager.patch(PatchSpec("slow_package.part.double"), lambda spec, original: lambda x: original(x) + 1)
+begun, may_go_on = threading.Event(), threading.Event()
+sys.modules["meanwhile"] = type(sys)("meanwhile")
+sys.modules["meanwhile"].wait = lambda: (begun.set(), may_go_on.wait(20))
+first = threading.Thread(target=lambda: __import__("slow_package"))
+first.start()
+begun.wait(20)
+second = threading.Thread(target=lambda: __import__("slow_package.part"))
+second.start()
+second.join(0.5)  # it waits for the package now
+may_go_on.set()
+for thread in (first, second):
+    thread.join(20)
+import slow_package
+print(first.is_alive(), second.is_alive(), slow_package.double(3), slow_package.part.double(3))
+"""
+
+
+def test_two_threads_may_import_what_is_to_be_patched(tmp_path: Any) -> None:
+    """One is in the middle of the package, the other one wants a part of it."""
+    folder = tmp_path / "slow_package"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import meanwhile\nmeanwhile.wait()\nfrom .part import double\n")
+    (folder / "part.py").write_text("def double(x):\n    return 2 * x\n")
+    command = [sys.executable, "-X", "faulthandler", "-c", THREADS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout.split() == ["False", "False", "7", "7"], done.stderr
+
+
+def test_what_is_found_but_not_imported_is_as_it_was(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, manager: PatchManager
+) -> None:
+    (tmp_path / "looked_for.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    manager.patch(PatchSpec("looked_for.double"), plus_one)
+    spec = importlib.util.find_spec("looked_for")
+    assert spec is not None
+    assert spec.origin == str(tmp_path / "looked_for.py")
+    assert spec.loader.get_code("looked_for") is not None  # type: ignore[union-attr]
+    assert "looked_for" not in sys.modules
+    by_hand = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "looked_for", by_hand)
+    spec.loader.exec_module(by_hand)  # type: ignore[union-attr]
+    assert by_hand.double(3) == 7
+    assert type(by_hand.__loader__) is importlib.machinery.SourceFileLoader
+    assert by_hand.__spec__.loader is by_hand.__loader__  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("is_failing", [False, True])

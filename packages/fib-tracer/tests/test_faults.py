@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,45 @@ def test_what_cannot_be_written_is_counted_and_the_engine_goes_on(
         runtime.flush()
         assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
         assert runtime.budget.taken_bytes == 0
+
+
+@pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
+def test_what_could_not_be_written_is_written_when_it_can_be(root: Path, silu: Any, is_flushed: bool) -> None:
+    put_a_file_in_place_of_the_folder(root)
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:
+        silu(torch.ones(2, 8))
+        until(lambda: runtime.troubles().get("silu_h8: writing", 0) >= 1)
+        assert runtime.budget.taken_bytes > 0
+        (root / "workloads").unlink()
+        if is_flushed:
+            runtime.flush()
+        until(lambda: runtime.budget.taken_bytes == 0)
+        assert sizes(root) == [2]
+        stats = runtime.stats()["silu_h8"]
+        assert (stats.stored, stats.dropped) == (1, {})
+        silu(torch.ones(2, 8))  # its quota was used once
+    assert sizes(root) == [2]
+
+
+def test_what_waits_to_be_written_keeps_within_the_budget(root: Path, silu: Any) -> None:
+    put_a_file_in_place_of_the_folder(root)
+    with TracingRuntime(root, EVERYTHING, max_bytes=1 << 20) as runtime:
+        for size in range(1, 2001):
+            silu(torch.ones(size, 8))
+        assert runtime.budget.taken_bytes <= 1 << 20
+        (root / "workloads").unlink()
+        runtime.flush()
+        stats = runtime.stats()["silu_h8"]
+        assert stats.dropped.keys() == {"no room in the byte budget"}
+        assert len(sizes(root)) == stats.stored > 0
+        assert runtime.budget.taken_bytes == 0
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert is_so()
 
 
 def test_nothing_is_written_through_a_link_that_leads_out(root: Path, silu: Any, tmp_path_factory: Any) -> None:

@@ -1,7 +1,7 @@
 """Patches: functions of modules that are imported now or later, replaced and put back.
 
 A module that is not imported yet is patched right after its code has run, before whoever imports it can take names
-from it; wrapt's import hooks see to that. wrapt's wrappers are not used: they add 0.6 us to a call, a
+from it; `importing` sees to that. wrapt's wrappers are not used: they add 0.6 us to a call, a
 generated function 0.15 us (``benchmarks/bench_adapters.py``).
 """
 
@@ -16,7 +16,6 @@ from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 import attrs
-import wrapt
 
 from . import aliases, importing
 from .aliases import Alias
@@ -153,18 +152,12 @@ class PatchManager:
         there = sys.modules.get(module)
         if there is not None and not importing.is_under_way(there):
             self._install(patch, there)
-        elif module in self._hooked:
-            return
-        elif there is None:
+        elif module not in self._hooked:
             self._hooked.add(module)
-            wrapt.register_post_import_hook(self._imported, module)
-        elif importing.when_done(there, lambda: self._run(module)):
-            self._hooked.add(module)
-        else:
-            self._install(patch, there)
+            importing.when_imported(module, lambda: self._imported(module))
 
-    def _run(self, name: str) -> None:
-        """A module whose import had begun has run; others may have taken names from it meanwhile."""
+    def _imported(self, name: str) -> None:
+        """A module's code has run; others may have taken names from it meanwhile."""
         with self._lock:
             self._hooked.discard(name)
             for patch in self._patches.values():
@@ -175,13 +168,6 @@ class PatchManager:
                 else:  # its import failed; there may be another
                     self._install_or_wait(patch)
             self.rebind_aliases()
-
-    def _imported(self, module: Any) -> None:
-        with self._lock:
-            self._hooked.discard(module.__name__)
-            for patch in self._patches.values():
-                if patch.state is State.WAITING and patch.spec.module == module.__name__:
-                    self._install(patch, module)
 
     def _install(self, patch: _Patch, module: Any) -> None:
         owner, original = _resolve(module, patch.spec.attributes)

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import os
 
-import wrapt
-
+from .importing import when_imported
 from .log import logger
 
 ALSO_VARIABLE = "FIB_INTEGRATIONS"
 """Adapters that are installed beside the default ones: ``torch_linear,torch_mm``."""
-_PREFIX = "FIB_ENABLE_"
-"""Of the variables that routing (``FIB_ENABLE_APPLY``) and tracing (``FIB_ENABLE_TRACING``) read."""
+_ENABLING = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING")
+"""The variables that routing and tracing read."""
 _NO = ("", "0", "false", "off", "no")
 
 
 def is_asked_for() -> bool:
     """Whether the environment asks for anything that concerns calls."""
-    return any(name.startswith(_PREFIX) and value.strip().lower() not in _NO for name, value in os.environ.items())
+    return any(os.environ.get(name, "").strip().lower() not in _NO for name in _ENABLING)
 
 
 def load_plugin() -> None:
@@ -44,4 +43,4 @@ def load_plugin() -> None:
 def install_with_torch() -> None:
     """The same as soon as torch is imported: for hooks that run when any Python starts, most of which need none."""
     if is_asked_for():
-        wrapt.register_post_import_hook(lambda module: load_plugin(), "torch")  # noqa: ARG005 wrapt's signature
+        when_imported("torch", load_plugin)
