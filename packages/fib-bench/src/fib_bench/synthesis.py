@@ -23,6 +23,7 @@ import attrs
 import torch
 from fib_compile.device import torch_dtype
 from fib_schema import Definition, DType, TensorSpec
+from fib_schema.syntax import parse_expression
 
 from .distributions import CHUNK, distribute, within_range
 
@@ -355,7 +356,7 @@ def split(total: int, parts: int, generator: torch.Generator, limits: Sequence[i
 def _total_of(sketch: Sketch, name: str) -> int:
     """What the last offset must be: as a constraint says, else by the names of axes."""
     for constraint in sketch.definition.constraints:
-        match ast.parse(constraint, mode="eval").body:
+        match parse_expression(constraint):
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 for axis, other in ((left, right), (right, left)):
                     if isinstance(axis, ast.Name) and axis.id in sketch.axes and _is_last_of(other, name):

@@ -24,6 +24,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Solution
+from fib_schema.syntax import parse_source
 
 from .errors import BuildError
 
@@ -176,7 +177,7 @@ def _own_names(package: str, solution: Solution) -> dict[str, str]:
 
 def _imports(text: str) -> set[str]:
     try:
-        tree = ast.parse(text)
+        tree = parse_source(text)
     except (SyntaxError, ValueError, RecursionError):
         return set()  # the import will say it better
     names: set[str] = set()

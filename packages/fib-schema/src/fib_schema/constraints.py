@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from .errors import ConstraintError
+from .syntax import parse_expression
 
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
@@ -86,7 +87,7 @@ def _parsed(text: str) -> ast.expr:
     if len(text) > _MAX_LENGTH:
         raise ConstraintError(text[:60] + "...", f"is longer than {_MAX_LENGTH} characters")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parse_expression(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConstraintError(text, f"is no expression: {error}") from error
     for node in ast.walk(tree):

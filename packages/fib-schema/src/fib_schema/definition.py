@@ -6,7 +6,6 @@ Source: the schema of the public flashinfer-trace data set.
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from . import _checks
 from ._record import NO_FIELDS, FrozenDict, Record
 from .constraints import parse_constraint
 from .errors import AxisError, ConstraintError
+from .syntax import parse_source
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +156,7 @@ class Definition(Record):
 
     def _check_reference(self) -> None:
         try:
-            module = parse_reference(self.reference)
+            module = parse_source(self.reference)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise _checks.fail(self, "reference", f"does not parse: {error}") from error
         if not any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in module.body):
@@ -298,17 +298,6 @@ class Definition(Record):
         if axis not in axes:
             raise AxisError(self.name, axis, "is variable and has no value here")
         return axes[axis]
-
-
-def parse_reference(text: str) -> ast.Module:
-    """Parse reference code without the compiler's warnings (of odd escapes, say): it is data here.
-
-    Raises:
-        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is no text for a parser.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
 
 
 TORCH_DTYPE_NAMES: Mapping[DType, str] = MappingProxyType(

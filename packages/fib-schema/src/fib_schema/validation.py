@@ -17,10 +17,11 @@ from ._report import MAX_PROBLEMS, Findings, Report
 from ._scan import Found, scan
 from ._structured import Known, KnownSolution, structured
 from ._workload_checks import constraint_problems, size_problem
-from .definition import Definition, parse_reference
+from .definition import Definition
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, UnknownName
 from .solution import Solution
+from .syntax import parse_source
 
 __all__ = ["MAX_PROBLEMS", "Report", "validate"]
 
@@ -149,7 +150,7 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
 
 def _parameters(reference: str) -> list[str] | None:
     """The positional parameters of a reference's ``run``; None if it takes any number."""
-    nodes = parse_reference(reference).body
+    nodes = parse_source(reference).body
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "run"]
     arguments = functions[-1].args
     if arguments.vararg:

@@ -6,6 +6,7 @@ import ast
 import functools
 
 from fib_schema import Definition
+from fib_schema.syntax import parse_source
 
 
 def calls_of(definition: Definition) -> frozenset[str]:
@@ -16,7 +17,7 @@ def calls_of(definition: Definition) -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def _calls_in(code: str) -> frozenset[str]:
     try:
-        functions = [node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+        functions = [node.func for node in ast.walk(parse_source(code)) if isinstance(node, ast.Call)]
     except SyntaxError:
         return frozenset()  # whoever builds it will say so
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in functions]

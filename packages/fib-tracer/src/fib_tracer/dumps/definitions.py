@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 from fib_schema import ConstraintError, DType, FibError, constraint_names
-from fib_schema.definition import parse_reference
+from fib_schema.syntax import parse_source
 
 Plain = dict[str, Any]
 
@@ -135,7 +135,7 @@ def _completed(axes: Mapping[str, Plain], inputs: Mapping[str, Plain], named: se
 def _with_run(source: str, kept: Mapping[str, Plain], inputs: Mapping[str, Plain], changes: list[str]) -> str:
     """The reference with a function ``run`` that takes the definition's inputs in their order."""
     try:
-        nodes = parse_reference(source).body
+        nodes = parse_source(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NoDefinition(f"the reference does not parse: {error}") from error
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
