@@ -169,6 +169,14 @@ def test_names_that_match_nothing_are_refused() -> None:
     assert "kv_indptr" in str(caught.value)
     with pytest.raises(UnknownName, match="rows"):
         TracingConfigRegistry(TracingConfig(), rules=[Rule(TracingConfig(["rows"]), op_type="act*")]).check(DEFINITIONS)
+    for policy in ("keep_first_k_by_axes", ["keep_first_k", {"name": "keep_first_k_by_axes", "axes": ["M", "rows"]}]):
+        options = {} if isinstance(policy, list) else {"axes": ["M", "rows"]}
+        config = TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=options)
+        with pytest.raises(UnknownName, match="no axis is named 'rows'"):
+            TracingConfigRegistry(config).check(DEFINITIONS)
+    axes = {"axes": ["M"]}
+    by_axes = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes", filter_policy_kwargs=axes)
+    TracingConfigRegistry(by_axes).check(DEFINITIONS)
     with pytest.raises(UnknownName, match="silu_h7"):
         TracingConfigRegistry(None, {"silu_h7": TracingConfig()}).check(DEFINITIONS)
 

@@ -15,7 +15,7 @@ from fib_schema import Definition, FibError, UnknownName
 
 from .errors import InvalidSetting
 from .policies.dumping import DumpChosen, DumpNamed, InputDumpPolicy
-from .policies.filtering import AllOf, FilterPolicy
+from .policies.filtering import AllOf, FilterPolicy, KeepFirstKByAxes
 from .policies.registry import PolicyRegistry
 
 ENABLE_VARIABLE = "FIB_ENABLE_TRACING"
@@ -88,6 +88,12 @@ class TracingConfig:
         """The inputs that are set to be stored by their names."""
         policy = self.make_dump_policy()
         return policy.names if isinstance(policy, DumpNamed) else ()
+
+    def named_axes(self) -> tuple[str, ...]:
+        """The axes by whose names calls are told apart."""
+        policy = self.make_filter_policy()
+        policies = policy.policies if isinstance(policy, AllOf) else (policy,)
+        return tuple(name for part in policies if isinstance(part, KeepFirstKByAxes) for name in part.axes or ())
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for YAML.
@@ -222,7 +228,7 @@ class TracingConfigRegistry:
         """Refuse names that match nothing in a data set.
 
         Raises:
-            UnknownName: There is no such definition, or no definition that settings are for has such an input.
+            UnknownName: There is no such definition, or no definition that settings are for has such an input or axis.
         """
         for name in self.per_definition:
             if name not in definitions:
@@ -239,8 +245,10 @@ class TracingConfigRegistry:
                 meant.setdefault(id(config), []).append(definition)
         for key, config in configs.items():
             inputs = {name for definition in meant[key] for name in definition.inputs}
-            if lost := set(config.named_inputs()) - inputs:
-                raise UnknownName("input", min(lost), tuple(sorted(inputs)))
+            axes = {name for definition in meant[key] for name in definition.axes}
+            for kind, named, known in (("input", config.named_inputs(), inputs), ("axis", config.named_axes(), axes)):
+                if lost := set(named) - known:
+                    raise UnknownName(kind, min(lost), tuple(sorted(known)))
 
     def to_yaml(self) -> str:
         """As YAML that `from_yaml` reads."""

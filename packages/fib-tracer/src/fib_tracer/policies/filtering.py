@@ -169,6 +169,8 @@ class KeepFirstKByAxes(KeepFirstKByKey):
     """
 
     def __init__(self, k: int = 1, axes: Sequence[str] | None = None) -> None:
+        self.axes = axes
+        """Those that count; None is all."""
         if isinstance(axes, str) or not (axes is None or all(isinstance(axis, str) for axis in axes)):
             raise InvalidSetting("axes", axes, "a list of axes' names")
 
@@ -272,14 +274,15 @@ class AllOf(FilterPolicy):
     def __init__(self, policies: Sequence[FilterPolicy]) -> None:
         if not policies or not all(policy.is_final for policy in policies[:-1]):
             raise InvalidSetting("policies", [type(p).__name__ for p in policies], "policies, a sampling one last")
-        self._policies = tuple(policies)
+        self.policies = tuple(policies)
+        """What must all agree, in order."""
         self.is_final = policies[-1].is_final  # type: ignore[misc] # of this object, for it depends on its parts
 
     def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
         """Those of all, each under the policy's number: two may have the same name for different elements."""
         return {
             f"{number} {name}": place
-            for number, policy in enumerate(self._policies)
+            for number, policy in enumerate(self.policies)
             for name, place in policy.peeks(definition).items()
         }
 
@@ -295,25 +298,25 @@ class AllOf(FilterPolicy):
 
     def submit(self, entry: WorkloadEntry) -> None:
         """To the last one."""
-        entry.peeked = _own(entry.peeked, len(self._policies) - 1)
-        self._policies[-1].submit(entry)
+        entry.peeked = _own(entry.peeked, len(self.policies) - 1)
+        self.policies[-1].submit(entry)
 
     def _asked(self, call: Call) -> Iterable[tuple[FilterPolicy, Call]]:
         """Each policy, and the call with the elements that it has asked for."""
         if not call.peeked:
-            return ((policy, call) for policy in self._policies)
+            return ((policy, call) for policy in self.policies)
         return (
             (policy, attrs.evolve(call, peeked=_own(call.peeked, number)))
-            for number, policy in enumerate(self._policies)
+            for number, policy in enumerate(self.policies)
         )
 
     def drain(self) -> list[WorkloadEntry]:
         """What the last one gives out."""
-        return self._policies[-1].drain()
+        return self.policies[-1].drain()
 
     def reset(self) -> None:
         """All of them."""
-        for policy in self._policies:
+        for policy in self.policies:
             policy.reset()
 
 
