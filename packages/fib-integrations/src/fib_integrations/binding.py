@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from .adapter import Call, Plan, Target, Unplan
 from .errors import CannotAdapt
 
 _STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
@@ -34,6 +35,8 @@ class Binding:
     """Conditions under which a call is not covered, and what to say then."""
     scope: Mapping[str, Any]
     """What the expressions refer to, defaults among them."""
+    is_plain: bool = False
+    """Whether these are all parameters that the function takes, and by position, so that it may get all of them."""
 
     def signature(self) -> str:
         """The parameters as they stand in a ``def``, with their defaults as names."""
@@ -47,6 +50,65 @@ class Binding:
             text = _STARS.get(parameter.kind, "") + parameter.name
             parts.append(f"{text}=_fib_default{index}" if has_default else text)
         return ", ".join(parts)
+
+
+def binding_of(target: Target, original: Callable[..., Any]) -> Binding:
+    """What generated code needs to know of a target's function.
+
+    Raises:
+        CannotAdapt: It is not what the adapter was written for.
+    """
+    signature = _signature(target, original)
+    is_exact = _is_exact(target, original)
+    if not is_exact:
+        signature = _with_others(signature)
+    if isinstance(target, Unplan):
+        found = Binding(tuple(signature.parameters.values()), (), (), (), _defaults(signature))
+    else:
+        leading = 1 if isinstance(target, Plan) or target.reads_plan else 0
+        give = target.give if isinstance(target, Call) else None
+        found = bind(target.path, signature, target.read, give=give, ignored=target.ignored, leading=leading)
+    return attrs.evolve(found, is_plain=is_exact and _takes_all_by_position(found.parameters))
+
+
+def _signature(target: Target, original: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function, its own or as the adapter states them."""
+    stated = getattr(target, "signature", None)
+    if stated is not None:
+        scope: dict[str, Any] = {}
+        exec(f"def stated({stated}): ...", scope)  # noqa: S102 an adapter's own words
+        return inspect.signature(scope["stated"])
+    try:
+        return inspect.signature(original)
+    except (ValueError, TypeError) as error:
+        raise CannotAdapt(target.path, f"its parameters cannot be told ({error}); state a signature") from error
+
+
+def _is_exact(target: Target, original: Callable[..., Any]) -> bool:
+    """Whether a function takes just the parameters that are known; one that shows another's may take more."""
+    is_stated = getattr(target, "signature", None) is not None
+    return (
+        inspect.isfunction(original) and not is_stated and not {"__wrapped__", "__signature__"} & vars(original).keys()
+    )
+
+
+def _with_others(signature: inspect.Signature) -> inspect.Signature:
+    """Parameters, and whatever keywords there are besides: the original knows what to do with them."""
+    parameters = tuple(signature.parameters.values())
+    if parameters and parameters[-1].kind is Parameter.VAR_KEYWORD:
+        return signature
+    return signature.replace(parameters=(*parameters, Parameter("_fib_others", Parameter.VAR_KEYWORD)))
+
+
+def _takes_all_by_position(parameters: Sequence[Parameter]) -> bool:
+    """Whether all of a function's parameters may be passed by position, under names that are not ours."""
+    return bool(parameters) and all(
+        p.kind is Parameter.POSITIONAL_OR_KEYWORD and not p.name.startswith("_fib_") for p in parameters
+    )
+
+
+def _defaults(signature: inspect.Signature) -> dict[str, Any]:
+    return {f"_fib_default{index}": p.default for index, p in enumerate(signature.parameters.values())}
 
 
 def bind(

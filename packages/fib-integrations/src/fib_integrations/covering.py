@@ -106,19 +106,18 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
 """
 
 
-def wrapper_source(name: str, target: Target, binding: Binding, *, is_plain: bool) -> str:
+def wrapper_source(name: str, target: Target, binding: Binding) -> str:
     """The source of what takes the place of a function: it calls the original, or what covers its calls.
 
     Args:
         name: Of the function.
         target: What its calls are.
-        binding: Its parameters.
-        is_plain: Whether these are all that the original takes, and by position, so that it may get all of them:
-            to pass on keywords as they come takes several times as long.
+        binding: Its parameters. Where it gets all of them, by position, this takes a fraction of what it takes to
+            pass on keywords as they come.
     """
-    owner = binding.parameters[0].name if is_plain else "*_fib_args[:1]"
+    owner = binding.parameters[0].name if binding.is_plain else "*_fib_args[:1]"
     meanwhile = "" if isinstance(target, Call) else _FORGET.format(owner=owner)
-    if not is_plain:
+    if not binding.is_plain:
         return _WRAPPER.format(name=name, meanwhile=meanwhile)
     forwarded = _listed(tuple(parameter.name for parameter in binding.parameters))
     texts = {"name": name, "signature": binding.signature(), "meanwhile": meanwhile}

@@ -12,15 +12,14 @@ import inspect
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from inspect import Parameter
 from typing import Any
 
 import attrs
 from fib_apply.hook import is_listened
 from fib_apply.routing.sites import Runtime
 
-from .adapter import Adapter, Call, Described, Plan, Target, Unplan
-from .binding import Binding, bind
+from .adapter import Adapter, Call, Described, Plan, Target
+from .binding import binding_of
 from .covering import compiled, cover_source, identifier, wrapper_source
 from .errors import CannotAdapt
 from .log import logger
@@ -110,7 +109,7 @@ class Site:
         self._runtime: Runtime | None = None
         self._maker = Maker(adapter, target, original, own_solutions) if isinstance(target, Call) else None
         self._name = identifier(getattr(original, "__name__", "call"))
-        self.binding = _bind(target, original)
+        self.binding = binding_of(target, original)
         self._scope = self._make_scope()
         self._cover = compiled(cover_source(self._name, target, self.binding, self._stamp()), self._name, self._scope)
         self.wrapper = self._make_wrapper()
@@ -148,8 +147,7 @@ class Site:
         return next((p.stamp for p in sorted(plans, key=lambda p: p.path.rpartition(".")[0] != owner)), "_plan_info")
 
     def _make_wrapper(self) -> Callable[..., Any]:
-        is_plain = _is_exact(self.target, self.original) and _takes_all_by_position(self.binding)
-        source = wrapper_source(self._name, self.target, self.binding, is_plain=is_plain)
+        source = wrapper_source(self._name, self.target, self.binding)
         wrapper = compiled(source, self._name, self._scope)
         functools.update_wrapper(wrapper, self.original)
         vars(wrapper)["__fib_site__"] = self  # the two live as long as each other
@@ -287,54 +285,3 @@ class Site:
         if reason is not None:
             return Uncovered(reason)
         return Covered(described.name, dict(zip(described.inputs, values, strict=False)))
-
-
-def _bind(target: Target, original: Callable[..., Any]) -> Binding:
-    signature = _signature(target, original)
-    if not _is_exact(target, original):
-        signature = _with_others(signature)
-    if isinstance(target, Unplan):
-        return Binding(tuple(signature.parameters.values()), (), (), (), _defaults(signature))
-    leading = 1 if isinstance(target, Plan) or target.reads_plan else 0
-    give = target.give if isinstance(target, Call) else None
-    return bind(target.path, signature, target.read, give=give, ignored=target.ignored, leading=leading)
-
-
-def _is_exact(target: Target, original: Callable[..., Any]) -> bool:
-    """Whether a function takes just the parameters that are known; one that shows another's may take more."""
-    is_stated = getattr(target, "signature", None) is not None
-    return (
-        inspect.isfunction(original) and not is_stated and not {"__wrapped__", "__signature__"} & vars(original).keys()
-    )
-
-
-def _with_others(signature: inspect.Signature) -> inspect.Signature:
-    """Parameters, and whatever keywords there are besides: the original knows what to do with them."""
-    parameters = tuple(signature.parameters.values())
-    if parameters and parameters[-1].kind is Parameter.VAR_KEYWORD:
-        return signature
-    return signature.replace(parameters=(*parameters, Parameter("_fib_others", Parameter.VAR_KEYWORD)))
-
-
-def _takes_all_by_position(binding: Binding) -> bool:
-    """Whether all of a function's parameters may be passed by position, under names that are not ours."""
-    return bool(binding.parameters) and all(
-        p.kind is Parameter.POSITIONAL_OR_KEYWORD and not p.name.startswith("_fib_") for p in binding.parameters
-    )
-
-
-def _defaults(signature: inspect.Signature) -> dict[str, Any]:
-    return {f"_fib_default{index}": p.default for index, p in enumerate(signature.parameters.values())}
-
-
-def _signature(target: Target, original: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of a function, its own or as the adapter states them."""
-    stated = getattr(target, "signature", None)
-    if stated is not None:
-        scope: dict[str, Any] = {}
-        exec(f"def stated({stated}): ...", scope)  # noqa: S102 an adapter's own words
-        return inspect.signature(scope["stated"])
-    try:
-        return inspect.signature(original)
-    except (ValueError, TypeError) as error:
-        raise CannotAdapt(target.path, f"its parameters cannot be told ({error}); state a signature") from error
