@@ -189,9 +189,7 @@ def buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return
         return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
     scratch = plan.scratch
     if not scratch:
-        with torch.inference_mode(
-            mode=False
-        ):  # the next run may be outside it, and cannot write to what was made inside
+        with torch.inference_mode(mode=False):  # a later run outside of it could not write to what was made inside
             scratch[:] = [torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)]
     return (out, scratch[0])
 
