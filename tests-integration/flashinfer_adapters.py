@@ -6,7 +6,7 @@ FlashInfer's own baseline, benchmarked here and chosen, takes the device as long
 host takes more. Prints a table, writes results.json, and exits 1 if anything is not so.
 
 usage: flashinfer_adapters.py DATA_SET [--out DIR] [--only NAME ...] [--dump DIR]
-       flashinfer_adapters.py --stand-ins 0.6.4     on the CPU, with the stand-ins of fib-integrations' tests
+       flashinfer_adapters.py --stand-ins 0.6.4 [--timed]     on the CPU, with the stand-ins of fib-integrations' tests
 """
 
 from __future__ import annotations
@@ -650,15 +650,22 @@ def main() -> int:
             unable: dict[str, str] = {}
         else:
             cases = [case for case in CASES if not options.only or case.name in options.only]
+            definitions = _definitions(options.data_set, cases)
             unable = compile_ahead(cases)
-            files = {path.stem: path for path in (options.data_set / "definitions").rglob("*.json")}
-            definitions = [load_json_file(Definition, files[case.definition]) for case in cases]
             fi = _imported()
         TraceSet.from_path(work).add_definitions(definitions)
         device = "cpu" if options.stand_ins else "cuda:0"
         bench = Bench(fi, device, work, Sizes.usual(), is_timed=options.timed or not options.stand_ins)
         rows = run(bench, cases, unable)
     return _report(options, bench, rows)
+
+
+def _definitions(data_set: Path, cases: Sequence[Case]) -> list[Definition]:
+    """Those that describe the calls; without one of them nothing is begun, for kernels take minutes to compile."""
+    files = {path.stem: path for path in (data_set / "definitions").rglob("*.json")}
+    if missing := [case.definition for case in cases if case.definition not in files]:
+        sys.exit(f"{data_set} has no definition {', '.join(missing)}; name a copy of flashinfer-trace")
+    return [load_json_file(Definition, files[case.definition]) for case in cases]
 
 
 def _report(options: argparse.Namespace, bench: Bench, rows: Sequence[Row]) -> int:
@@ -679,7 +686,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data_set", nargs="?", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out"))
-    parser.add_argument("--only", nargs="+", default=[])
+    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", choices=[case.name for case in CASES])
     parser.add_argument("--dump", type=Path)
     parser.add_argument("--stand-ins", metavar="VERSION")
     parser.add_argument("--timed", action="store_true", help="take host times of stand-ins as well")
