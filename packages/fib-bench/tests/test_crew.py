@@ -175,12 +175,21 @@ def test_the_first_station_must_open() -> None:
 
 
 def test_an_error_of_ours_ends_the_run() -> None:
+    """The other station waits for it, and cannot have done all before."""
+    has_failed = threading.Event()
+
     class Wrong(Fake):
         def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            has_failed.set()
             raise ZeroDivisionError
 
+    class Waits(Fake):
+        def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+            assert has_failed.wait(60)
+            yield from Fake.execute(self, part)
+
     with pytest.raises(ZeroDivisionError):
-        run([Wrong, Fake], PARTS)
+        run([Wrong, Waits], PARTS)
 
 
 def test_stopped_it_finishes_what_is_under_way() -> None:
