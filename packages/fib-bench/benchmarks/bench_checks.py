@@ -67,8 +67,6 @@ def without_checks() -> Iterator[None]:
         patch.object(Side, "audit", lambda *_: 0.0),
         patch.object(Side, "is_asked_enough", True),
         patch("fib_bench.judge.audit_times", nothing),
-        patch("fib_bench.judge.audit_single_calls", nothing),
-        patch("fib_bench.judge.audit_chains", nothing),
         patch("fib_bench.preparation.moved_inputs", nothing),
     ):
         yield

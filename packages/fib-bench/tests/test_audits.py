@@ -16,7 +16,7 @@ from fib_bench.audits import (
     audit_whole_passes,
 )
 from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
-from fib_bench.dialogue import NotCapturable, Rejected
+from fib_bench.dialogue import Implausible, NotCapturable, Rejected
 from fib_bench.sides import Alone
 from fib_bench.worker.census import descendants
 from fib_schema import EvaluationStatus
@@ -56,6 +56,7 @@ def side(*numbers: float) -> Any:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fib_bench.audits._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("fib_bench.audits._LATER", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("numbers", [(-1.0,), (0.0,), (1e6, 1e6, -1.0)])
@@ -76,6 +77,8 @@ class FallingSide:
         claims_ns: One after another, the last again and again.
     """
 
+    chain = 1
+
     def __init__(self, *claims_ns: float) -> None:
         self._claims_ns = list(claims_ns)
 
@@ -94,6 +97,43 @@ def test_a_claim_that_settles_has_stood_the_clocks(claims_ns: tuple[float, ...])
     found: Any = FallingSide(*claims_ns)
     audit_times(found, PREPARED, "cuda")
     assert found.claim_ns == claims_ns[-1]
+
+
+class SlowedSide(FallingSide):
+    """Calls take longer since it was timed: what was said then does not hold, and what is said now does.
+
+    Args:
+        after: How often it has to be timed anew until it says so.
+    """
+
+    def __init__(self, after: int) -> None:
+        super().__init__(100.0)
+        self.left = after
+
+    def audit(self, prepared: object) -> None:
+        """Passes in the end."""
+        if self.left:
+            raise Implausible("the worker says that a call takes less than it does")
+        super().audit(prepared)
+
+    def retime(self, _: object) -> None:
+        """Once more."""
+        self.left -= 1
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+def test_what_was_disturbed_is_timed_anew(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    for name in ("audit_whole_passes", "audit_processor_time", "audit_single_calls"):
+        monkeypatch.setattr(f"fib_bench.audits.{name}", lambda *_: None)
+    found: Any = SlowedSide(times)
+    audit_times(found, PREPARED, "cpu")
+    assert found.left == 0
+    found = SlowedSide(3)
+    with pytest.raises(Implausible, match="takes less than it does"):
+        audit_times(found, PREPARED, "cpu")
+    found = SlowedSide(1)
+    with pytest.raises(Implausible):
+        audit_times(found, PREPARED, "cuda")  # whose own time nobody else takes
 
 
 def test_a_claim_that_falls_whenever_somebody_looks_has_not() -> None:

@@ -431,6 +431,8 @@ class FakeClock:
 class FakeWorker:
     """Answers whatever it is asked; repeated calls take as long as it is told."""
 
+    pid = -1
+
     def __init__(self, clock: FakeClock, takes_ns: Callable[[Repeat], float]) -> None:
         self.clock = clock
         self.takes_ns = takes_ns
@@ -605,20 +607,29 @@ class TestAudit:
 
     def test_long_calls_are_judged_by_the_fastest_of_the_passes_that_were_timed(self, make_side: MakeSide) -> None:
         side = make_side(6e6, 6e6)
-        side._clocked_passes = [_Clocked(taken, math.nan, True) for taken in (50e6, 6.2e6, 6.3e6, 6.4e6, 9e6)]
+        side._clocked_passes = [_Clocked(taken, 8, math.nan, True) for taken in (50e6, 6.2e6, 6.3e6, 6.4e6, 9e6)]
         assert side.audit(PREPARED) == 6.4e6
         assert side.worker.repeats == []
 
     def test_a_pass_of_which_nothing_was_compared_says_little(self, make_side: MakeSide) -> None:
         """Nobody knows whether the work was done in it."""
         side = make_side(1e6, 1e6)
-        done, undone = _Clocked(9e6, 8e6, True), _Clocked(1e5, 1e5, False)
+        done, undone = _Clocked(9e6, 8, 8e6, True), _Clocked(1e5, 8, 1e5, False)
         side._clocked_passes = [undone, undone, done, undone]
         assert side.excess_ns == 8e6 - 3 * 1e6
         side._clocked_passes = [*[done] * 3, *[attrs.evolve(undone, is_verified=True)] * 2]  # by luck
         assert side.excess_ns == 8e6 - 3 * 1e6
         side._clocked_passes = [undone, undone, attrs.evolve(done, is_verified=False)]
         assert side.excess_ns == 1e5 - 3 * 1e6
+
+    def test_so_does_one_that_is_much_shorter_than_others(self, make_side: MakeSide) -> None:
+        """One call of it may hide as much as a request takes, of which each call of another has a share."""
+        side = make_side(6e6, 6e6)
+        single, whole = _Clocked(5e6, 1, 1e5, True), _Clocked(40e6, 16, 30e6, True)
+        side._clocked_passes = [single, single, single]
+        assert side.audit(PREPARED) == 5e6
+        side._clocked_passes = [single, single, single, whole]
+        assert side.excess_ns == 30e6 - 3 * 6e6
 
 
 class TestCalibration:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -123,11 +124,12 @@ class TestSlots:
             first.load(0, torch.full((layout.input_bytes,), 5, dtype=torch.uint8))
 
     def test_closing_leaves_nothing_open(self, layout: CallLayout) -> None:
+        gc.collect()  # what other tests have left open
         before = set(os.listdir("/proc/self/fd"))
         slots = Slots(layout, 3, CPU)
         slots.close()
         del slots
-        assert set(os.listdir("/proc/self/fd")) == before
+        assert set(os.listdir("/proc/self/fd")) <= before
 
     @pytest.mark.parametrize("is_beside", [False, True])
     def test_inputs_are_freed_if_they_are_its_own_when_there_is_no_room_for_outputs(

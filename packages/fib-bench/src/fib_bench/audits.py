@@ -6,10 +6,8 @@ import math
 import os
 import time
 
-from fib_schema import EvaluationStatus
-
 from .cpu_meter import CpuTime, cpu_time_of
-from .dialogue import NotCapturable, Rejected
+from .dialogue import Implausible, NotCapturable, Rejected
 from .prepared import PreparedWorkload
 from .sides import Alone, Side
 from .worker.pool import WorkerLost
@@ -24,73 +22,52 @@ _SINGLE_PASSES = 8  # on a busy machine, few calls find their threads awake
 _AROUND_FACTOR = 1.5  # of what is done around the reference's call
 _REQUEST_ALONE_NS = 4e6  # a request with its answer, on a busy machine
 _ROUNDS, _STEADY = 8, 0.9  # claims that fall by more are looked at again
-_PAUSES = (0.0, 0.0, 0.05, 0.2, 0.5, 1.0, 2.0)  # what disturbs a machine passes by; what a solution does comes again
+_PAUSES = (0.0, 0.0, 0.05, 0.2)  # what disturbs a machine passes by; what a solution does comes again
+_LATER = (0.5, 1.0, 2.0)
 _TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
 
 
-def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
-    """On the CPU: a call cannot take less time than its worker's main thread runs for it.
+def audit_times(side: Side, prepared: PreparedWorkload, device: str, reference: Side | None = None) -> None:
+    """What the worker says of its times must hold by all that the system says.
 
-    What is done around calls does not add to that: it is cut out, as n calls are subtracted from 3n.
-    Other work on the machine only does where threads spin for others that wait for a processor: of
-    several tries, the least counts.
+    Where it does not on the CPU, other work may have come between: then it is timed anew, some times.
 
-    Raises:
-        Rejected: It does.
-        WorkerLost: It took its worker down.
-    """
-    processors = len(os.sched_getaffinity(0))
-    one_ns = side.repeat(prepared, 1)  # by the judge's clock: who says too little would get passes without end
-    passes = max(1, round(_SECONDS * 1e9 / max(one_ns, side.calls_per_pass * side.claim_ns, 1_000.0)))
-    few = many = ran = CpuTime(_FOR_EVER_NS, _FOR_EVER_NS)
-    for pause in _TRIES:
-        time.sleep(pause)
-        short, long = _ran(side, prepared, passes), _ran(side, prepared, 3 * passes)
-        if short is None or long is None:
-            return
-        few, many = few.least(short), many.least(long)
-        ran = (many - few) // (2 * passes * side.calls_per_pass)
-        bound = _FACTOR * side.claim_ns + _GRAIN_NS
-        if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
-            return
-        side.sample(prepared, must_ask=True)  # the machine may have become slower since
-    problem = (
-        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but its main thread runs "
-        f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
-    )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-
-
-def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
-    """On the CPU: the main thread cannot have run much longer in the timed passes than their calls took.
-
-    Those passes are verified, and a worker cannot tell them from others: what is left for the time
-    before or after a call counts here, and so does what is done in earnest only when it is timed.
+    Args:
+        side: Who is looked at.
+        prepared: The workload.
+        device: The kind of device.
+        reference: Whom to compare with, if that can be timed.
 
     Raises:
-        Rejected: It has.
+        Rejected: It does not hold.
+        NotCapturable: A fresh worker is needed, without graphs.
         WorkerLost: It took its worker down.
     """
-    for pause in _PAUSES:
-        if side.excess_ns <= 0:
+    for pause in _LATER if device == "cpu" else ():
+        try:
+            _audit_times_once(side, prepared, device, reference)
+        except Implausible:
+            time.sleep(pause)
+            side.retime(prepared)
+        else:
             return
-        time.sleep(pause)
-        for _ in range(_MORE_PASSES):
-            side.sample(prepared, must_ask=True)
-    problem = (
-        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but in the timed passes its main thread runs "
-        f"{side.excess_ns / 1e3:.2f} us more for each than calls of that length and what is done around them can take"
-    )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    _audit_times_once(side, prepared, device, reference)
 
 
-def audit_times(side: Side, prepared: PreparedWorkload, device: str) -> None:
+def _audit_times_once(side: Side, prepared: PreparedWorkload, device: str, reference: Side | None) -> None:
+    _audit_claim(side, prepared, device)
+    audit_chains(side, prepared, device)
+    if device == "cpu":
+        audit_single_calls(side, prepared, reference)
+
+
+def _audit_claim(side: Side, prepared: PreparedWorkload, device: str) -> None:
     """What the worker says must stand the judge's clocks as it is in the end: audits may make further timed passes.
 
     Raises:
-        Rejected: It does not.
+        Implausible: It does not.
         WorkerLost: It took its worker down.
     """
     for _ in range(_ROUNDS):
@@ -104,7 +81,65 @@ def audit_times(side: Side, prepared: PreparedWorkload, device: str) -> None:
     problem = (
         f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, and said more each time that it was asked"
     )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    raise Implausible(problem)
+
+
+def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
+    """On the CPU: a call cannot take less time than its worker's main thread runs for it.
+
+    What is done around calls does not add to that: it is cut out, as n calls are subtracted from 3n.
+    Other work on the machine only does where threads spin for others that wait for a processor: of
+    several tries, the least counts.
+
+    Raises:
+        Implausible: It does.
+        WorkerLost: It took its worker down.
+    """
+    processors = len(os.sched_getaffinity(0))
+    one_ns = side.repeat(prepared, 1)  # by the judge's clock: who says too little would get passes without end
+    passes = max(1, round(_SECONDS * 1e9 / max(one_ns, side.calls_per_pass * side.claim_ns, 1_000.0)))
+    few = many = ran = CpuTime(_FOR_EVER_NS, _FOR_EVER_NS)
+    claim = math.inf
+    for pause in _TRIES:
+        time.sleep(pause)
+        short, long = _ran(side, prepared, passes), _ran(side, prepared, 3 * passes)
+        if short is None or long is None:
+            return
+        few, many = few.least(short), many.least(long)
+        ran = (many - few) // (2 * passes * side.calls_per_pass)
+        claim = side.claim_ns
+        bound = _FACTOR * claim + _GRAIN_NS
+        if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
+            return
+        side.sample(prepared, must_ask=True)  # the machine may have become slower since
+    problem = (
+        f"the worker says that a call takes {claim / 1e3:.2f} us, but its main thread runs "
+        f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
+    )
+    raise Implausible(problem)
+
+
+def audit_whole_passes(side: Side, prepared: PreparedWorkload) -> None:
+    """On the CPU: the main thread cannot have run much longer in the timed passes than their calls took.
+
+    Those passes are verified, and a worker cannot tell them from others: what is left for the time
+    before or after a call counts here, and so does what is done in earnest only when it is timed.
+
+    Raises:
+        Implausible: It has.
+        WorkerLost: It took its worker down.
+    """
+    for pause in _PAUSES:
+        if side.excess_ns <= 0:
+            return
+        time.sleep(pause)
+        for _ in range(_MORE_PASSES):
+            side.sample(prepared, must_ask=True)
+    problem = (
+        f"the worker says that a call takes {side.claim_ns / 1e3:.2f} us, but in the timed passes its main thread runs "
+        f"{side.excess_ns / 1e3:.2f} us more for each than calls of that length and what is done around them can take"
+    )
+    raise Implausible(problem)
 
 
 def _most_alone(side: Side) -> float:
@@ -142,7 +177,7 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     """A call in a chain must do its own work: alone, it takes about as long.
 
     Raises:
-        Rejected: It takes much longer.
+        Implausible: It takes much longer.
         NotCapturable: A fresh worker is needed, without graphs.
         WorkerLost: It took its worker down.
     """
@@ -151,7 +186,7 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     factor, grain_ns = _ALONE[device]
     bound = factor * side.claim_ns + grain_ns
     alone = math.inf
-    for pause in _PAUSES:
+    for pause in (*_PAUSES, *_LATER):
         time.sleep(pause)
         alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES).claim_ns)
         if alone <= bound:
@@ -160,7 +195,7 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
         f"a call takes {side.claim_ns / 1e3:.2f} us in a chain of {side.chain}, but {alone / 1e3:.2f} us alone: "
         "some calls do the work of others"
     )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    raise Implausible(problem)
 
 
 def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side | None = None) -> None:
@@ -177,7 +212,7 @@ def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side |
         reference: Whom to compare with, if that can be timed.
 
     Raises:
-        Rejected: It takes much longer.
+        Implausible: It takes much longer.
         WorkerLost: It took its worker down.
     """
     usual = _most_alone(side)
@@ -204,4 +239,4 @@ def audit_single_calls(side: Side, prepared: PreparedWorkload, reference: Side |
             f"{says}, but as the only one of a pass it takes {alone.outside_ns / 1e3:.2f} us by the judge's clock "
             f"({bound.outside_ns / 1e3:.2f} us would be consistent)"
         )
-    raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    raise Implausible(problem)

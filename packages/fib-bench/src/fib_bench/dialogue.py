@@ -79,6 +79,13 @@ class Rejected(Exception):
         return Rejected(EvaluationStatus.REWARD_HACK, f"{evidence}\n{self.message}", self.comparisons)
 
 
+class Implausible(Rejected):
+    """What a worker says of its times does not hold by what the system says: a trick, unless the machine is busy."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(EvaluationStatus.REWARD_HACK, message)
+
+
 class NotCapturable(Exception):
     """The function must be timed without CUDA graphs, in a fresh worker."""
 

@@ -31,7 +31,7 @@ from fib_schema import (
     Workload,
 )
 
-from .audits import audit_chains, audit_single_calls, audit_times
+from .audits import audit_times
 from .building import attempt
 from .clocks import watch_clock
 from .companions import REFERENCE, Companions, alternate
@@ -414,10 +414,7 @@ class Judge:
         """
         with self.ledger.during(Phase.AUDIT):
             side.check_rest()
-            audit_times(side, prepared, self.device.type)
-            audit_chains(side, prepared, self.device.type)
-            if self.device.type == "cpu":
-                audit_single_calls(side, prepared, reference)
+            audit_times(side, prepared, self.device.type, reference)
 
     def _time(
         self, side: Side, definition: Definition, prepared: PreparedWorkload, config: ResolvedEvalConfig

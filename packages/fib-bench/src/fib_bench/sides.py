@@ -26,10 +26,11 @@ from .clocks import ClockWatch
 from .config import ResolvedEvalConfig
 from .correctness import Comparison
 from .cpu_meter import IdleMeter, Stopwatch, busy_share
-from .dialogue import NotCapturable, Rejected, ask
+from .dialogue import Implausible, NotCapturable, Rejected, ask
 from .evaluators.protocol import Observation, Verdict
 from .evidence import kept_answer, stale_answer
 from .ledger import Ledger, Phase
+from .precedence import Precedence
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
 from .setting_up import have_same_integers, other_floats
@@ -37,6 +38,7 @@ from .slots import CallLayout, Slots
 from .speed_of_light import SpeedOfLight
 from .timing import Measurement, StopRule
 from .timing.cuda import HIDING_NS
+from .timing.measurement import ENOUGH_SAMPLES
 from .variants import vary
 from .wire import (
     Bound,
@@ -74,7 +76,7 @@ _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come aga
 _DISCARDED_PASSES = 20  # throttled for longer, the device is as slow as it is
 _AUDIT_SECONDS = 0.001
 _AUDIT_TRIES = 4
-_PASS_PAUSES = (*(0.0,) * 12, 0.05, 0.2, 0.5, 1.0, 2.0)
+_PASS_PAUSES = (*(0.0,) * 12, 0.05, 0.2)
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
 _REQUEST_NS = 4e6  # a request with its answer, on a busy machine
@@ -173,6 +175,8 @@ class _Clocked:
     """What the judge's clocks say of a timed pass, in nanoseconds per call."""
 
     outside_ns: float
+    calls: int
+    """How many there were in the pass."""
     work_ns: float
     """How long the main thread ran, less what it may run around a call; NaN on a device."""
     is_verified: bool
@@ -251,6 +255,7 @@ class Side:
         self._fastest_call_ns = math.inf
         self._plantable: Sequence[InputSet] = ()
         self._idle: IdleMeter | None = None
+        self._precedence = Precedence(worker.pid)
         self.comparisons: list[Comparison] = []
         self._observed: list[Observation] = []
         self.findings: dict[str, Mapping[str, object]] = {}
@@ -275,6 +280,7 @@ class Side:
             ask(self.worker, Release(), Released, self._timeout)
         except (WorkerLost, Rejected):
             self.worker.close()
+        self._precedence.give_back()
         self._slots.close()
 
     @property
@@ -433,6 +439,8 @@ class Side:
         """
         self._load_all(prepared)
         self._refresh(prepared)
+        if self._conditions.device.type == "cpu":
+            self._precedence.take()
         request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture)
         self._warm = ask(self.worker, request, Warm, self._timeout + config.measure_seconds)
         beside = self._beside
@@ -487,7 +495,8 @@ class Side:
             WorkerLost: It took its worker down.
         """
         chain = self._warm.chain
-        chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(self.call_ns * chain, 1))))
+        call_ns = statistics.median(self._samples) if self._samples else self.call_ns
+        chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(call_ns * chain, 1))))
         chains = min(chains, most_chains)
         first = time.monotonic()
         with self._conditions.ledger.during(Phase.INPUTS):
@@ -498,7 +507,7 @@ class Side:
         begin = time.monotonic()
         samples_ns, outside_ns, work_ns = self._clock(request)
         is_verified = self._end(prepared, begun)
-        self._clocked_passes.append(_Clocked(outside_ns, work_ns, is_verified))
+        self._clocked_passes.append(_Clocked(outside_ns, chains * chain, work_ns, is_verified))
         self._device_ns += sum(samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
         self._keep(samples_ns, begin)
         self._seconds += time.monotonic() - first
@@ -640,6 +649,20 @@ class Side:
         overhead = self._conditions.calibration.of(self.method, chain)
         self._samples += [max(sample - overhead, 1.0) / chain for sample in samples_ns]
 
+    def retime(self, prepared: PreparedWorkload) -> None:
+        """Forget all samples and take some anew: the machine may have become slower since.
+
+        Raises:
+            Rejected: The timed calls' outputs are wrong.
+            WorkerLost: It took its worker down.
+        """
+        enough = min(len(self._samples), ENOUGH_SAMPLES)
+        self._samples.clear()
+        self._clocked_passes.clear()
+        self._asked_seconds = 0.0
+        while len(self._samples) < enough:
+            self.sample(prepared, must_ask=True)
+
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough samples."""
         is_host = self._conditions.device.type == "cpu"
@@ -678,15 +701,17 @@ class Side:
         Other work on the machine can only add to what that clock shows: there are several tries.
 
         Raises:
-            Rejected: The calls take longer than the worker says.
+            Implausible: The calls take longer than the worker says.
             WorkerLost: It took its worker down.
         """
         by_slope = self._conditions.device.type == "cuda" and self.claim_ns < _LONG_NS
         claim = least = bound = seen = math.inf
         for attempt, pause in enumerate((0.0,) * _AUDIT_TRIES if by_slope else _PASS_PAUSES):
             time.sleep(pause)
+            if attempt and not by_slope:
+                self.sample(prepared, must_ask=True)
             claim = self.claim_ns
-            taken = self._by_slope(prepared, claim) if by_slope else self._by_passes(prepared, is_first=attempt == 0)
+            taken = self._by_slope(prepared, claim) if by_slope else self._by_passes()
             least, bound = self._bounds_on_slope(claim) if by_slope else (0.0, self._bound_on_passes(claim))
             seen = min(seen, taken)
             if least <= taken <= bound:
@@ -696,12 +721,10 @@ class Side:
             f"the worker says that a call takes {claim / 1e3:.2f} us, but by the judge's clock it takes "
             f"{seen / 1e3:.2f} us ({least / 1e3:.2f} to {bound / 1e3:.2f} us would be consistent)"
         )
-        raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        raise Implausible(problem)
 
-    def _by_passes(self, prepared: PreparedWorkload, *, is_first: bool) -> float:
-        """What a call took in the fastest of the very passes that were timed, of which another is made if need be."""
-        if not is_first:
-            self.sample(prepared, must_ask=True)
+    def _by_passes(self) -> float:
+        """What a call took in the fastest of the very passes that were timed."""
         return self._least_disturbed(lambda seen: seen.outside_ns)
 
     def _least_disturbed(self, number: Callable[[_Clocked], float]) -> float:
@@ -709,16 +732,23 @@ class Side:
 
         Only where something was compared: a pass in which a function did not do its work is short as well.
         Few calls of a pass are compared, so that one in which most were left out may slip through; of
-        many passes, the least is not believed until there are others like it.
+        many passes, the least is not believed until there are others like it. In passes that are much
+        shorter than others, what is done around them hides more.
         """
-        verified = sorted(number(seen) for seen in self._clocked_passes if seen.is_verified)
+        whole = [seen for seen in self._clocked_passes if 2 * seen.calls >= self._most_calls]
+        verified = sorted(number(seen) for seen in whole if seen.is_verified)
         if not verified:
-            return statistics.median(map(number, self._clocked_passes))
+            return statistics.median(map(number, whole))
         return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
+
+    @property
+    def _most_calls(self) -> int:
+        """The calls of the longest pass."""
+        return max(seen.calls for seen in self._clocked_passes)
 
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
-        return 4.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
+        return 4.0 * claim + _REQUEST_NS / self._most_calls + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
     def _work_around_ns(self, calls: int) -> float:
         """How long the main thread may run for what is done around a call, in a pass of so many."""

@@ -1,0 +1,106 @@
+"""What is measured on the CPU goes first: threads that are there and those that come, and the session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fib_bench.precedence import Precedence
+
+CODE = """
+import sys, threading, time
+def rest():
+    time.sleep(60)
+threading.Thread(target=rest, daemon=True).start()
+print(flush=True)
+sys.stdin.readline()
+threading.Thread(target=rest, daemon=True).start()
+print(flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def worker() -> Iterator[subprocess.Popen[str]]:
+    """A session of its own, which has two threads, and a third one when it is told so."""
+    command = [sys.executable, "-c", CODE]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def start_thread(worker: subprocess.Popen[str]) -> None:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    print(file=worker.stdin, flush=True)
+    worker.stdout.readline()
+
+
+def niceness(pid: int) -> list[int]:
+    return [os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
+
+
+def may_go_first() -> bool:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        try:
+            os.setpriority(os.PRIO_PROCESS, process.pid, -20)
+        except OSError:
+            return False
+        finally:
+            process.kill()
+    return True
+
+
+@pytest.mark.skipif(not may_go_first(), reason="needs the privilege to raise priorities")
+class TestWithThePrivilege:
+    def test_all_threads_go_first_until_it_is_given_back(self, worker: subprocess.Popen[str]) -> None:
+        before = niceness(worker.pid)
+        precedence = Precedence(worker.pid)
+        precedence.take()
+        precedence.take()
+        assert niceness(worker.pid) == [-20, -20]
+        start_thread(worker)
+        assert niceness(worker.pid) == [-20, -20, -20]
+        precedence.give_back()
+        assert niceness(worker.pid) == [*before, before[0]]
+
+    def test_so_does_the_session_where_sessions_take_turns(self, worker: subprocess.Popen[str]) -> None:
+        session = Path(f"/proc/{worker.pid}/autogroup")
+        if not session.exists():
+            pytest.skip("this system does not group by session")
+        precedence = Precedence(worker.pid)
+        precedence.take()
+        assert session.read_text().endswith(" nice -20\n")
+        precedence.give_back()
+        assert session.read_text().endswith(" nice 0\n")
+
+
+def test_without_the_privilege_it_takes_its_turn(
+    worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    before = niceness(worker.pid)
+    monkeypatch.setattr(os, "setpriority", refuse)
+    precedence = Precedence(worker.pid)
+    precedence.take()
+    assert niceness(worker.pid) == before
+    precedence.give_back()
+
+
+def test_one_that_has_ended_is_let_go(worker: subprocess.Popen[str]) -> None:
+    precedence = Precedence(worker.pid)
+    precedence.take()
+    worker.kill()
+    worker.wait()
+    precedence.give_back()
+    Precedence(worker.pid).take()
