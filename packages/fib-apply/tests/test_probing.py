@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -197,6 +198,7 @@ def test_where_no_process_can_be_started_nothing_is_loaded_nor_remembered(
 ) -> None:
     pairs = [pair("one"), pair("two", "pass")]
     monkeypatch.setattr(sys, "executable", "/nonexistent")
+    gc.collect()  # what other tests have left open
     descriptors = len(os.listdir("/proc/self/fd"))
     results = probe(pairs)
     assert results.keys() == {"one", "two"}
@@ -206,7 +208,7 @@ def test_where_no_process_can_be_started_nothing_is_loaded_nor_remembered(
     results = probe(pairs)
     assert results == dict.fromkeys(("one", "two"), "it could not be probed: the process for that did not start")
     assert not (cache_path / "apply-v1").exists()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 def test_a_process_that_does_not_wait_for_its_children_can_probe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import re
@@ -52,6 +53,21 @@ QUICK = {
 }
 """Settings that keep an evaluation in the milliseconds."""
 _SLOWLY = 1 / 60
+
+
+@pytest.fixture
+def nothing_left_open() -> Callable[[], AbstractContextManager[None]]:
+    """Watches that a block opens no descriptor that it leaves open."""
+
+    @contextmanager
+    def watch() -> Iterator[None]:
+        gc.collect()  # what other tests have left
+        before = set(os.listdir("/proc/self/fd"))
+        yield
+        left = set(os.listdir("/proc/self/fd")) - before
+        assert not left
+
+    return watch
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from fib_bench.worker.pool import KeptOutput, Worker, WorkerLost, WorkerServer
 from fib_schema import Definition, Solution, format_json
 from hypothesis import given
 from hypothesis import strategies as st
+
+Watch = Callable[[], AbstractContextManager[None]]
 
 
 @pytest.fixture(autouse=True)
@@ -100,12 +103,11 @@ def test_a_closed_worker_is_gone_with_its_folder(server: WorkerServer) -> None:
     worker.close()
 
 
-def test_closing_gives_back_every_descriptor(server: WorkerServer) -> None:
+def test_closing_gives_back_every_descriptor(server: WorkerServer, nothing_left_open: Watch) -> None:
     server.start()
-    before = set(os.listdir("/proc/self/fd"))
-    for _ in range(3):
-        server.spawn().close()
-    assert set(os.listdir("/proc/self/fd")) == before
+    with nothing_left_open():
+        for _ in range(3):
+            server.spawn().close()
 
 
 def test_workers_run_side_by_side(server: WorkerServer, build: Callable[[str], Build]) -> None:
