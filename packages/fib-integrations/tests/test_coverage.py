@@ -454,6 +454,21 @@ def test_what_was_refused_is_counted_if_asked_for(fi: Any) -> None:
     assert counts["flashinfer.norm.rmsnorm"] == {"the input is no matrix": 2}
 
 
+def test_counting_begins_when_it_is_asked_for(flashinfer: Any) -> None:
+    def counts() -> dict[str, int]:
+        return next(dict(target.refused) for target in status() if target.path == "flashinfer.norm.rmsnorm")
+
+    install_flashinfer_integrations()
+    set_apply_hook(lambda name, inputs: None)
+    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
+    assert counts() == {}
+    install_flashinfer_integrations(["rmsnorm"], count_calls=True)
+    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
+    install_flashinfer_integrations()
+    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
+    assert counts() == {"the input is no matrix": 2}
+
+
 def test_a_method_that_plans_cannot_be_explained(fi: Any) -> None:
     with pytest.raises(CannotAdapt, match="computes nothing itself"):
         explain(decode_wrapper(fi, 1).plan)

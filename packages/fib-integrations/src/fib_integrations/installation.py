@@ -45,6 +45,7 @@ class TargetStatus:
 _lock = threading.RLock()
 _adapters: dict[str, Adapter] = {}
 _plans: dict[str, Plans] = {}
+_counted: set[str] = set()
 _has_asked = False
 
 
@@ -68,8 +69,10 @@ def install_flashinfer_integrations(
     with _lock:
         for adapter in chosen(adapters, also):
             _adapters[adapter.name] = adapter
+            if count_calls:
+                _counted.add(adapter.name)
             for target in adapter.targets:
-                manager.patch(spec_of(adapter, target), _wrap_for(adapter, target, count_calls))
+                manager.patch(spec_of(adapter, target), _wrap_for(adapter, target))
         manager.rebind_aliases()
         for site in _sites(manager):
             _connect(site)
@@ -80,6 +83,7 @@ def uninstall_flashinfer_integrations() -> None:
     with _lock:
         get_manager().unpatch_all()
         _adapters.clear()
+        _counted.clear()
         for plans in _plans.values():  # objects may be planned from now on without our knowing
             plans.forget_all()
 
@@ -127,12 +131,12 @@ def spec_of(adapter: Adapter, target: Target) -> PatchSpec:
     return PatchSpec(target.path, "method" if owner[:1].isupper() else "function", ctx_key=adapter.name)
 
 
-def _wrap_for(adapter: Adapter, target: Target, is_counted: bool) -> Callable[[PatchSpec, Any], Callable[..., Any]]:
+def _wrap_for(adapter: Adapter, target: Target) -> Callable[[PatchSpec, Any], Callable[..., Any]]:
     plans = _plans.setdefault(adapter.name, Plans())
 
     def wrap(spec: PatchSpec, original: Callable[..., Any]) -> Callable[..., Any]:
         del spec
-        site = Site(adapter, target, original, plans=plans, own_solutions=own_solutions, is_counted=is_counted)
+        site = Site(adapter, target, original, plans=plans, own_solutions=own_solutions)
         _connect(site)
         return site.wrapper
 
@@ -149,6 +153,8 @@ def _sites(manager: PatchManager) -> Iterable[Site]:
 
 def _connect(site: Site) -> None:
     """Have a site pointed whenever something changes; the environment is asked at the first call."""
+    if site.adapter.name in _counted:
+        site.count()
     if _has_asked or not is_asked_for():
         apply_runtime.connect(site)
     else:

@@ -66,7 +66,6 @@ class Site:
         original: The function.
         plans: What objects were told, of this adapter.
         own_solutions: Says which solutions of a definition are the original in another form.
-        is_counted: Whether calls that are not covered are counted.
 
     Raises:
         CannotAdapt: The function is not what the adapter was written for.
@@ -75,7 +74,6 @@ class Site:
     __slots__ = (
         "__weakref__",
         "_cover",
-        "_is_counted",
         "_is_removed",
         "_maker",
         "_name",
@@ -98,13 +96,11 @@ class Site:
         *,
         plans: Plans,
         own_solutions: OwnSolutions,
-        is_counted: bool = False,
     ) -> None:
         self.adapter, self.target, self.original = adapter, target, original
         self.refused: Counter[str] = Counter()
         """Why calls were not covered, if that is counted."""
         self._plans = plans
-        self._is_counted = is_counted
         self._is_removed = False
         self._runtime: Runtime | None = None
         self._maker = Maker(adapter, target, original, own_solutions) if isinstance(target, Call) else None
@@ -128,7 +124,7 @@ class Site:
             "_fib_served": Served,
             "_fib_read": getattr(target, "read", None),
             "_fib_give": getattr(target, "give", None),
-            "_fib_refuse": self._refuse_counted if self._is_counted else self._refuse,
+            "_fib_refuse": self._refuse,
             "_fib_broken": self._broken,
             "_fib_resolve": self._resolve,
             "_fib_renew": self._renew,
@@ -173,6 +169,10 @@ class Site:
             return self.wrapper(*args, **kwargs)
 
         self._scope["_fib_cover"] = asking
+
+    def count(self) -> None:
+        """From now on, count calls that are not covered, by reason."""
+        self._scope["_fib_refuse"] = self._refuse_counted
 
     def remove(self) -> None:
         """Have all calls go to the original from now on, for whoever still holds the wrapper."""
