@@ -17,9 +17,9 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
+from fib_bench.conditions import Conditions
 from fib_bench.execution import Execution
 from fib_bench.judge import Judge
-from fib_bench.sides import Conditions
 from fib_bench.worker.pool import KeptOutput, Worker, WorkerServer
 from fib_schema import (
     AxisConst,

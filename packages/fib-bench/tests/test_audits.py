@@ -17,7 +17,7 @@ from fib_bench.audits import (
 )
 from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
 from fib_bench.dialogue import Implausible, NotCapturable, Rejected
-from fib_bench.sides import Alone
+from fib_bench.passes import Alone
 from fib_bench.worker.census import descendants
 from fib_schema import EvaluationStatus
 

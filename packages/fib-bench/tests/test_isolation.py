@@ -17,6 +17,7 @@ import attrs
 import pytest
 from fib_bench import BenchmarkConfig, _kernel
 from fib_bench._kernel import Refusal
+from fib_bench.conditions import Conditions
 from fib_bench.errors import InvalidConfig
 from fib_bench.isolation import (
     LIMIT_VARIABLE,
@@ -37,7 +38,6 @@ from fib_bench.isolation import (
     spare_user,
 )
 from fib_bench.judge import Judge
-from fib_bench.sides import Conditions
 from fib_bench.wire import Build, Built
 from fib_bench.worker.pool import WorkerServer
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json

@@ -13,10 +13,12 @@ import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
+from fib_bench.conditions import Calibration, Conditions
 from fib_bench.dialogue import Rejected
 from fib_bench.judge import Judge
+from fib_bench.passes import ClockedPass, ClockedPasses
 from fib_bench.prepared import InputSet
-from fib_bench.sides import Calibration, Conditions, Side, _Clocked, two_of
+from fib_bench.sides import Side, two_of
 from fib_bench.slots import CallLayout, Slots
 from fib_bench.wire import Bind, Bound, Layout, Release, Released, Repeat, Repeated, Warm, WarmUp
 from fib_bench.worker.pool import WorkerLost
@@ -607,29 +609,31 @@ class TestAudit:
 
     def test_long_calls_are_judged_by_the_fastest_of_the_passes_that_were_timed(self, make_side: MakeSide) -> None:
         side = make_side(6e6, 6e6)
-        side._clocked_passes = [_Clocked(taken, 8, math.nan, True) for taken in (50e6, 6.2e6, 6.3e6, 6.4e6, 9e6)]
+        side._clocked += [clocked(taken, math.nan) for taken in (50e6, 6.2e6, 6.3e6, 6.4e6, 9e6)]
         assert side.audit(PREPARED) == 6.4e6
         assert side.worker.repeats == []
 
-    def test_a_pass_of_which_nothing_was_compared_says_little(self, make_side: MakeSide) -> None:
-        """Nobody knows whether the work was done in it."""
-        side = make_side(1e6, 1e6)
-        done, undone = _Clocked(9e6, 8, 8e6, True), _Clocked(1e5, 8, 1e5, False)
-        side._clocked_passes = [undone, undone, done, undone]
-        assert side.excess_ns == 8e6 - 3 * 1e6
-        side._clocked_passes = [*[done] * 3, *[attrs.evolve(undone, is_verified=True)] * 2]  # by luck
-        assert side.excess_ns == 8e6 - 3 * 1e6
-        side._clocked_passes = [undone, undone, attrs.evolve(done, is_verified=False)]
-        assert side.excess_ns == 1e5 - 3 * 1e6
 
-    def test_so_does_one_that_is_much_shorter_than_others(self, make_side: MakeSide) -> None:
-        """One call of it may hide as much as a request takes, of which each call of another has a share."""
-        side = make_side(6e6, 6e6)
-        single, whole = _Clocked(5e6, 1, 1e5, True), _Clocked(40e6, 16, 30e6, True)
-        side._clocked_passes = [single, single, single]
-        assert side.audit(PREPARED) == 5e6
-        side._clocked_passes = [single, single, single, whole]
-        assert side.excess_ns == 30e6 - 3 * 6e6
+def clocked(outside_ns: float, work_ns: float, calls: int = 8, *, is_verified: bool = True) -> ClockedPass:
+    return ClockedPass(outside_ns=outside_ns, work_ns=work_ns, calls=calls, is_verified=is_verified)
+
+
+class TestClockedPasses:
+    DONE, UNDONE = clocked(9e6, 8e6), clocked(1e5, 1e5, is_verified=False)
+
+    def test_one_of_which_nothing_was_compared_says_little(self) -> None:
+        """Nobody knows whether the work was done in it."""
+        done, undone = self.DONE, self.UNDONE
+        assert ClockedPasses([undone, undone, done, undone]).work_ns == 8e6
+        lucky = attrs.evolve(undone, is_verified=True)
+        assert ClockedPasses([done, done, done, lucky, lucky]).work_ns == 8e6
+        assert ClockedPasses([undone, undone, attrs.evolve(done, is_verified=False)]).work_ns == 1e5
+
+    def test_so_does_one_that_is_much_shorter_than_others(self) -> None:
+        """A call of it may hide as much as a request takes, of which each call of another has a share."""
+        single, whole = clocked(5e6, 1e5, calls=1), clocked(40e6, 30e6, calls=16)
+        assert ClockedPasses([single, single, single]).outside_ns == 5e6
+        assert ClockedPasses([single, single, single, whole]).outside_ns == 40e6
 
 
 class TestCalibration:

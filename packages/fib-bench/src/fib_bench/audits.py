@@ -8,8 +8,9 @@ import time
 
 from .cpu_meter import CpuTime, cpu_time_of
 from .dialogue import Implausible, NotCapturable, Rejected
+from .passes import Alone
 from .prepared import PreparedWorkload
-from .sides import Alone, Side
+from .sides import Side
 from .worker.pool import WorkerLost
 
 _SECONDS = 0.002

@@ -13,11 +13,12 @@ import attrs
 import torch
 from fib_schema import Definition, EvaluationStatus, Solution
 
+from .conditions import Conditions
 from .config import ResolvedEvalConfig
 from .dialogue import NotCapturable, Rejected
 from .function_worker import FunctionWorker, reference_request, solution_request
 from .prepared import InputSet, PreparedWorkload
-from .sides import Conditions, InputsChanged, Referee, RefereeFailed, Side
+from .sides import InputsChanged, Referee, RefereeFailed, Side
 from .timing import StopRule
 from .wire import Build
 from .worker.pool import WorkerLost, WorkerServer

@@ -35,6 +35,7 @@ from .audits import audit_times
 from .building import attempt
 from .clocks import watch_clock
 from .companions import REFERENCE, Companions, alternate
+from .conditions import Calibration, Conditions
 from .config import BenchmarkConfig, ResolvedEvalConfig
 from .device_lock import identity_of, lock_of
 from .dialogue import NotCapturable, Rejected, ask
@@ -49,7 +50,7 @@ from .precision import PrecisionWatch
 from .preparation import Preparation, needed_bytes
 from .prepared import PreparedWorkload
 from .records import Recorder, correctness_of, isolated, log_of, status_of, with_kernels
-from .sides import Calibration, Conditions, Side
+from .sides import Side
 from .speed_of_light import speed_of_light_of, work_of
 from .standard import EvaluatorRaised
 from .stopping import stop_rule

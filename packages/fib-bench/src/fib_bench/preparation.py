@@ -11,6 +11,7 @@ import attrs
 import torch
 from fib_schema import Definition, EvaluationStatus, Workload
 
+from .conditions import Conditions
 from .config import BenchmarkConfig, ResolvedEvalConfig
 from .dialogue import Rejected
 from .evaluators.protocol import Check, Evaluator, Tensors, Verdict
@@ -19,7 +20,7 @@ from .ledger import Phase
 from .precision import bounds_of, moved_inputs
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
-from .sides import Conditions, Side, two_of
+from .sides import Side, two_of
 from .slots import CallLayout, call_bytes, layout_of
 from .standard import Standard
 from .timing import Measurement, StopRule

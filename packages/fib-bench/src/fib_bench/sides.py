@@ -11,8 +11,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -20,22 +19,21 @@ import attrs
 import msgspec
 import torch
 from fib_schema import EvaluationStatus
-from filelock import BaseFileLock
 
-from .clocks import ClockWatch
+from .conditions import Conditions
 from .config import ResolvedEvalConfig
 from .correctness import Comparison
 from .cpu_meter import IdleMeter, Stopwatch, busy_share
 from .dialogue import Implausible, NotCapturable, Rejected, ask
 from .evaluators.protocol import Observation, Verdict
 from .evidence import kept_answer, stale_answer
-from .ledger import Ledger, Phase
+from .ledger import Phase
+from .passes import Alone, ClockedPass, ClockedPasses
 from .precedence import Precedence
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
 from .setting_up import have_same_integers, other_floats
 from .slots import CallLayout, Slots
-from .speed_of_light import SpeedOfLight
 from .timing import Measurement, StopRule
 from .timing.cuda import HIDING_NS
 from .timing.measurement import ENOUGH_SAMPLES
@@ -68,7 +66,6 @@ _MOST_PLANTED = 2.0  # in one pass: comparing costs more than calling
 _ASKING_CHANCE, _ASKING_SHARE, _ASKING_SECONDS = 0.25, 0.2, 0.02
 _ASKING_AT_FIRST = 0.8  # until there are enough: asking costs less in a pass that is made anyway than in one of its own
 _ASKS_ALONE = 6  # calls that do each other's work are right in chains, and wrong alone: most of them
-_NOT_ALONE = 2  # that many passes may be shorter than the one that counts
 _LEAST_ASKED = 4  # unless that takes too long
 _MOST_ASKING_SECONDS = 0.3  # in an audit
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
@@ -92,56 +89,6 @@ _LOOKS = ((0.02, 0.02), (0.3, 0.1), (2.0, 0.2), (8.0, 0.2))
 """Seconds to wait and to look: pools of threads spin for up to 0.2 s, and those of compilers start for seconds."""
 _BUSY_SHARE = 0.5
 _AS_BEFORE = "the outputs are untouched, which they were not when the same function was called before it was timed"
-
-
-@attrs.frozen
-class Calibration:
-    """What a device's clock costs, from a worker without a solution."""
-
-    overhead_ns: Mapping[str, Mapping[int, float]]
-    """By method and chain."""
-    flush_ns: float
-    """What is done before each sample, on the device's own time."""
-
-    def of(self, method: str, chain: int) -> float:
-        """The cost for a method.
-
-        Raises:
-            WorkerLost: There is no such method or chain: the claim is forged.
-        """
-        by_chain = self.overhead_ns.get("queued" if method == "sync" else method, {})
-        if chain not in by_chain:
-            problem = f"the worker says that it times by {method!r} in chains of {chain}, which does not exist"
-            raise WorkerLost(problem, is_forgery=True)
-        return by_chain[chain]
-
-
-@attrs.frozen(kw_only=True)
-class Conditions:
-    """What holds for every side on a device."""
-
-    device: torch.device
-    timeout_seconds: float
-    calibration: Calibration
-    light: SpeedOfLight
-    watch: ClockWatch | None
-    ledger: Ledger = attrs.field(factory=Ledger)
-    """Where the time goes."""
-    lock: BaseFileLock | None = None
-    """Held by whoever measures on the device."""
-
-    @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Keep other runs from measuring on the device meanwhile; first waits until none of them does."""
-        if self.lock is None:
-            yield
-            return
-        with self.ledger.during(Phase.WAIT):
-            self.lock.acquire()
-        try:
-            yield
-        finally:
-            self.lock.release()
 
 
 class InputsChanged(Rejected):
@@ -168,37 +115,6 @@ class _Pass:
     """The inputs of slots about which the referee will be asked."""
     before: Mapping[int, torch.Tensor]
     """What was in the slots to be looked at."""
-
-
-@attrs.frozen
-class _Clocked:
-    """What the judge's clocks say of a timed pass, in nanoseconds per call."""
-
-    outside_ns: float
-    calls: int
-    """How many there were in the pass."""
-    work_ns: float
-    """How long the main thread ran, less what it may run around a call; NaN on a device."""
-    is_verified: bool
-    """Whether some outputs were compared with what is right, of calls which nobody could foresee."""
-
-
-@attrs.frozen
-class Alone:
-    """Nanoseconds that a call takes when each call is timed alone."""
-
-    claim_ns: float
-    """As the worker says."""
-    outside_ns: float
-    """By the judge's clock, with all that is done around it."""
-
-    def least(self, other: Alone) -> Alone:
-        """Of each number the smaller one."""
-        return Alone(min(self.claim_ns, other.claim_ns), min(self.outside_ns, other.outside_ns))
-
-    def is_within(self, bound: Alone) -> bool:
-        """Whether neither number is above its bound."""
-        return self.claim_ns <= bound.claim_ns and self.outside_ns <= bound.outside_ns
 
 
 class Side:
@@ -236,7 +152,7 @@ class Side:
         """Whether it can be timed."""
         self._samples: list[float] = []
         self._discarded = 0
-        self._clocked_passes: list[_Clocked] = []
+        self._clocked = ClockedPasses()
         self._outside_claim_ns = math.nan
         self._seconds = 0.0
         self._device_ns = 0.0
@@ -507,7 +423,8 @@ class Side:
         begin = time.monotonic()
         samples_ns, outside_ns, work_ns = self._clock(request)
         is_verified = self._end(prepared, begun)
-        self._clocked_passes.append(_Clocked(outside_ns, chains * chain, work_ns, is_verified))
+        calls = chains * chain
+        self._clocked.append(ClockedPass(outside_ns=outside_ns, work_ns=work_ns, calls=calls, is_verified=is_verified))
         self._device_ns += sum(samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
         self._keep(samples_ns, begin)
         self._seconds += time.monotonic() - first
@@ -658,7 +575,7 @@ class Side:
         """
         enough = min(len(self._samples), ENOUGH_SAMPLES)
         self._samples.clear()
-        self._clocked_passes.clear()
+        self._clocked.clear()
         self._asked_seconds = 0.0
         while len(self._samples) < enough:
             self.sample(prepared, must_ask=True)
@@ -711,7 +628,7 @@ class Side:
             if attempt and not by_slope:
                 self.sample(prepared, must_ask=True)
             claim = self.claim_ns
-            taken = self._by_slope(prepared, claim) if by_slope else self._by_passes()
+            taken = self._by_slope(prepared, claim) if by_slope else self._clocked.outside_ns
             least, bound = self._bounds_on_slope(claim) if by_slope else (0.0, self._bound_on_passes(claim))
             seen = min(seen, taken)
             if least <= taken <= bound:
@@ -723,32 +640,9 @@ class Side:
         )
         raise Implausible(problem)
 
-    def _by_passes(self) -> float:
-        """What a call took in the fastest of the very passes that were timed."""
-        return self._least_disturbed(lambda seen: seen.outside_ns)
-
-    def _least_disturbed(self, number: Callable[[_Clocked], float]) -> float:
-        """A number of the timed passes to which other work on the machine added least.
-
-        Only where something was compared: a pass in which a function did not do its work is short as well.
-        Few calls of a pass are compared, so that one in which most were left out may slip through; of
-        many passes, the least is not believed until there are others like it. In passes that are much
-        shorter than others, what is done around them hides more.
-        """
-        whole = [seen for seen in self._clocked_passes if 2 * seen.calls >= self._most_calls]
-        verified = sorted(number(seen) for seen in whole if seen.is_verified)
-        if not verified:
-            return statistics.median(map(number, whole))
-        return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
-
-    @property
-    def _most_calls(self) -> int:
-        """The calls of the longest pass."""
-        return max(seen.calls for seen in self._clocked_passes)
-
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
-        return 4.0 * claim + _REQUEST_NS / self._most_calls + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
+        return 4.0 * claim + _REQUEST_NS / self._clocked.most_calls + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
     def _work_around_ns(self, calls: int) -> float:
         """How long the main thread may run for what is done around a call, in a pass of so many."""
@@ -762,7 +656,7 @@ class Side:
         Threads that wait for others spin while these wait for a processor, so other work on the machine
         adds to what they run: to some passes, and a trick's work is in all of them.
         """
-        return self._least_disturbed(lambda seen: seen.work_ns) - _WORK_FACTOR * self.claim_ns
+        return self._clocked.work_ns - _WORK_FACTOR * self.claim_ns
 
     def _by_slope(self, prepared: PreparedWorkload, claim: float) -> float:
         """The slope of n and 3n calls, less what is done around them.
@@ -827,17 +721,17 @@ class Side:
             Rejected: The outputs are wrong.
             WorkerLost: It took its worker down.
         """
-        kept, warm, clocked = self._samples, self._warm, self._clocked_passes
+        kept, warm, clocked = self._samples, self._warm, self._clocked
         request = WarmUp(1, 0.0, warm.method == "graph", 1)
         self._warm = ask(self.worker, request, Warm, self._timeout)
-        self._samples, self._clocked_passes = [], []
+        self._samples, self._clocked = [], ClockedPasses()
         try:
             for _ in range(passes):
                 self.sample(prepared, must_ask=True, asks=_ASKS_ALONE, most_chains=most_calls)
             claim = statistics.median(self._samples) if self._samples else 0.0
-            return Alone(claim, min(seen.outside_ns for seen in self._clocked_passes))
+            return Alone(claim, min(seen.outside_ns for seen in self._clocked))
         finally:
-            self._samples, self._warm, self._clocked_passes = kept, warm, clocked
+            self._samples, self._warm, self._clocked = kept, warm, clocked
 
     def check_rest(self) -> None:
         """See that nothing goes on behind calls that have returned.

@@ -1,0 +1,78 @@
+"""What the judge's own clocks say of timed passes, and which of these say most.
+
+Other work on the machine only adds to what the clocks show: the passes to which it added least count.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+import attrs
+
+_NOT_ALONE = 2  # that many passes may be shorter than the one that counts
+
+
+@attrs.frozen(kw_only=True)
+class ClockedPass:
+    """What the clocks say of a timed pass, in nanoseconds per call."""
+
+    outside_ns: float
+    """How long the request took."""
+    work_ns: float
+    """How long the main thread ran, less what it may run around a call; NaN on a device."""
+    calls: int
+    """How many there were in the pass."""
+    is_verified: bool
+    """Whether some outputs were compared with what is right, of calls which nobody could foresee."""
+
+
+class ClockedPasses(list[ClockedPass]):
+    """Timed passes, in any order."""
+
+    @property
+    def outside_ns(self) -> float:
+        """How long a request took."""
+        return self._least_disturbed(lambda seen: seen.outside_ns)
+
+    @property
+    def work_ns(self) -> float:
+        """How long the main thread ran."""
+        return self._least_disturbed(lambda seen: seen.work_ns)
+
+    @property
+    def most_calls(self) -> int:
+        """The calls of the longest pass."""
+        return max(seen.calls for seen in self)
+
+    def _least_disturbed(self, number: Callable[[ClockedPass], float]) -> float:
+        """A number of the pass to which other work on the machine added least.
+
+        Only where something was compared: a pass in which a function did not do its work is short as well.
+        Few calls of a pass are compared, so that one in which most were left out may slip through; of
+        many passes, the least is not believed until there are others like it. In passes that are much
+        shorter than others, what is done around them hides more.
+        """
+        whole = [seen for seen in self if 2 * seen.calls >= self.most_calls]
+        verified = sorted(number(seen) for seen in whole if seen.is_verified)
+        if not verified:
+            return statistics.median(map(number, whole))
+        return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
+
+
+@attrs.frozen
+class Alone:
+    """Nanoseconds that a call takes when each call is timed alone."""
+
+    claim_ns: float
+    """As the worker says."""
+    outside_ns: float
+    """By the judge's clock, with all that is done around it."""
+
+    def least(self, other: Alone) -> Alone:
+        """Of each number the smaller one."""
+        return Alone(min(self.claim_ns, other.claim_ns), min(self.outside_ns, other.outside_ns))
+
+    def is_within(self, bound: Alone) -> bool:
+        """Whether neither number is above its bound."""
+        return self.claim_ns <= bound.claim_ns and self.outside_ns <= bound.outside_ns
