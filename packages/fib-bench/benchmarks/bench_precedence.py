@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 
-from fib_bench.precedence import Precedence
+from fib_bench.worker.precedence import Precedence
 
 TIMED = """
 import json, statistics, sys, time, torch

@@ -16,7 +16,7 @@ from fib_bench.audits import (
     audit_whole_passes,
 )
 from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
-from fib_bench.dialogue import Implausible, NotCapturable, Rejected
+from fib_bench.dialogue import NotCapturable, Rejected
 from fib_bench.passes import Alone
 from fib_bench.worker.census import descendants
 from fib_schema import EvaluationStatus
@@ -56,7 +56,7 @@ def side(*numbers: float) -> Any:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fib_bench.audits._PAUSES", (0.0, 0.0))
-    monkeypatch.setattr("fib_bench.audits._LATER", (0.0, 0.0))
+    monkeypatch.setattr("fib_bench.audits.LATER", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("numbers", [(-1.0,), (0.0,), (1e6, 1e6, -1.0)])
@@ -97,43 +97,6 @@ def test_a_claim_that_settles_has_stood_the_clocks(claims_ns: tuple[float, ...])
     found: Any = FallingSide(*claims_ns)
     audit_times(found, PREPARED, "cuda")
     assert found.claim_ns == claims_ns[-1]
-
-
-class SlowedSide(FallingSide):
-    """Calls take longer since it was timed: what was said then does not hold, and what is said now does.
-
-    Args:
-        after: How often it has to be timed anew until it says so.
-    """
-
-    def __init__(self, after: int) -> None:
-        super().__init__(100.0)
-        self.left = after
-
-    def audit(self, prepared: object) -> None:
-        """Passes in the end."""
-        if self.left:
-            raise Implausible("the worker says that a call takes less than it does")
-        super().audit(prepared)
-
-    def retime(self, _: object) -> None:
-        """Once more."""
-        self.left -= 1
-
-
-@pytest.mark.parametrize("times", [0, 1, 2])
-def test_what_was_disturbed_is_timed_anew(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    for name in ("audit_whole_passes", "audit_processor_time", "audit_single_calls"):
-        monkeypatch.setattr(f"fib_bench.audits.{name}", lambda *_: None)
-    found: Any = SlowedSide(times)
-    audit_times(found, PREPARED, "cpu")
-    assert found.left == 0
-    found = SlowedSide(3)
-    with pytest.raises(Implausible, match="takes less than it does"):
-        audit_times(found, PREPARED, "cpu")
-    found = SlowedSide(1)
-    with pytest.raises(Implausible):
-        audit_times(found, PREPARED, "cuda")  # whose own time nobody else takes
 
 
 def test_a_claim_that_falls_whenever_somebody_looks_has_not() -> None:
@@ -182,6 +145,7 @@ class TestProcessorTime:
     def audit(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         def audit(found: Any) -> RunningSide:
             monkeypatch.setattr("fib_bench.audits.cpu_time_of", found.ran)
+            monkeypatch.setattr("fib_bench.audits.cpu_time_asleep", found.ran)
             monkeypatch.setattr("fib_bench.audits._TRIES", (0.0,) * 4)
             audit_processor_time(found, PREPARED)
             return found
@@ -193,11 +157,15 @@ class TestProcessorTime:
         assert audit(RunningSide(run_ns)).samples == 0
 
     def test_a_disturbed_try_is_outvoted_by_one_that_is_not(self, audit: Any) -> None:
-        assert audit(RunningSide(3e6, 2e6, 2e6, 3e6, 100_000.0)).samples == 2
+        assert audit(RunningSide(3e6, 2e6, 3e6, 2e6, 3e6, 2e6, 100_000.0)).samples == 2
 
     def test_a_try_is_put_together_from_passes_that_nobody_disturbed(self, audit: Any) -> None:
-        """In each try one of the two requests is disturbed, and a difference of both says nothing."""
-        assert audit(RunningSide(110_000.0, 3e6, 3e6, 110_000.0)).samples == 1
+        """In each try requests are disturbed, and a difference of these says nothing."""
+        assert audit(RunningSide(110_000.0, 3e6, 110_000.0, 3e6, 110_000.0, 3e6)).samples == 1
+
+    def test_a_disturbance_of_few_calls_hides_nothing(self, audit: Any) -> None:
+        with pytest.raises(Rejected, match=r"its main thread runs 300\.00 us for it"):
+            audit(RunningSide(900_000.0, 300_000.0, 300_000.0))
 
     def test_who_says_too_little_gets_no_passes_without_end(self, audit: Any) -> None:
         found = RunningSide(1_000_000.0)
@@ -208,7 +176,7 @@ class TestProcessorTime:
 
     def test_a_thread_that_runs_longer_in_all_of_them_is_not(self, audit: Any) -> None:
         with pytest.raises(Rejected, match=r"takes 100\.00 us, but its main thread runs 300\.00 us for it") as caught:
-            audit(RunningSide(300_000.0, 900_000.0, 900_000.0, 300_000.0))
+            audit(RunningSide(300_000.0, 900_000.0, 900_000.0, 900_000.0, 300_000.0))
         assert caught.value.status is EvaluationStatus.REWARD_HACK
 
 

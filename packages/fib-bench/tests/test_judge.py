@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
+from fib_bench.dialogue import Implausible
 from fib_bench.judge import Judge
 from fib_bench.plan import BuildFailure
 from fib_schema import (
@@ -247,6 +248,45 @@ class TestEvaluate:
         workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in range(1, 7)]
         evaluations = evaluate(make_solution(code), workloads=workloads)
         assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]
+
+
+class TestTimesThatDoNotHold:
+    @pytest.fixture
+    def objecting(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+        """Have the audit object so many times."""
+
+        def objecting(times: int) -> None:
+            objections = [Implausible("that cannot be")] * times
+
+            def audit(*_: object) -> None:
+                if objections:
+                    raise objections.pop()
+
+            monkeypatch.setattr("fib_bench.judge.audit_times", audit)
+            monkeypatch.setattr("fib_bench.judge.LATER", (0.0, 0.0, 0.0))
+
+        return objecting
+
+    @pytest.mark.parametrize("times", [0, 1, 3])
+    def test_they_are_taken_anew_of_all_that_is_compared(
+        self, evaluate: Evaluate, make_solution: MakeSolution, objecting: Callable[[int], None], times: int
+    ) -> None:
+        objecting(times)
+        (evaluation,) = evaluate(make_solution("def run(x):\n    return x * 2\n"), iterations=20)
+        assert evaluation.status is EvaluationStatus.PASSED
+        timing, reference = (evaluation.performance.extra[name] for name in ("timing", "reference_timing"))
+        assert timing.get("timed_anew", 0) == times
+        assert reference["alternated"]
+        assert all(found["samples"] * found["calls_per_sample"] >= 20 for found in (timing, reference))
+        assert timing["verified_calls"] >= 4
+
+    def test_in_the_end_it_is_a_trick(
+        self, evaluate: Evaluate, make_solution: MakeSolution, objecting: Callable[[int], None]
+    ) -> None:
+        objecting(4)
+        (evaluation,) = evaluate(make_solution("def run(x):\n    return x * 2\n"))
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
+        assert evaluation.log.startswith("that cannot be")
 
 
 class TestAhead:

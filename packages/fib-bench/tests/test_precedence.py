@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fib_bench.precedence import Precedence
+from fib_bench.worker.precedence import Precedence
 
 CODE = """
 import sys, threading, time
@@ -44,8 +46,34 @@ def start_thread(worker: subprocess.Popen[str]) -> None:
     worker.stdout.readline()
 
 
+CHURNING = """
+import threading, time
+for _ in range(10):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+print(flush=True)
+while True:
+    threading.Thread(target=int).start()
+"""
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def niceness(pid: int) -> list[int]:
-    return [os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in Path(f"/proc/{pid}/task").iterdir()]
+    """Of all threads that there are."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended
+            found.append(os.getpriority(os.PRIO_PROCESS, int(task.name)))
+    return found
 
 
 def may_go_first() -> bool:
@@ -72,6 +100,42 @@ class TestWithThePrivilege:
         precedence.give_back()
         assert niceness(worker.pid) == [*before, before[0]]
 
+    def test_threads_that_come_and_go_hide_no_others(self, worker: subprocess.Popen[str]) -> None:
+        command = [sys.executable, "-c", CHURNING]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            precedence = Precedence(process.pid)
+            for _ in range(30):
+                precedence.take()
+                first = niceness(process.pid)
+                precedence.give_back()
+                usual = niceness(process.pid)
+                assert (set(first), set(usual)) == ({-20}, {0})
+            process.kill()
+
+    def test_children_lose_their_place_as_well(self, worker: subprocess.Popen[str]) -> None:
+        precedence = Precedence(worker.pid)
+        precedence.take()
+        command = ["nice", "-n", "-20", "sleep", "60"]
+        with subprocess.Popen(command) as child:
+            wait_for(lambda: niceness(child.pid) == [-20])
+            precedence.give_back([child.pid])
+            assert niceness(child.pid) == niceness(worker.pid)[:1]
+            child.kill()
+
+    def test_a_place_that_could_not_be_given_back_does_not_become_the_usual_one(
+        self, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        precedence = Precedence(worker.pid)
+        with monkeypatch.context() as patch:
+            precedence.take()
+            patch.setattr(os, "setpriority", refuse)
+            precedence.give_back()
+        precedence.take()
+        precedence.give_back()
+        assert set(niceness(worker.pid)) == {0}
+
     def test_so_does_the_session_where_sessions_take_turns(self, worker: subprocess.Popen[str]) -> None:
         session = Path(f"/proc/{worker.pid}/autogroup")
         if not session.exists():
@@ -86,9 +150,6 @@ class TestWithThePrivilege:
 def test_without_the_privilege_it_takes_its_turn(
     worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError
-
     before = niceness(worker.pid)
     monkeypatch.setattr(os, "setpriority", refuse)
     precedence = Precedence(worker.pid)

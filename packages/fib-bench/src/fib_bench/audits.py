@@ -6,7 +6,7 @@ import math
 import os
 import time
 
-from .cpu_meter import CpuTime, cpu_time_of
+from .cpu_meter import CpuTime, cpu_time_asleep, cpu_time_of
 from .dialogue import Implausible, NotCapturable, Rejected
 from .passes import Alone
 from .prepared import PreparedWorkload
@@ -24,7 +24,8 @@ _AROUND_FACTOR = 1.5  # of what is done around the reference's call
 _REQUEST_ALONE_NS = 4e6  # a request with its answer, on a busy machine
 _ROUNDS, _STEADY = 8, 0.9  # claims that fall by more are looked at again
 _PAUSES = (0.0, 0.0, 0.05, 0.2)  # what disturbs a machine passes by; what a solution does comes again
-_LATER = (0.5, 1.0, 2.0)
+LATER = (0.5, 1.0, 2.0)
+"""Seconds to wait before what does not hold is timed anew, on the CPU: other work may have come between."""
 _TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
@@ -33,8 +34,6 @@ _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a 
 def audit_times(side: Side, prepared: PreparedWorkload, device: str, reference: Side | None = None) -> None:
     """What the worker says of its times must hold by all that the system says.
 
-    Where it does not on the CPU, other work may have come between: then it is timed anew, some times.
-
     Args:
         side: Who is looked at.
         prepared: The workload.
@@ -42,22 +41,11 @@ def audit_times(side: Side, prepared: PreparedWorkload, device: str, reference: 
         reference: Whom to compare with, if that can be timed.
 
     Raises:
-        Rejected: It does not hold.
+        Implausible: It does not.
+        Rejected: The timed calls' outputs are wrong.
         NotCapturable: A fresh worker is needed, without graphs.
         WorkerLost: It took its worker down.
     """
-    for pause in _LATER if device == "cpu" else ():
-        try:
-            _audit_times_once(side, prepared, device, reference)
-        except Implausible:
-            time.sleep(pause)
-            side.retime(prepared)
-        else:
-            return
-    _audit_times_once(side, prepared, device, reference)
-
-
-def _audit_times_once(side: Side, prepared: PreparedWorkload, device: str, reference: Side | None) -> None:
     _audit_claim(side, prepared, device)
     audit_chains(side, prepared, device)
     if device == "cpu":
@@ -90,7 +78,8 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
 
     What is done around calls does not add to that: it is cut out, as n calls are subtracted from 3n.
     Other work on the machine only does where threads spin for others that wait for a processor: of
-    several tries, the least counts.
+    several tries, the least counts. Of n calls that is asked for before and after 3n calls: if all of
+    the former and none of the latter were disturbed, their difference would say too little.
 
     Raises:
         Implausible: It does.
@@ -103,10 +92,10 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
     claim = math.inf
     for pause in _TRIES:
         time.sleep(pause)
-        short, long = _ran(side, prepared, passes), _ran(side, prepared, 3 * passes)
-        if short is None or long is None:
+        before, long, after = (_ran(side, prepared, factor * passes) for factor in (1, 3, 1))
+        if before is None or long is None or after is None:
             return
-        few, many = few.least(short), many.least(long)
+        few, many = few.least(before).least(after), many.least(long)
         ran = (many - few) // (2 * passes * side.calls_per_pass)
         claim = side.claim_ns
         bound = _FACTOR * claim + _GRAIN_NS
@@ -170,7 +159,7 @@ def _ran(side: Side, prepared: PreparedWorkload, passes: int) -> CpuTime | None:
     """The processor time of some passes; None where the system does not tell."""
     before = cpu_time_of(side.worker.pid)
     side.repeat(prepared, passes)
-    after = cpu_time_of(side.worker.pid)
+    after = cpu_time_asleep(side.worker.pid)
     return None if before is None or after is None else after - before
 
 
@@ -187,7 +176,7 @@ def audit_chains(side: Side, prepared: PreparedWorkload, device: str) -> None:
     factor, grain_ns = _ALONE[device]
     bound = factor * side.claim_ns + grain_ns
     alone = math.inf
-    for pause in (*_PAUSES, *_LATER):
+    for pause in (*_PAUSES, *LATER):
         time.sleep(pause)
         alone = min(alone, side.one_by_one(prepared, _ALONE_PASSES).claim_ns)
         if alone <= bound:

@@ -195,6 +195,21 @@ def alternate(side: Side, beside: Beside, prepared: PreparedWorkload, rule: Stop
                 beside.fail(role, error)
 
 
+def start_over(side: Side, beside: Beside) -> None:
+    """Have all sides forget their samples: none may be from another time than those that they are compared with.
+
+    Raises:
+        Rejected: The solution raised.
+        WorkerLost: It took its worker down.
+    """
+    side.start_over()
+    for role, other in beside.timed.items():
+        try:
+            other.start_over()
+        except (Rejected, NotCapturable, WorkerLost) as error:
+            beside.fail(role, error)
+
+
 def _referee(side: Side, prepared: PreparedWorkload) -> Referee:
     """Asks the reference on its side, which has the same inputs in its slots."""
 

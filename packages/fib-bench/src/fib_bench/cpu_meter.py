@@ -45,6 +45,17 @@ def cpu_time_of(pid: int) -> CpuTime | None:
         return None
 
 
+def cpu_time_asleep(pid: int) -> CpuTime | None:
+    """The same once its main thread sleeps: what one runs is counted at the next tick, or then."""
+    end = time.monotonic() + _TICK_SECONDS
+    with suppress(OSError, IndexError):
+        while time.monotonic() < end:
+            with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:  # noqa: PTH123 once for each pass
+                if file.read().rpartition(b")")[2].split()[0] != b"R":
+                    break
+    return cpu_time_of(pid)
+
+
 class Stopwatch:
     """The judge's own clocks around a request. Other work on the machine adds to both; there are several tries.
 
@@ -63,19 +74,8 @@ class Stopwatch:
 
     def ran_ns(self) -> float:
         """How long the main thread of the asked one ran until it slept; 0 where the system does not tell."""
-        _await_sleep(self._pid)
-        ran = cpu_time_of(self._pid)
+        ran = cpu_time_asleep(self._pid)
         return 0.0 if ran is None or self._ran is None else float((ran - self._ran).main_thread_ns)
-
-
-def _await_sleep(pid: int) -> None:
-    """Wait until the main thread of a process sleeps: what one runs is counted at the next tick, or then."""
-    end = time.monotonic() + _TICK_SECONDS
-    with suppress(OSError, IndexError):
-        while time.monotonic() < end:
-            with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:  # noqa: PTH123 once for each pass
-                if file.read().rpartition(b")")[2].split()[0] != b"R":
-                    return
 
 
 class IdleMeter:

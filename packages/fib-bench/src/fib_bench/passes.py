@@ -21,8 +21,6 @@ class ClockedPass:
     """How long the request took."""
     work_ns: float
     """How long the main thread ran, less what it may run around a call; NaN on a device."""
-    calls: int
-    """How many there were in the pass."""
     is_verified: bool
     """Whether some outputs were compared with what is right, of calls which nobody could foresee."""
 
@@ -40,23 +38,16 @@ class ClockedPasses(list[ClockedPass]):
         """How long the main thread ran."""
         return self._least_disturbed(lambda seen: seen.work_ns)
 
-    @property
-    def most_calls(self) -> int:
-        """The calls of the longest pass."""
-        return max(seen.calls for seen in self)
-
     def _least_disturbed(self, number: Callable[[ClockedPass], float]) -> float:
         """A number of the pass to which other work on the machine added least.
 
         Only where something was compared: a pass in which a function did not do its work is short as well.
         Few calls of a pass are compared, so that one in which most were left out may slip through; of
-        many passes, the least is not believed until there are others like it. In passes that are much
-        shorter than others, what is done around them hides more.
+        many passes, the least is not believed until there are others like it.
         """
-        whole = [seen for seen in self if 2 * seen.calls >= self.most_calls]
-        verified = sorted(number(seen) for seen in whole if seen.is_verified)
+        verified = sorted(number(seen) for seen in self if seen.is_verified)
         if not verified:
-            return statistics.median(map(number, whole))
+            return statistics.median(map(number, self))
         return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
 
 

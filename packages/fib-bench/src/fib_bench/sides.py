@@ -29,14 +29,12 @@ from .evaluators.protocol import Observation, Verdict
 from .evidence import kept_answer, stale_answer
 from .ledger import Phase
 from .passes import Alone, ClockedPass, ClockedPasses
-from .precedence import Precedence
 from .prepared import InputSet, PreparedWorkload
 from .secret import SECRET
 from .setting_up import have_same_integers, other_floats
 from .slots import CallLayout, Slots
 from .timing import Measurement, StopRule
 from .timing.cuda import HIDING_NS
-from .timing.measurement import ENOUGH_SAMPLES
 from .variants import vary
 from .wire import (
     Bound,
@@ -148,6 +146,8 @@ class Side:
         self._beside = beside
         self._slots: Slots = Slots(layout, slots, conditions.device, None if beside is None else beside._slots)  # noqa: SLF001
         self._warm = Warm("host", 1, 0.0, 0.0)
+        self._warm_up = WarmUp(1, 0.0, False, 0)
+        self._times_anew = 0
         self.is_warm = False
         """Whether it can be timed."""
         self._samples: list[float] = []
@@ -171,7 +171,6 @@ class Side:
         self._fastest_call_ns = math.inf
         self._plantable: Sequence[InputSet] = ()
         self._idle: IdleMeter | None = None
-        self._precedence = Precedence(worker.pid)
         self.comparisons: list[Comparison] = []
         self._observed: list[Observation] = []
         self.findings: dict[str, Mapping[str, object]] = {}
@@ -192,11 +191,11 @@ class Side:
 
     def _close(self) -> None:
         """Have the worker forget the slots, and give their memory back; a worker that will not is ended."""
+        self.worker.take_turns()
         try:
             ask(self.worker, Release(), Released, self._timeout)
         except (WorkerLost, Rejected):
             self.worker.close()
-        self._precedence.give_back()
         self._slots.close()
 
     @property
@@ -356,18 +355,41 @@ class Side:
         self._load_all(prepared)
         self._refresh(prepared)
         if self._conditions.device.type == "cpu":
-            self._precedence.take()
-        request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture)
-        self._warm = ask(self.worker, request, Warm, self._timeout + config.measure_seconds)
+            self.worker.go_first()
+        self._settle(WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture))
+        self.is_warm = True
+
+    def _settle(self, request: WarmUp) -> None:
+        """Have it warm up in this way, and remember it."""
+        self._warm_up, self._warm = request, self._answer_to(request)
         beside = self._beside
         if beside is not None and self._differs_only_in_chain(beside):
-            request = msgspec.structs.replace(request, runs=1, chain=beside._warm.chain)  # noqa: SLF001
-            self._warm = ask(self.worker, request, Warm, self._timeout + config.measure_seconds)
-        self.is_warm = True
-        self._conditions.calibration.of(self._warm.method, self._warm.chain)  # refuses what does not exist
-        is_duration = 0 <= self._warm.call_ns < math.inf and 0 <= self._warm.host_ns < math.inf
-        if not is_duration or (self._warm.method == "graph" and not may_capture):
-            raise WorkerLost(f"the worker answered a request to warm up with {self._warm!r:.200}", is_forgery=True)
+            self._warm = self._answer_to(msgspec.structs.replace(request, runs=1, chain=beside._warm.chain))  # noqa: SLF001
+
+    def _answer_to(self, request: WarmUp) -> Warm:
+        """What the worker says about a warm-up, if it is what a worker can say."""
+        warm = ask(self.worker, request, Warm, self._timeout + request.max_seconds)
+        self._conditions.calibration.of(warm.method, warm.chain)  # refuses what does not exist
+        is_duration = 0 <= warm.call_ns < math.inf and 0 <= warm.host_ns < math.inf
+        is_graph = warm.method == "graph" and not request.may_capture
+        if not is_duration or is_graph or (request.chain == 1 and warm.chain != 1):
+            raise WorkerLost(f"the worker answered a request to warm up with {warm!r:.200}", is_forgery=True)
+        return warm
+
+    def start_over(self) -> None:
+        """Forget all samples and settle anew: the machine may have been busy.
+
+        Raises:
+            NotCapturable: A fresh worker is needed, without graphs.
+            Rejected: It raised.
+            WorkerLost: It took its worker down.
+        """
+        self._samples.clear()
+        self._clocked.clear()
+        self._seconds = self._asked_seconds = 0.0
+        self.asked = 0
+        self._settle(self._warm_up)
+        self._times_anew += 1
 
     def _load_all(self, prepared: PreparedWorkload) -> None:
         """Put one set into all slots. A function that is set up on it gets no other integers from then on."""
@@ -411,8 +433,7 @@ class Side:
             WorkerLost: It took its worker down.
         """
         chain = self._warm.chain
-        call_ns = statistics.median(self._samples) if self._samples else self.call_ns
-        chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(call_ns * chain, 1))))
+        chains = max(1, min(self._slots.count // chain, int(_PASS_SECONDS * 1e9 / max(self.call_ns * chain, 1))))
         chains = min(chains, most_chains)
         first = time.monotonic()
         with self._conditions.ledger.during(Phase.INPUTS):
@@ -423,8 +444,7 @@ class Side:
         begin = time.monotonic()
         samples_ns, outside_ns, work_ns = self._clock(request)
         is_verified = self._end(prepared, begun)
-        calls = chains * chain
-        self._clocked.append(ClockedPass(outside_ns=outside_ns, work_ns=work_ns, calls=calls, is_verified=is_verified))
+        self._clocked.append(ClockedPass(outside_ns=outside_ns, work_ns=work_ns, is_verified=is_verified))
         self._device_ns += sum(samples_ns) + chains * (self._conditions.calibration.flush_ns + HIDING_NS)
         self._keep(samples_ns, begin)
         self._seconds += time.monotonic() - first
@@ -566,20 +586,6 @@ class Side:
         overhead = self._conditions.calibration.of(self.method, chain)
         self._samples += [max(sample - overhead, 1.0) / chain for sample in samples_ns]
 
-    def retime(self, prepared: PreparedWorkload) -> None:
-        """Forget all samples and take some anew: the machine may have become slower since.
-
-        Raises:
-            Rejected: The timed calls' outputs are wrong.
-            WorkerLost: It took its worker down.
-        """
-        enough = min(len(self._samples), ENOUGH_SAMPLES)
-        self._samples.clear()
-        self._clocked.clear()
-        self._asked_seconds = 0.0
-        while len(self._samples) < enough:
-            self.sample(prepared, must_ask=True)
-
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough samples."""
         is_host = self._conditions.device.type == "cpu"
@@ -604,6 +610,8 @@ class Side:
         extra["verified_calls"] = self.asked + len(self._shown)
         if self._clocks:
             extra["sm_clock_mhz"] = int(statistics.median(self._clocks))
+        if self._times_anew:
+            extra["timed_anew"] = self._times_anew
         if self._discarded:
             extra["throttled_passes"] = self._discarded
         if self._setup_ns:
@@ -642,7 +650,7 @@ class Side:
 
     def _bound_on_passes(self, claim: float) -> float:
         copied = self.layout.input_bytes + self.layout.output_bytes
-        return 4.0 * claim + _REQUEST_NS / self._clocked.most_calls + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
+        return 4.0 * claim + _REQUEST_NS / self._slots.count + _COLLECT_NS + copied / _COPY_BYTES_PER_NS
 
     def _work_around_ns(self, calls: int) -> float:
         """How long the main thread may run for what is done around a call, in a pass of so many."""
@@ -722,8 +730,7 @@ class Side:
             WorkerLost: It took its worker down.
         """
         kept, warm, clocked = self._samples, self._warm, self._clocked
-        request = WarmUp(1, 0.0, warm.method == "graph", 1)
-        self._warm = ask(self.worker, request, Warm, self._timeout)
+        self._warm = self._answer_to(WarmUp(1, 0.0, warm.method == "graph", 1))
         self._samples, self._clocked = [], ClockedPasses()
         try:
             for _ in range(passes):

@@ -46,6 +46,7 @@ from ..wire import (
     send,
 )
 from .census import descendants
+from .precedence import Precedence
 
 _START_SECONDS = 120.0
 _SPAWN_SECONDS = 30.0
@@ -337,7 +338,17 @@ class Worker:
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(output, selectors.EVENT_READ)
         self._selector.register(server.channel, selectors.EVENT_READ)
+        self._precedence = Precedence(pid)
         self._is_closed = False
+
+    def go_first(self) -> None:
+        """Go before other work on the processors from now on, where that may be said."""
+        self._precedence.take()
+
+    def take_turns(self) -> None:
+        """The opposite, for what it has started as well."""
+        if not self.is_closed:
+            self._precedence.give_back(self.started())
 
     def started(self) -> list[int]:
         """The processes below it, and those that have left their worker, whichever that was."""
