@@ -112,14 +112,14 @@ class RunningSide:
         run_ns: For each call, by request; the last again and again.
     """
 
-    claim_ns = 100_000.0
+    claim_ns = last_claim_ns = 100_000.0
     calls_per_pass = 4
     worker = SimpleNamespace(pid=0)
 
     def __init__(self, *run_ns: float) -> None:
         self._run_ns = list(run_ns)
         self._ran_ns = 0
-        self.samples = 0
+        self._samples = 0
         self.passes: list[int] = []
 
     def repeat(self, _: object, passes: int) -> float:
@@ -133,7 +133,12 @@ class RunningSide:
 
     def sample(self, _: object, *, must_ask: bool = False) -> None:
         """Another timed pass."""
-        self.samples += 1
+        self._samples += 1
+
+    @property
+    def tries(self) -> int:
+        """How often it was looked at: between three requests there are two timed passes."""
+        return self._samples // 2
 
     def ran(self, pid: int) -> CpuTime:
         """What the system has counted."""
@@ -154,14 +159,14 @@ class TestProcessorTime:
 
     @pytest.mark.parametrize("run_ns", [100_000.0, 0.0, 209_000.0])
     def test_a_thread_that_runs_as_long_as_calls_take_is_honest_at_once(self, audit: Any, run_ns: float) -> None:
-        assert audit(RunningSide(run_ns)).samples == 0
+        assert audit(RunningSide(run_ns)).tries == 1
 
     def test_a_disturbed_try_is_outvoted_by_one_that_is_not(self, audit: Any) -> None:
-        assert audit(RunningSide(3e6, 2e6, 3e6, 2e6, 3e6, 2e6, 100_000.0)).samples == 2
+        assert audit(RunningSide(3e6, 2e6, 3e6, 2e6, 3e6, 2e6, 100_000.0)).tries == 3
 
     def test_a_try_is_put_together_from_passes_that_nobody_disturbed(self, audit: Any) -> None:
         """In each try requests are disturbed, and a difference of these says nothing."""
-        assert audit(RunningSide(110_000.0, 3e6, 110_000.0, 3e6, 110_000.0, 3e6)).samples == 1
+        assert audit(RunningSide(110_000.0, 3e6, 110_000.0, 3e6, 110_000.0, 3e6)).tries == 2
 
     def test_a_disturbance_of_few_calls_hides_nothing(self, audit: Any) -> None:
         with pytest.raises(Rejected, match=r"its main thread runs 300\.00 us for it"):
@@ -169,10 +174,17 @@ class TestProcessorTime:
 
     def test_who_says_too_little_gets_no_passes_without_end(self, audit: Any) -> None:
         found = RunningSide(1_000_000.0)
-        found.claim_ns = 0.1
+        found.claim_ns = found.last_claim_ns = 0.1
         with pytest.raises(Rejected):
             audit(found)
         assert max(found.passes) == 3
+
+    def test_a_claim_from_a_busy_time_covers_nothing(self, audit: Any) -> None:
+        """A twentieth of what a call took then is as much as it takes now."""
+        found = RunningSide(100_000.0)
+        found.last_claim_ns = 5_000.0
+        with pytest.raises(Rejected, match=r"takes 5\.00 us, but its main thread runs 100\.00 us"):
+            audit(found)
 
     def test_a_thread_that_runs_longer_in_all_of_them_is_not(self, audit: Any) -> None:
         with pytest.raises(Rejected, match=r"takes 100\.00 us, but its main thread runs 300\.00 us for it") as caught:

@@ -110,10 +110,11 @@ TVMFFIBuilder().build(parse_json(definition, Definition), parse_json(solution, S
 def test_a_build_killed_while_a_compiler_runs_is_made_up_for(
     definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, stage: str, half_written: str
 ) -> None:
-    fifo = tmp_path / "started"
-    os.mkfifo(fifo)
+    started, killed = tmp_path / "started", tmp_path / "killed"
+    os.mkfifo(started)
+    os.mkfifo(killed)
     wrapper = tmp_path / "c++"
-    stuck = f'case "$*" in *"{stage}"*) echo half > {half_written}; echo > {fifo}; exit 1;; esac'
+    stuck = f'case "$*" in *"{stage}"*) echo half > {half_written}; echo > {started}; read _ < {killed}; exit 1;; esac'
     wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
     wrapper.chmod(0o755)
     child = subprocess.Popen(
@@ -122,8 +123,9 @@ def test_a_build_killed_while_a_compiler_runs_is_made_up_for(
     assert child.stdin
     child.stdin.write(f"{format_json(definition)}\0{format_json(fast_cpp())}")
     child.stdin.close()
-    with fifo.open():  # the compiler has started, and waits until we close this
+    with started.open(), killed.open("r+b", buffering=0) as release:  # the compiler has started, and waits for a line
         child.send_signal(signal.SIGKILL)
         child.wait(timeout=60)
+        release.write(b"\n")
 
     assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)

@@ -78,8 +78,9 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
 
     What is done around calls does not add to that: it is cut out, as n calls are subtracted from 3n.
     Other work on the machine only does where threads spin for others that wait for a processor: of
-    several tries, the least counts. Of n calls that is asked for before and after 3n calls: if all of
-    the former and none of the latter were disturbed, their difference would say too little.
+    several tries, the least counts. But if n calls were disturbed and not 3n, their difference would say
+    too little, and if timed calls were, and not these, the claim would cover too much: so n calls are made
+    before and after 3n, and timed ones in between.
 
     Raises:
         Implausible: It does.
@@ -92,16 +93,17 @@ def audit_processor_time(side: Side, prepared: PreparedWorkload) -> None:
     claim = math.inf
     for pause in _TRIES:
         time.sleep(pause)
-        before, long, after = (_ran(side, prepared, factor * passes) for factor in (1, 3, 1))
+        before, first = _ran(side, prepared, passes), _timed(side, prepared)
+        long, second = _ran(side, prepared, 3 * passes), _timed(side, prepared)
+        after = _ran(side, prepared, passes)
         if before is None or long is None or after is None:
             return
         few, many = few.least(before).least(after), many.least(long)
         ran = (many - few) // (2 * passes * side.calls_per_pass)
-        claim = side.claim_ns
+        claim = min(claim, first, second)
         bound = _FACTOR * claim + _GRAIN_NS
         if ran.main_thread_ns <= bound and ran.process_ns <= bound * processors:
             return
-        side.sample(prepared, must_ask=True)  # the machine may have become slower since
     problem = (
         f"the worker says that a call takes {claim / 1e3:.2f} us, but its main thread runs "
         f"{ran.main_thread_ns / 1e3:.2f} us for it, and all its threads {ran.process_ns / 1e3:.2f} us"
@@ -153,6 +155,12 @@ def _least_alone(side: Side, prepared: PreparedWorkload, enough: Alone) -> Alone
         if least.is_within(enough):
             break
     return least
+
+
+def _timed(side: Side, prepared: PreparedWorkload) -> float:
+    """What the worker says of another timed pass, unless it says less of the others."""
+    side.sample(prepared)
+    return side.last_claim_ns
 
 
 def _ran(side: Side, prepared: PreparedWorkload, passes: int) -> CpuTime | None:

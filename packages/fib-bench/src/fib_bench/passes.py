@@ -5,7 +5,6 @@ Other work on the machine only adds to what the clocks show: the passes to which
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 
 import attrs
@@ -17,6 +16,8 @@ _NOT_ALONE = 2  # that many passes may be shorter than the one that counts
 class ClockedPass:
     """What the clocks say of a timed pass, in nanoseconds per call."""
 
+    claim_ns: float
+    """What its worker says, the median."""
     outside_ns: float
     """How long the request took."""
     work_ns: float
@@ -28,26 +29,16 @@ class ClockedPass:
 class ClockedPasses(list[ClockedPass]):
     """Timed passes, in any order."""
 
-    @property
-    def outside_ns(self) -> float:
-        """How long a request took."""
-        return self._least_disturbed(lambda seen: seen.outside_ns)
+    def least_disturbed(self, number: Callable[[ClockedPass], float]) -> ClockedPass:
+        """The pass to which other work on the machine added least, by a number that this makes larger.
 
-    @property
-    def work_ns(self) -> float:
-        """How long the main thread ran."""
-        return self._least_disturbed(lambda seen: seen.work_ns)
-
-    def _least_disturbed(self, number: Callable[[ClockedPass], float]) -> float:
-        """A number of the pass to which other work on the machine added least.
-
-        Only where something was compared: a pass in which a function did not do its work is short as well.
-        Few calls of a pass are compared, so that one in which most were left out may slip through; of
-        many passes, the least is not believed until there are others like it.
+        Only of those in which something was compared: a pass in which a function did not do its work is
+        short as well. Few calls of a pass are compared, so that one in which most were left out may slip
+        through; of many passes, the least is not believed until there are others like it.
         """
-        verified = sorted(number(seen) for seen in self if seen.is_verified)
+        verified = sorted((seen for seen in self if seen.is_verified), key=number)
         if not verified:
-            return statistics.median(map(number, self))
+            return sorted(self, key=number)[len(self) // 2]
         return verified[min(_NOT_ALONE, (len(verified) - 1) // 2)]
 
 
