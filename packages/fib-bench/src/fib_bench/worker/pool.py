@@ -347,7 +347,7 @@ class Worker:
 
     def take_turns(self) -> None:
         """The opposite, for what it has started as well."""
-        if not self.is_closed:
+        if self._precedence.is_first and not self.is_closed:
             self._precedence.give_back(self.started())
 
     def started(self) -> list[int]:

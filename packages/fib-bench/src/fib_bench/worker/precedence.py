@@ -28,18 +28,19 @@ class Precedence:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._usual: tuple[int, int] | None = None
-        self._is_first = False
+        self.is_first = False
+        """Whether it goes first."""
 
     def take(self) -> None:
         """Go first from now on, and so will threads that are started from now on."""
-        if self._is_first:
+        if self.is_first:
             return
         try:
             usual = os.getpriority(os.PRIO_PROCESS, self._pid)
         except OSError:
             return  # it has ended
         self._usual = self._usual or (usual, self._session_niceness())
-        self._is_first = True
+        self.is_first = True
         self._set_session(_FIRST)
         _set_threads(self._pid, _FIRST)
 
@@ -49,9 +50,9 @@ class Precedence:
         Args:
             started: The worker's child processes, which have its place.
         """
-        if not self._is_first or self._usual is None:
+        if not self.is_first or self._usual is None:
             return
-        self._is_first = False
+        self.is_first = False
         usual, of_session = self._usual
         self._set_session(of_session)
         for pid in (self._pid, *started):
