@@ -71,7 +71,8 @@ _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come aga
 _DISCARDED_PASSES = 20  # throttled for longer, the device is as slow as it is
 _AUDIT_SECONDS = 0.001
 _AUDIT_TRIES = 4
-_PASS_PAUSES = (*(0.0,) * 12, 0.05, 0.2)
+_PASS_PAUSES = {"cpu": (*(0.0,) * 12, 0.05, 0.2), "cuda": (*(0.0,) * 12, 0.05, 0.2, 0.5, 1.0, 2.0)}
+"""By kind of device: on the CPU what does not hold is timed anew."""
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
 _REQUEST_NS = 4e6  # a request with its answer, on a busy machine
@@ -636,9 +637,10 @@ class Side:
             Implausible: The calls take longer than the worker says.
             WorkerLost: It took its worker down.
         """
-        by_slope = self._conditions.device.type == "cuda" and self.claim_ns < _LONG_NS
+        kind = self._conditions.device.type
+        by_slope = kind == "cuda" and self.claim_ns < _LONG_NS
         claim = least = bound = seen = math.inf
-        for attempt, pause in enumerate((0.0,) * _AUDIT_TRIES if by_slope else _PASS_PAUSES):
+        for attempt, pause in enumerate((0.0,) * _AUDIT_TRIES if by_slope else _PASS_PAUSES[kind]):
             time.sleep(pause)
             if by_slope:
                 claim = self.claim_ns
