@@ -26,7 +26,7 @@ _ROUNDS, _STEADY = 8, 0.9  # claims that fall by more are looked at again
 _PAUSES = (0.0, 0.0, 0.05, 0.2)  # what disturbs a machine passes by; what a solution does comes again
 LATER = (0.5, 1.0, 2.0)
 """Seconds to wait before what does not hold is timed anew, on the CPU: other work may have come between."""
-_TRIES = (0.0, 0.0, 0.0, 0.0, *_PAUSES)
+_TRIES = (0.0, 0.0, *_PAUSES)
 _ALONE = {"cpu": (2.0, 5_000.0), "cuda": (2.0, 5_000.0)}  # the first call of a chain loads the code of all kernels
 """By kind of device: by which factor, and what in addition, a call may take longer alone than in a chain."""
 

@@ -71,7 +71,7 @@ _PLANTED_OF_FEW = 4  # of which one of so many is planted: these inputs come aga
 _DISCARDED_PASSES = 20  # throttled for longer, the device is as slow as it is
 _AUDIT_SECONDS = 0.001
 _AUDIT_TRIES = 4
-_PASS_PAUSES = {"cpu": (*(0.0,) * 12, 0.05, 0.2), "cuda": (*(0.0,) * 12, 0.05, 0.2, 0.5, 1.0, 2.0)}
+_PASS_PAUSES = {"cpu": (*(0.0,) * 8, 0.05, 0.2), "cuda": (*(0.0,) * 12, 0.05, 0.2, 0.5, 1.0, 2.0)}
 """By kind of device: on the CPU what does not hold is timed anew."""
 _ALIKE = 8.0
 _LONG_NS = 5e6  # passes of longer calls need no slope: what a request costs does not show
