@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,11 @@ def main() -> None:
     arguments = parser.parse_args()
     timed = Timed()
     precedence = Precedence(timed.process.pid)
+    precedence.take()
+    if os.getpriority(os.PRIO_PROCESS, timed.process.pid) >= 0:
+        timed.process.kill()
+        parser.exit(1, "bench_precedence: this process may not raise priorities (CAP_SYS_NICE): run it as root\n")
+    precedence.give_back()
     print("| other programs | goes first | median of a call | mean | processor time |\n| --- | --- | --- | --- | --- |")
     neighbours: list[subprocess.Popen[bytes]] = []
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench.worker.precedence import Precedence
+from fib_schema import Definition, Evaluation, Solution, Workload
 
 CODE = """
 import sys, threading, time
@@ -51,8 +52,22 @@ import threading, time
 for _ in range(10):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 print(flush=True)
-while True:
+end = time.monotonic() + 60
+while time.monotonic() < end:
     threading.Thread(target=int).start()
+"""
+
+
+TELLING = """
+import os
+before = None
+def run(x):
+    global before
+    now = os.getpriority(os.PRIO_PROCESS, 0)
+    if now != before:
+        before = now
+        print(now, flush=True)
+    return x * 2
 """
 
 
@@ -106,13 +121,14 @@ class TestWithThePrivilege:
             assert process.stdout is not None
             process.stdout.readline()
             precedence = Precedence(process.pid)
+            found = []
             for _ in range(30):
                 precedence.take()
-                first = niceness(process.pid)
+                found.append(set(niceness(process.pid)))
                 precedence.give_back()
-                usual = niceness(process.pid)
-                assert (set(first), set(usual)) == ({-20}, {0})
+                found.append(set(niceness(process.pid)))
             process.kill()
+        assert found == [{-20}, {0}] * 30
 
     def test_children_lose_their_place_as_well(self, worker: subprocess.Popen[str]) -> None:
         precedence = Precedence(worker.pid)
@@ -121,8 +137,9 @@ class TestWithThePrivilege:
         with subprocess.Popen(command) as child:
             wait_for(lambda: niceness(child.pid) == [-20])
             precedence.give_back([child.pid])
-            assert niceness(child.pid) == niceness(worker.pid)[:1]
+            found = niceness(child.pid)
             child.kill()
+        assert found == niceness(worker.pid)[:1]
 
     def test_a_place_that_could_not_be_given_back_does_not_become_the_usual_one(
         self, worker: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
@@ -145,6 +162,19 @@ class TestWithThePrivilege:
         assert session.read_text().endswith(" nice -20\n")
         precedence.give_back()
         assert session.read_text().endswith(" nice 0\n")
+
+    def test_a_solution_goes_first_while_it_is_timed_and_only_then(
+        self,
+        evaluate: Callable[..., list[Evaluation]],
+        make_solution: Callable[..., Solution],
+        make_workload: Callable[..., Workload],
+        definition: Definition,
+    ) -> None:
+        workloads = [make_workload(definition, {"n": size}) for size in (8, 9)]
+        evaluations = evaluate(make_solution(TELLING), workloads=workloads)
+        assert [evaluation.status for evaluation in evaluations] == ["PASSED", "PASSED"]
+        usual = str(os.getpriority(os.PRIO_PROCESS, 0))
+        assert [evaluation.log.split() for evaluation in evaluations] == [[usual, "-20"]] * 2
 
 
 def test_without_the_privilege_it_takes_its_turn(

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _FIRST = -20
+_LISTINGS = 3
 _TRIES, _PAUSE_SECONDS = 4, 0.05  # without CAP_SYS_ADMIN, sessions may be changed ten times in a second
 
 
@@ -82,10 +83,11 @@ class Precedence:
 
 
 def _set_threads(pid: int, niceness: int) -> None:
-    """Set the niceness of all threads, those included that are started by others meanwhile."""
+    """Set the niceness of all threads, and of those that others started before they had it; later ones inherit it."""
     seen: set[str] = set()
     with suppress(OSError):  # it has ended
-        while fresh := set(os.listdir(f"/proc/{pid}/task")) - seen:  # noqa: PTH208 for each timed function
+        for _ in range(_LISTINGS):  # who starts threads without end does not keep the judge
+            fresh = set(os.listdir(f"/proc/{pid}/task")) - seen  # noqa: PTH208 for each timed function
             for task in fresh:
                 with suppress(OSError):  # not permitted, or it has ended
                     os.setpriority(os.PRIO_PROCESS, int(task), niceness)
