@@ -12,8 +12,8 @@ import attrs
 import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, make_inputs
-from fib_bench.cli import main
-from fib_bench.slots import call_bytes
+from fib_bench.cli.main import main
+from fib_bench.transport.slots import call_bytes
 from fib_compile import BuilderRegistry
 from fib_schema import (
     AxisConst,

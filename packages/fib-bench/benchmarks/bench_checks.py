@@ -19,13 +19,13 @@ from typing import Any
 from unittest.mock import patch
 
 from fib_bench import BenchmarkConfig
-from fib_bench.execution import Execution
+from fib_bench.execution.work import Execution
+from fib_bench.judge.timed_function import Side
 from fib_bench.plan import DefinitionPlan
 from fib_bench.selftest import load_cases
 from fib_bench.selftest.definitions import OPS
-from fib_bench.sides import Side
-from fib_bench.slots import Slots
-from fib_bench.worker.watch import Watch
+from fib_bench.transport.slots import Slots
+from fib_bench.worker.tamper_check import Watch
 from fib_schema import EvaluationStatus, Solution, Workload
 
 OP_NAMES = ("scale", "rmsnorm", "softmax", "gemm", "moments")
@@ -66,8 +66,8 @@ def without_checks() -> Iterator[None]:
         patch.object(Side, "check_rest", nothing),
         patch.object(Side, "audit", lambda *_: 0.0),
         patch.object(Side, "is_asked_enough", True),
-        patch("fib_bench.judge.audit_times", nothing),
-        patch("fib_bench.preparation.moved_inputs", nothing),
+        patch("fib_bench.judge.evaluate.audit_times", nothing),
+        patch("fib_bench.judge.prepare.moved_inputs", nothing),
     ):
         yield
 

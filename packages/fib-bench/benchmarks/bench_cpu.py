@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.wire import Build, Built
-from fib_bench.worker.pool import WorkerServer
+from fib_bench.transport.protocol import Build, Built
+from fib_bench.worker.client import WorkerServer
 from fib_schema import (
     AxisConst,
     AxisVar,

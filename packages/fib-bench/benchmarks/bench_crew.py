@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_bench.crew import Crew
 from fib_bench.events import Evaluated, Event
+from fib_bench.execution.scheduler import Crew
 from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     AxisVar,
@@ -99,8 +99,8 @@ def local(stations: int, seconds: float) -> list[tuple[str, Any]]:
 
 
 def on_ray(stations: int, seconds: float) -> list[tuple[str, Any]]:
-    from fib_bench.ray_cluster import ray, seats_of
-    from fib_bench.ray_crew import RayStation
+    from fib_bench.execution.ray_cluster import ray, seats_of
+    from fib_bench.execution.ray_scheduler import RayStation
 
     if not ray.is_initialized():
         with warnings.catch_warnings():

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 
-from fib_bench.worker.precedence import Precedence
+from fib_bench.worker.cpu_priority import Precedence
 
 TIMED = """
 import json, statistics, sys, time, torch

@@ -172,7 +172,7 @@ def _lines(values: list[dict[str, Any]]) -> str:
 def timed(*words: object) -> float:
     """Seconds that a report takes, start of the interpreter included."""
     begin = time.perf_counter()
-    command = [sys.executable, "-m", "fib_bench.cli", "report", *map(str, words)]
+    command = [sys.executable, "-m", "fib_bench.cli.main", "report", *map(str, words)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.perf_counter() - begin
 

@@ -12,8 +12,8 @@ import sys
 import time
 from collections import Counter
 
+from fib_bench.cli.selftest_command import summary_of
 from fib_bench.selftest import choose, load_cases, run_selftest
-from fib_bench.selftest_command import summary_of
 
 
 def main() -> int:

@@ -38,10 +38,10 @@ from pathlib import Path
 from typing import Any
 
 from fib_bench.benchmark import RunResult
+from fib_bench.cli.selftest_command import summary_of
 from fib_bench.events import Event, Working
-from fib_bench.ledger import Phase
+from fib_bench.judge.phase_timer import Phase
 from fib_bench.selftest import choose, load_cases, run_selftest
-from fib_bench.selftest_command import summary_of
 from fib_compile.device import env_snapshot
 from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import FAULTS, Bench, Report, count, extra_of, performance_of, timing_of

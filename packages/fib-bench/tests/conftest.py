@@ -17,10 +17,10 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
-from fib_bench.conditions import Conditions
-from fib_bench.execution import Execution
-from fib_bench.judge import Judge
-from fib_bench.worker.pool import KeptOutput, Worker, WorkerServer
+from fib_bench.execution.work import Execution
+from fib_bench.judge.device_context import Conditions
+from fib_bench.judge.evaluate import Judge
+from fib_bench.worker.client import KeptOutput, Worker, WorkerServer
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -131,7 +131,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(KeptOutput, "add", add)
     monkeypatch.setattr(Worker, "answer", answers)
-    monkeypatch.setattr("fib_bench.worker.pool.time", SimpleNamespace(monotonic=passing))
+    monkeypatch.setattr("fib_bench.worker.client.time", SimpleNamespace(monotonic=passing))
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def survivors(cache_path: Path) -> Callable[[], dict[int, str]]:
                 is_zombie = re.search(r"\) [ZX] ", (folder / "stat").read_text()) is not None
             except (FileNotFoundError, PermissionError, ProcessLookupError):
                 continue  # it has ended while we looked, or is none of ours
-            if "fib_bench.worker.server" not in command or _parent(folder) != os.getpid():
+            if "fib_bench.worker.fork_server" not in command or _parent(folder) != os.getpid():
                 found[int(folder.name)] = command
             if is_zombie:
                 found.pop(int(folder.name), None)
@@ -332,7 +332,7 @@ def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditi
         execution._judge._conditions = attrs.evolve(conditions, timeout_seconds=config.timeout_seconds)
         return execution
 
-    monkeypatch.setattr("fib_bench.local.JudgeProcess", execution)
+    monkeypatch.setattr("fib_bench.execution.local.JudgeProcess", execution)
     return server
 
 

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fib_bench.audits import (
+from fib_bench.judge.audits import (
     audit_processor_time,
     audit_single_calls,
     audit_times,
     audit_whole_passes,
 )
-from fib_bench.cpu_meter import CpuTime, Stopwatch, busy_share, cpu_time_of
-from fib_bench.dialogue import NotCapturable, Rejected
-from fib_bench.passes import Alone
-from fib_bench.worker.census import descendants
+from fib_bench.judge.cpu_time import CpuTime, Stopwatch, busy_share, cpu_time_of
+from fib_bench.judge.pass_timing import Alone
+from fib_bench.transport.rpc import NotCapturable, Rejected
+from fib_bench.worker.process_tree import descendants
 from fib_schema import EvaluationStatus
 
 PREPARED: Any = SimpleNamespace()
@@ -55,8 +55,8 @@ def side(*numbers: float) -> Any:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.audits._PAUSES", (0.0, 0.0))
-    monkeypatch.setattr("fib_bench.audits.LATER", (0.0, 0.0))
+    monkeypatch.setattr("fib_bench.judge.audits._PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("fib_bench.judge.audits.LATER", (0.0, 0.0))
 
 
 @pytest.mark.parametrize("numbers", [(-1.0,), (0.0,), (1e6, 1e6, -1.0)])
@@ -149,9 +149,9 @@ class TestProcessorTime:
     @pytest.fixture
     def audit(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         def audit(found: Any) -> RunningSide:
-            monkeypatch.setattr("fib_bench.audits.cpu_time_of", found.ran)
-            monkeypatch.setattr("fib_bench.audits.cpu_time_asleep", found.ran)
-            monkeypatch.setattr("fib_bench.audits._TRIES", (0.0,) * 4)
+            monkeypatch.setattr("fib_bench.judge.audits.cpu_time_of", found.ran)
+            monkeypatch.setattr("fib_bench.judge.audits.cpu_time_asleep", found.ran)
+            monkeypatch.setattr("fib_bench.judge.audits._TRIES", (0.0,) * 4)
             audit_processor_time(found, PREPARED)
             return found
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from fib_bench.buffers import Arena, TensorLayout, place, tensor_in
-from fib_bench.wire import SharedMemory
+from fib_bench.transport.arenas import Arena, TensorLayout, place, tensor_in
+from fib_bench.transport.protocol import SharedMemory
 from fib_schema import DType
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.wire import Build, Calibrate
+from fib_bench.transport.protocol import Build, Calibrate
 from fib_bench.worker.caches import FOLDER, Occupant, own_cache
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, Solution, format_json

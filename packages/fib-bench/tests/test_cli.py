@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench import __version__
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_bench.demo import write_demo
 from fib_schema import Definition, SafetensorsInput, Solution, Trace, TraceSet, Workload
 
@@ -217,7 +217,7 @@ def test_the_version_is_told(run: Run) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["report", "--help"], ["demo", "--help"]])
 def test_help_is_told_without_importing_torch(words: list[str]) -> None:
     code = (
-        "import sys; from fib_bench.cli import main\n"
+        "import sys; from fib_bench.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "assert 'torch' not in sys.modules\n"
@@ -233,7 +233,7 @@ def test_an_interrupt_lets_what_is_under_way_finish(
     good = "def run(x):\n    return x * 2\n"
     waits = f"import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n{good}"
     root = make_data_set(*(make_solution(waits if index == 1 else good, name=f"s{index}") for index in range(6)))
-    command = [sys.executable, "-m", "fib_bench.cli", "run", str(root), "--measure-seconds", "0.1"]
+    command = [sys.executable, "-m", "fib_bench.cli.main", "run", str(root), "--measure-seconds", "0.1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         while not (waiting := [pid for pid in survivors() if _is_stopped(pid)]):
@@ -255,7 +255,7 @@ def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
 ) -> None:
     hang = make_solution("while True: pass", name="b_hangs")
     root = make_data_set(make_solution("def run(x):\n    return x * 2\n", name="a_good"), hang)
-    command = [sys.executable, "-m", "fib_bench.cli", "run", str(root)]
+    command = [sys.executable, "-m", "fib_bench.cli.main", "run", str(root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -283,7 +283,7 @@ def test_a_killed_run_leaves_no_process_and_no_folder(
 ) -> None:
     """The server sees that the judge is gone."""
     hang = make_solution("while True: pass", name="hangs")
-    command = [sys.executable, "-m", "fib_bench.cli", "run", str(make_data_set(hang))]
+    command = [sys.executable, "-m", "fib_bench.cli.main", "run", str(make_data_set(hang))]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         while not any(_has_spun(pid) for pid in survivors()):
@@ -312,13 +312,13 @@ def _has_spun(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     hundredths_of_a_second = int(fields[11])
-    return "fib_bench.worker.server" in parent and hundredths_of_a_second > 50
+    return "fib_bench.worker.fork_server" in parent and hundredths_of_a_second > 50
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     write_demo(tmp_path)
     done = subprocess.run(
-        f"'{sys.executable}' -m fib_bench.cli report summary '{tmp_path}' --json | true; exit ${{PIPESTATUS[0]}}",
+        f"'{sys.executable}' -m fib_bench.cli.main report summary '{tmp_path}' --json | true; exit ${{PIPESTATUS[0]}}",
         shell=True,
         executable="/bin/bash",
         capture_output=True,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 
 

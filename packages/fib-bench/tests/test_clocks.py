@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 import torch
-from fib_bench.clocks import ClockWatch, Reading, watch_clock
+from fib_bench.timing.clock_monitor import ClockWatch, Reading, watch_clock
 
 GPU_IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 
@@ -23,7 +23,9 @@ class FakeDevice:
     def watched(self, *readings: tuple[int, int]) -> ClockWatch:
         left = list(readings)
         times = iter(range(100, 100 + len(readings)))
-        self.monkeypatch.setattr("fib_bench.clocks.time", SimpleNamespace(monotonic=lambda: float(next(times))))
+        self.monkeypatch.setattr(
+            "fib_bench.timing.clock_monitor.time", SimpleNamespace(monotonic=lambda: float(next(times)))
+        )
         watch = ClockWatch(lambda: left.pop(0))
         for _ in readings:
             watch.take_reading()

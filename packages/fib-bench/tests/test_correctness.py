@@ -8,9 +8,9 @@ import warnings
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench._elements import dtype_name
-from fib_bench.config import Tolerance
-from fib_bench.correctness import Comparison, Rule, compare, compare_by, measure_extent
+from fib_bench.checking.comparison import Comparison, Rule, compare, compare_by, measure_extent
+from fib_bench.checking.elements import dtype_name
+from fib_bench.config.model import Tolerance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -144,7 +144,7 @@ def test_errors_are_reported_with_and_without_the_absolute_tolerance() -> None:
 
 
 def test_tensors_longer_than_a_chunk_are_compared_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench._elements._CPU_CHUNK", 4)
+    monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", 4)
     found, expected = torch.zeros(11), torch.zeros(11)
     found[[1, 10]] = torch.tensor([1.0, 2.0])
     result = compare("y", found, expected, STRICT)
@@ -195,8 +195,8 @@ def test_a_comparison_is_what_a_loop_over_float64_finds(
     config = ResolvedEvalConfig(atol=atol, rtol=rtol, error_cap=cap, dtypes={})
     found, expected = (torch.tensor([pair[i] for pair in pairs]).to(dtype) for i in (0, 1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fib_bench._elements._CPU_CHUNK", chunk)
-        patch.setattr("fib_bench._elements._DEVICE_CHUNK", chunk)
+        patch.setattr("fib_bench.checking.elements._CPU_CHUNK", chunk)
+        patch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", chunk)
         result = compare("y", found, expected, config)
     a, b = found.tolist(), expected.tolist()
     absolute, relative = zip(*map(naive_errors, a, b), strict=True)
@@ -268,7 +268,7 @@ def test_both_ways_find_the_same(dtype: torch.dtype) -> None:
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     for module in ("_elements", "correctness"):
         monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
-    monkeypatch.setattr("fib_bench._elements._DEVICE_CHUNK", 8)
+    monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 8)
     expected = (torch.arange(30) % 7).to(dtype)
     extent = measure_extent(expected)
     rule = Rule.from_config(STRICT, dtype_name(expected), extent)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import pytest
-from fib_bench.crew import Crew, Station
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import DeviceOut, Evaluated, Event, Skipped
+from fib_bench.execution.scheduler import Crew, Station
 from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     AxisVar,

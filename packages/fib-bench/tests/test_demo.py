@@ -7,9 +7,9 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_bench.demo import NEXT_STEPS, write_demo
-from fib_bench.judge import Judge
+from fib_bench.judge.evaluate import Judge
 from fib_schema import DuplicateName, TraceSet
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from fib_bench.device_lock import FOLDER_VARIABLE, lock_of
+from fib_bench.execution.device_lock import FOLDER_VARIABLE, lock_of
 from filelock import Timeout
 
 HOLDS = """
 import sys, torch
-from fib_bench.device_lock import lock_of
+from fib_bench.execution.device_lock import lock_of
 lock = lock_of(torch.device("cpu"))
 lock.acquire()
 print(flush=True)

@@ -27,7 +27,7 @@ ACKNOWLEDGED = re.compile(r"double \[n=(\d+)\] (\w+): [A-Z_]+")
 
 def run(root: Path, kills: random.Random | None, *, kill_worker: bool = False) -> tuple[Counter[tuple[str, str]], int]:
     """Run until it ends or is killed at random; returns the pairs that it said were evaluated, and its exit code."""
-    command = [sys.executable, "-m", "fib_bench.cli", "run", str(root), "--resume", "--measure-seconds", "0.05"]
+    command = [sys.executable, "-m", "fib_bench.cli.main", "run", str(root), "--resume", "--measure-seconds", "0.05"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         said: list[str] = []

@@ -21,8 +21,8 @@ from fib_bench import (
     ResolvedEvalConfig,
 )
 from fib_bench.evaluators import evaluator_for, evaluator_names
-from fib_bench.judge import Judge
-from fib_bench.worker.pool import WorkerServer
+from fib_bench.judge.evaluate import Judge
+from fib_bench.worker.client import WorkerServer
 from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
 
 Evaluate = Callable[..., list[Evaluation]]
@@ -121,7 +121,7 @@ class TestSettings:
 
 
 MODULE = """
-from fib_bench.correctness import Comparison
+from fib_bench.checking.comparison import Comparison
 from fib_bench.evaluators import Check, Evaluator, Verdict
 
 class Twice(Evaluator):

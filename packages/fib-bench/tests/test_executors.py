@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fib_bench import BenchmarkConfig, InvalidConfig
-from fib_bench.executors import make_executor
+from fib_bench.execution.backends import make_executor
 
 
 @pytest.mark.parametrize(

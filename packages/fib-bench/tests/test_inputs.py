@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from fib_bench import InputError, make_inputs
-from fib_bench.config import DISTRIBUTIONS
-from fib_bench.inputs import distributions_of
+from fib_bench.config.model import DISTRIBUTIONS
+from fib_bench.inputs.generation import distributions_of
 from fib_compile.device import is_cuda_available
 from fib_schema import Definition, SafetensorsInput, ScalarInput, UnknownName, Workload
 from safetensors.torch import save_file

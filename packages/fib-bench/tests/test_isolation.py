@@ -15,11 +15,12 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench import BenchmarkConfig, _kernel
-from fib_bench._kernel import Refusal
-from fib_bench.conditions import Conditions
+from fib_bench import BenchmarkConfig
+from fib_bench.sandbox import syscalls as _kernel
 from fib_bench.errors import InvalidConfig
-from fib_bench.isolation import (
+from fib_bench.judge.device_context import Conditions
+from fib_bench.judge.evaluate import Judge
+from fib_bench.sandbox.policy import (
     LIMIT_VARIABLE,
     MEASURES,
     Isolation,
@@ -37,9 +38,9 @@ from fib_bench.isolation import (
     prepare,
     spare_user,
 )
-from fib_bench.judge import Judge
-from fib_bench.wire import Build, Built
-from fib_bench.worker.pool import WorkerServer
+from fib_bench.sandbox.syscalls import Refusal
+from fib_bench.transport.protocol import Build, Built
+from fib_bench.worker.client import WorkerServer
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -700,7 +701,7 @@ class TestElsewhere:
             assert answer.read().decode() == str(["done", "refused", "refused", "refused", "refused"])
 
     def test_the_command_explains_what_is_possible(self) -> None:
-        command = [sys.executable, "-m", "fib_bench.isolation"]
+        command = [sys.executable, "-m", "fib_bench.sandbox.policy"]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         assert re.match(r"level [0-3]: \w+\n", done.stdout)
         assert len(done.stdout.splitlines()) == 1 + len(MEASURES)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
-from fib_bench.dialogue import Implausible
-from fib_bench.judge import Judge
+from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import BuildFailure
+from fib_bench.transport.rpc import Implausible
 from fib_schema import (
     Definition,
     Evaluation,
@@ -262,8 +262,8 @@ class TestTimesThatDoNotHold:
                 if objections:
                     raise objections.pop()
 
-            monkeypatch.setattr("fib_bench.judge.audit_times", audit)
-            monkeypatch.setattr("fib_bench.judge.LATER", (0.0, 0.0, 0.0))
+            monkeypatch.setattr("fib_bench.judge.evaluate.audit_times", audit)
+            monkeypatch.setattr("fib_bench.judge.evaluate.LATER", (0.0, 0.0, 0.0))
 
         return objecting
 

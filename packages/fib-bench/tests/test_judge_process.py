@@ -11,7 +11,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event, Skipped, Working
-from fib_bench.judge_process import JudgeProcess, _lost, rest_after
+from fib_bench.execution.judge_process import JudgeProcess, _lost, rest_after
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
@@ -33,7 +33,9 @@ def statuses(traces: tuple[Trace, ...]) -> list[tuple[str | None, str, str]]:
 def judge_pid() -> int:
     """The judge among this process's children."""
     children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
-    (pid,) = [pid for pid in children if b"fib_bench.judge_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (pid,) = [
+        pid for pid in children if b"fib_bench.execution.judge_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     return int(pid)
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from fib_bench.errors import WorkerPoolFailed
-from fib_bench.wire import Build, Failed
-from fib_bench.worker.pool import KeptOutput, Worker, WorkerLost, WorkerServer
+from fib_bench.transport.protocol import Build, Failed
+from fib_bench.worker.client import KeptOutput, Worker, WorkerLost, WorkerServer
 from fib_schema import Definition, Solution, format_json
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fib_bench.worker.precedence import Precedence
+from fib_bench.worker.cpu_priority import Precedence
 from fib_schema import Definition, Evaluation, Solution, Workload
 
 CODE = """

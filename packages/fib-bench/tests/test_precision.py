@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench.precision import MOVED, bounds_of, moved_inputs, relative_errors
-from fib_bench.slots import CallLayout, layout_of
+from fib_bench.checking.precision import MOVED, bounds_of, moved_inputs, relative_errors
+from fib_bench.transport.slots import CallLayout, layout_of
 from fib_schema import Definition, Evaluation, Solution, Workload
 
 Evaluate = Callable[..., list[Evaluation]]

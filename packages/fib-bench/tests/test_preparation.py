@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import ReferenceFailed, ResolvedEvalConfig
-from fib_bench.judge import Judge
-from fib_bench.preparation import VARIANTS, needed_bytes, slot_count
-from fib_bench.prepared import InputSet, PreparedWorkload
-from fib_bench.variants import Variation
+from fib_bench.inputs.variation import Variation
+from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.prepare import VARIANTS, needed_bytes, slot_count
+from fib_bench.judge.prepared import InputSet, PreparedWorkload
 from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, Solution, Workload
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -82,7 +82,7 @@ class TestInputSets:
     def test_a_reference_that_is_slow_gets_one_set_of_each_kind(
         self, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("fib_bench.preparation._REFERENCE_SECONDS", -1.0)
+        monkeypatch.setattr("fib_bench.judge.prepare._REFERENCE_SECONDS", -1.0)
         prepared = prepare("return x * 2", num_trials=5)
         assert [item.distribution for item in prepared.rounds] == ["normal"]
         assert [item.distribution for item in prepared.variants] == ["variant"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fib_bench import evaluate
-from fib_bench.quick import _judges, close
+from fib_bench.api import _judges, close
 from fib_schema import Definition, Solution, Workload
 
 MakeSolution = Callable[..., Solution]

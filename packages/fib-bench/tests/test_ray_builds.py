@@ -141,8 +141,8 @@ class TestBuilds:
     @pytest.fixture
     def builds(self, cluster: tuple[Any, list[Path]]) -> Iterator[Callable[..., Any]]:
         """Make builds whose tasks do what is given, for solutions by their names."""
-        from fib_bench.ray_builds import Builds
-        from fib_bench.ray_cluster import seats_of
+        from fib_bench.execution.ray_builds import Builds
+        from fib_bench.execution.ray_cluster import seats_of
 
         made: list[Any] = []
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.crew import Crew
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import DeviceOut, Evaluated, Event, Planned
+from fib_bench.execution.scheduler import Crew
 from fib_bench.plan import DefinitionPlan
 from fib_schema import Definition, Environment, Solution, TraceSet, Workload
 
@@ -147,7 +147,7 @@ class TestErrorsOfOurs:
 
     def run(self, node: str, part: DefinitionPlan, log: Path, failing: str, error: BaseException) -> list[Event]:
         """Run at a station that raises an error when it opens or executes, and notes each time that it does."""
-        from fib_bench.ray_crew import RayStation
+        from fib_bench.execution.ray_scheduler import RayStation
 
         class Broken:  # here, so that it travels to the actor, which cannot import this module
             environment = Environment("cpu", {})

@@ -11,12 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fib_bench.cli import main
-from fib_bench.events import Evaluated, Planned, Skipped, Working
-from fib_bench.plan import Plan, Skip
-from fib_bench.report import best, complaint, latest, leaderboard, summarise
-from fib_bench.report.standings import Options
-from fib_bench.tables import (
+from fib_bench.cli.main import main
+from fib_bench.cli.tables import (
     format_latency,
     format_ratio,
     format_trace,
@@ -26,6 +22,10 @@ from fib_bench.tables import (
     print_summary,
     progress_on,
 )
+from fib_bench.events import Evaluated, Planned, Skipped, Working
+from fib_bench.plan import Plan, Skip
+from fib_bench.report import best, complaint, latest, leaderboard, summarise
+from fib_bench.report.standings import Options
 from fib_schema import (
     Correctness,
     Definition,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_bench.report.comparing import Comparison, NothingToCompare, Rule, Run, compare
 from fib_schema import Trace, TraceSet, UnknownName
 from hypothesis import given

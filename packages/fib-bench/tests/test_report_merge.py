@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_bench.report.merging import MergeConflicts, merge
 from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
 from hypothesis import given

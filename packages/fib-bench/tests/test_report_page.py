@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_bench.cli import main
+from fib_bench.cli.main import main
 from fib_bench.report import charts
 from fib_bench.report.charts import OTHERS, PALETTE, ChartsUnavailable, drawn, file_name
 from fib_bench.report.digest import charts as charts_of

@@ -163,7 +163,7 @@ def test_an_isolation_level_of_nobody_is_none(make_result: MakeResult) -> None:
 
 
 def test_reports_import_no_torch() -> None:
-    modules = "fib_bench.cli fib_bench.report.page fib_bench.report.digest fib_bench.report.merging"
+    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.digest fib_bench.report.merging"
     code = (
         f"import json, sys\nfor name in {modules.split()!r}: __import__(name)\nprint(json.dumps(sorted(sys.modules)))"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fib_bench import BenchmarkConfig
-from fib_bench.run_options import add_run_options, config_of
+from fib_bench.cli.run_options import add_run_options, config_of
 from fib_schema import TraceSet
 
 

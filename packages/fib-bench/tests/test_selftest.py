@@ -11,10 +11,10 @@ from importlib.util import find_spec
 
 import attrs
 import pytest
-from fib_bench.cli import main
+from fib_bench.cli.main import main
+from fib_bench.cli.selftest_command import print_selftest, summary_of
 from fib_bench.selftest import Case, Outcome, SelfTest, choose, load_cases, run_selftest
 from fib_bench.selftest.definitions import OPS
-from fib_bench.selftest_command import print_selftest, summary_of
 from fib_schema import UnknownName
 from rich.console import Console
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.sensitivity import OutputCheck, examine, insensitive_to_all
+from fib_bench.checking.sensitivity import OutputCheck, examine, insensitive_to_all
 
 DEFAULT = ResolvedEvalConfig()
 NAN, INF = math.nan, math.inf
@@ -26,8 +26,8 @@ def checked(expected: torch.Tensor, config: ResolvedEvalConfig = DEFAULT, **inpu
 @pytest.fixture(params=["on a CPU", "as on a device"], autouse=True)
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways of the code: with and without looking at values in between; in several chunks each."""
-    monkeypatch.setattr("fib_bench._elements._CPU_CHUNK", 1000)
-    monkeypatch.setattr("fib_bench._elements._DEVICE_CHUNK", 1000)
+    monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", 1000)
+    monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 1000)
     if request.param == "as on a device":
         for module in ("_elements", "correctness", "sensitivity"):
             monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)

@@ -13,15 +13,15 @@ import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.conditions import Calibration, Conditions
-from fib_bench.dialogue import Rejected
-from fib_bench.judge import Judge
-from fib_bench.passes import ClockedPass, ClockedPasses
-from fib_bench.prepared import InputSet
-from fib_bench.sides import Side, two_of
-from fib_bench.slots import CallLayout, Slots
-from fib_bench.wire import Bind, Bound, Layout, Release, Released, Repeat, Repeated, Warm, WarmUp
-from fib_bench.worker.pool import WorkerLost
+from fib_bench.judge.device_context import Calibration, Conditions
+from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.pass_timing import ClockedPass, ClockedPasses
+from fib_bench.judge.prepared import InputSet
+from fib_bench.judge.timed_function import Side, two_of
+from fib_bench.transport.protocol import Bind, Bound, Layout, Release, Released, Repeat, Repeated, Warm, WarmUp
+from fib_bench.transport.rpc import Rejected
+from fib_bench.transport.slots import CallLayout, Slots
+from fib_bench.worker.client import WorkerLost
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
 
 CPU = torch.device("cpu")
@@ -281,7 +281,7 @@ def run(x):
 
 
 BLIND = """
-from fib_bench.worker.watch import Watch
+from fib_bench.worker.tamper_check import Watch
 Watch.findings = lambda *_: []
 """
 """What notices in a worker that something was replaced can be replaced as well."""
@@ -322,7 +322,7 @@ def warm_up(self, *args):
 HostStopwatch.warm_up = warm_up
 """
     TAKES_OVER = """
-from fib_bench.wire import Sampled
+from fib_bench.transport.protocol import Sampled
 from fib_bench.worker.session import Session
 honest = Session.answer
 def answer(self, request):
@@ -525,9 +525,9 @@ class TestAudit:
     def make_side(self, monkeypatch: pytest.MonkeyPatch, conditions: Conditions) -> MakeSide:
         """Make a side whose worker claims one thing while another is true."""
         clock = FakeClock()
-        monkeypatch.setattr("fib_bench.sides.time", clock)
+        monkeypatch.setattr("fib_bench.judge.timed_function.time", clock)
         monkeypatch.setattr(Side, "_synchronise", lambda _: None)
-        monkeypatch.setattr("fib_bench.sides.Slots", lambda layout, count, *_: Slots(layout, count, CPU))
+        monkeypatch.setattr("fib_bench.judge.timed_function.Slots", lambda layout, count, *_: Slots(layout, count, CPU))
         calibration = Calibration({method: {1: 0.0} for method in ("graph", "queued")}, self.FLUSH_NS)
         on_device = attrs.evolve(conditions, device=torch.device("cuda", 0), calibration=calibration)
 

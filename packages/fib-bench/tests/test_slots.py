@@ -10,9 +10,9 @@ from itertools import pairwise
 import attrs
 import pytest
 import torch
-from fib_bench.buffers import Arena, tensor_in
-from fib_bench.slots import CallLayout, Slots, call_bytes, layout_of
-from fib_bench.wire import AbsentSlot, ScalarSlot, TensorSlot
+from fib_bench.transport.arenas import Arena, tensor_in
+from fib_bench.transport.protocol import AbsentSlot, ScalarSlot, TensorSlot
+from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_schema import AxisError, Definition, Evaluation, Solution
 
 CPU = torch.device("cpu")

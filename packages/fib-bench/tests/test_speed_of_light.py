@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench import speed_of_light
-from fib_bench.speed_of_light import Peaks, SpeedOfLight, Work, work_of
+from fib_bench.timing import roofline as speed_of_light
+from fib_bench.timing.roofline import Peaks, SpeedOfLight, Work, work_of
 from fib_schema import Definition
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,9 +9,9 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
-from fib_bench.inputs import Value, make_inputs
+from fib_bench.inputs.generation import Value, make_inputs
+from fib_bench.inputs.variation import Variation, vary, varying_inputs
 from fib_bench.timing.cuda import _sync_is_an_error
-from fib_bench.variants import Variation, vary, varying_inputs
 from fib_compile.device import is_cuda_available
 from fib_schema import (
     AxisConst,
@@ -258,7 +258,7 @@ def test_no_inputs_vary_where_none_can(two_sets: Callable) -> None:
 
 
 def test_large_tensors_are_made_in_parts(two_sets: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.variants.CHUNK", 1000)
+    monkeypatch.setattr("fib_bench.inputs.variation.CHUNK", 1000)
     definition, (first, second) = two_sets({"x": "float16[n,m]", "probs": "float32[n,m]"}, n=100, m=70)
     names = varying_inputs(definition, [first, second])
     found = varied(first, second, names, 0)

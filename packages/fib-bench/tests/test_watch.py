@@ -9,7 +9,7 @@ import pytest
 import torch
 from fib_bench.timing import TimedCall
 from fib_bench.timing.host import HostStopwatch
-from fib_bench.worker.watch import Watch
+from fib_bench.worker.tamper_check import Watch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 import pytest
-from fib_bench.wire import (
+from fib_bench.transport.protocol import (
     MAX_REPLY_BYTES,
     AbsentSlot,
     Bind,

@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from .api import evaluate
     from .benchmark import Benchmark
     from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
     from .errors import (
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         UnsupportedDevice,
     )
     from .inputs import make_inputs
-    from .quick import evaluate
 
 _HOMES = {
     "Benchmark": "benchmark",
@@ -49,7 +49,7 @@ _HOMES = {
     "ResolvedEvalConfig": "config",
     "Tolerance": "config",
     "UnsupportedDevice": "errors",
-    "evaluate": "quick",
+    "evaluate": "api",
     "make_inputs": "inputs",
 }
 

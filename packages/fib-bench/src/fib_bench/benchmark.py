@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Self
 import attrs
 from fib_schema import Trace, TraceSet
 
-from .config import BenchmarkConfig
+from .config.model import BenchmarkConfig
 from .events import DeviceOut, Evaluated, Observer, Planned, Skipped, Spent
-from .executors import make_executor
-from .ledger import Phase
+from .execution.backends import make_executor
+from .judge.phase_timer import Phase
 from .plan import Skip, check_names, make_plan
 
 if TYPE_CHECKING:
-    from .crew import Executor
+    from .execution.scheduler import Executor
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 from fib_schema import Trace, Workload
 
-from .ledger import Phase
+from .judge.phase_timer import Phase
 from .plan import Plan, Skip
 
 

@@ -18,8 +18,8 @@ from fib_schema import (
     Workload,
 )
 
-from .config import BenchmarkConfig
-from .isolation import Isolation
+from .config.model import BenchmarkConfig
+from .sandbox.policy import Isolation
 
 
 @attrs.frozen

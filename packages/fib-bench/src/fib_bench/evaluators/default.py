@@ -7,7 +7,7 @@ from collections.abc import Container
 import torch
 from fib_schema import Definition
 
-from ..sensitivity import OutputCheck, examine
+from ..checking.sensitivity import OutputCheck, examine
 from .protocol import Case, EachOutput, Evaluator, Part
 
 

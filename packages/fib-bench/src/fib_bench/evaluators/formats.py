@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import torch
 
-from .._elements import dtype_name, is_float4
+from ..checking.elements import dtype_name, is_float4
 
 _PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import torch
 
-from ..correctness import Comparison
+from ..checking.comparison import Comparison
 from .protocol import Check, Part, Tensors, Verdict
 
 _TIE = 2.0**-20

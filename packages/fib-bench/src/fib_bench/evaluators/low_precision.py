@@ -17,9 +17,9 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from .._elements import dtype_name, element_count, logical_shape
-from ..config import ONE_STEP, ResolvedEvalConfig
-from ..correctness import Comparison, Extent, comparison_of, errors, limit_of, measure_extent
+from ..checking.comparison import Comparison, Extent, comparison_of, errors, limit_of, measure_extent
+from ..checking.elements import dtype_name, element_count, logical_shape
+from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts
 from .formats import Format, expand_scale, fits, format_of
 from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict

@@ -15,8 +15,8 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import ResolvedEvalConfig
-from ..correctness import Comparison, comparison_of
+from ..checking.comparison import Comparison, comparison_of
+from ..config.model import ResolvedEvalConfig
 from .default import default_parts
 from .protocol import Case, EachOutput, Evaluator, Part
 from .scaled import ScaledPart, scaled_part, typical_inputs, with_blind_spots

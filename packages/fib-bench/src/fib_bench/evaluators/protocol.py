@@ -15,9 +15,9 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import ResolvedEvalConfig
-from ..correctness import Comparison
-from ..inputs import Value
+from ..checking.comparison import Comparison
+from ..config.model import ResolvedEvalConfig
+from ..inputs.generation import Value
 
 Tensors = Mapping[str, torch.Tensor]
 

@@ -18,7 +18,7 @@ from fib_schema import Definition, UnknownName
 from ..errors import EvaluatorUnusable
 
 if TYPE_CHECKING:
-    from ..config import ResolvedEvalConfig
+    from ..config.model import ResolvedEvalConfig
     from .protocol import Evaluator
 
 GROUP = "fib_bench.evaluators"

@@ -19,9 +19,9 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import ResolvedEvalConfig
-from ..correctness import Comparison
-from ..secret import SECRET
+from ..checking.comparison import Comparison
+from ..config.model import ResolvedEvalConfig
+from ..secure_random import SECRET
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from .references import calls_of
 from .sampling_evidence import LOG_ALARM, Evidence, RowDraws

@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from ..inputs import Value
+from ..inputs.generation import Value
 from .protocol import Case
 from .sampling_filters import Filters, Rows
 

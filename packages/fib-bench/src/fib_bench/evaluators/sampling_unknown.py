@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import torch
 
-from ..correctness import Comparison
+from ..checking.comparison import Comparison
 from .protocol import Case, Check, Observation, Tensors, Verdict
 from .sampling_evidence import FALSE_ALARM, chi_square_tail
 

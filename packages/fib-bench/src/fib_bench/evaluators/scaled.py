@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 import torch
 
-from .._elements import dtype_name, element_count, is_float4
-from ..config import DISTRIBUTIONS, ResolvedEvalConfig
-from ..correctness import Comparison, Extent, comparison_of, limit_of, measure_extent
-from ..inputs import Value
+from ..checking.comparison import Comparison, Extent, comparison_of, limit_of, measure_extent
+from ..checking.elements import dtype_name, element_count, is_float4
+from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig
+from ..inputs.generation import Value
 from .tally import Piece, pieces, row_of
 
 _SMALLEST_NORMAL = 2.0**-126

@@ -13,8 +13,8 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import Tolerance
-from ..sensitivity import examine
+from ..checking.sensitivity import examine
+from ..config.model import Tolerance
 from .protocol import Case, EachOutput, Evaluator, Part
 from .scaled import scaled_part, with_blind_spots
 

@@ -15,8 +15,8 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..config import ResolvedEvalConfig
-from ..inputs import Value
+from ..config.model import ResolvedEvalConfig
+from ..inputs.generation import Value
 from .protocol import Case, EachOutput, Evaluator
 from .scaled import ScaledPart, row_scales, scaled_part, typical_inputs, with_blind_spots
 

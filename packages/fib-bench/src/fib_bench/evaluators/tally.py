@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import attrs
 import torch
 
-from .._elements import chunk_size, flat, has_same_bytes, is_float4, is_on_cpu, to_double
-from ..correctness import Row, errors
+from ..checking.comparison import Row, errors
+from ..checking.elements import chunk_size, flat, has_same_bytes, is_float4, is_on_cpu, to_double
 
 
 @attrs.frozen(eq=False)

@@ -1,6 +1,6 @@
 """What one trace says, and None where it does not: traces of other tools lack most of it.
 
-The fields that are read here are those that `fib_bench.records` and the judge write into ``extra``.
+The fields that are read here are those that `fib_bench.judge.record` and the judge write into ``extra``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import attrs
 from fib_schema import Evaluation, Trace, TraceSet
 
 from ..benchmark import Benchmark
-from ..config import BenchmarkConfig
+from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import complaint
 from .cases import HONEST, Case

@@ -16,8 +16,8 @@ import torch
 from fib_compile import Runnable
 from fib_schema import Definition
 
-from ..buffers import tensor_in
-from ..wire import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
+from ..transport.arenas import tensor_in
+from ..transport.protocol import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
 _WORD = 8

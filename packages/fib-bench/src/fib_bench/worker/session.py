@@ -21,13 +21,13 @@ import torch
 from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
-from ..buffers import Arena
-from ..isolation import NotPossible, Place, Premises, isolate, spare_user
+from ..sandbox.policy import NotPossible, Place, Premises, isolate, spare_user
 from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
 from ..timing.calls import Warmth
 from ..timing.cuda import persisting_bytes, set_no_lines_aside
 from ..timing.kernels import kernels_of
-from ..wire import (
+from ..transport.arenas import Arena
+from ..transport.protocol import (
     MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
     Bind,
@@ -64,7 +64,7 @@ from ..wire import (
 )
 from .caches import Occupant, own_cache
 from .calls import PreparedCall, WrongOutputError
-from .watch import Watch
+from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))

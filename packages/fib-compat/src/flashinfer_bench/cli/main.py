@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fib_bench.config_file import read_fields
+from fib_bench.config.layers import read_fields
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
-from fib_bench.report_commands import print_merge
-from fib_bench.run_options import config_of
-from fib_bench.tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
+from fib_bench.cli.report_commands import print_merge
+from fib_bench.cli.run_options import config_of
+from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
 from fib_compile.device import list_cuda_devices
 from fib_schema import FibError, TraceSet
 from rich.console import Console

@@ -1,0 +1,1 @@
+"""Comparison of outputs: element rules, tolerances, sensitivity, precision."""

@@ -1,0 +1,286 @@
+"""Asks whether wrong answers would pass, before a solution profits from it.
+
+A tolerance that suits outputs around 1 accepts anything where all outputs are tiny. So each expected
+output is compared with answers that nobody should get away with: zeros, each input of its size, its
+own elements shuffled, and itself scaled by 1 + 5 rtol. If one would pass, atol is lowered to the
+output's scale; what passes even then is reported, for the check does not see the difference.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+import attrs
+import torch
+
+from ..config.model import ResolvedEvalConfig
+from .comparison import Comparison, Extent, Rule, compare_by, errors, is_enough, limit_of, measure_extent
+from .elements import chunks, dtype_name, element_count, flat, is_float4, is_on_cpu, to_double
+
+ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
+
+_SCALED_BY = 5.0
+"""The scaled answer is off by so many times rtol."""
+_MARGIN = 0.8
+"""Of the atol at which the scaled answer would just fail, what is taken."""
+_STEPS = 2
+"""Rounding steps of the dtype, at the output's scale, that are allowed in any case."""
+_SUMMATION = 1e-4
+"""The share of the scale that sums in another order may differ by: float32 over 100,000 terms does by less."""
+_MOST = 0.5
+"""Zeros are off by the whole scale; they fail with an atol of less than that."""
+_SUBNORMALS = 4
+"""Steps between the smallest numbers of the dtype that are allowed in any case."""
+_SMALLEST_NORMAL = 2.0**-126
+"""Kernels may flush what is smaller to zero."""
+_LEFTOVER = 4 * 2.0**-23
+"""What float32 may leave of a difference of equals, relative to the inputs."""
+_SAMPLE = 1 << 18
+"""Elements from which a quantile is taken."""
+
+
+@attrs.frozen
+class OutputCheck:
+    """How one output of one input set is checked, and what that check cannot see."""
+
+    name: str
+    rule: Rule
+    extent: Extent
+    required_matched_ratio: float | None
+    error_cap: float
+    is_tightened: bool
+    """Whether `atol` was lowered to the output's scale."""
+    insensitive_to: tuple[str, ...]
+    """Wrong answers that pass: ``zeros``, ``input NAME``, ``shuffled``, ``scaled``."""
+    rejects: tuple[str, ...]
+    """Wrong answers that do not; one that is right here, such as equal elements shuffled, is in neither."""
+
+    @property
+    def atol(self) -> float:
+        """The absolute tolerance in force."""
+        return self.rule.atol
+
+    @property
+    def rtol(self) -> float:
+        """The relative tolerance in force."""
+        return self.rule.rtol
+
+    @property
+    def non_finite_share(self) -> float:
+        """The share of expected elements that are NaN or infinite; only the same passes there."""
+        return self.extent.non_finite_share
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare what a solution gave with the output that was examined; waits for the device once."""
+        return compare_by(self.rule, self.name, found, expected, self.extent)
+
+    def alike(self, expected: torch.Tensor) -> OutputCheck:
+        """The check of another output, for inputs that are drawn in the same way: no probes are tried on it."""
+        extent = measure_extent(expected)
+        limit = limit_of(self.error_cap, extent)
+        return attrs.evolve(self, rule=attrs.evolve(self.rule, limit=limit), extent=extent)
+
+    def is_right(self, comparison: Comparison) -> bool:
+        """Whether a comparison by this check is good enough."""
+        return comparison.is_within(self.required_matched_ratio)
+
+    def to_extra(self) -> dict[str, Any]:
+        """What a trace keeps of it."""
+        return {
+            "atol": self.atol,
+            "rtol": self.rtol,
+            "required_matched_ratio": self.required_matched_ratio,
+            "error_cap": self.error_cap,
+            "is_tightened": self.is_tightened,
+            "insensitive_to": list(self.insensitive_to),
+            "non_finite_share": self.non_finite_share,
+        }
+
+
+def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], config: ResolvedEvalConfig) -> OutputCheck:
+    """Make the check of an expected output, as tight as it takes to fail wrong answers.
+
+    Args:
+        name: The output's name.
+        expected: What the reference gave.
+        inputs: What it was given; only tensors matter.
+        config: The settings in force.
+    """
+    extent = measure_extent(expected)
+    rule = loose = Rule.from_config(config, dtype_name(expected), extent)
+    ratio = config.required_matched_ratio
+    probes = list(_probes(expected, inputs, rule.rtol)) if extent.count else []
+    passing, failing = _try_out(probes, expected, loose, ratio)
+    if passing and expected.dtype.is_floating_point:
+        tight = attrs.evolve(loose, atol=min(loose.atol, _atol_at_scale(expected, inputs, extent, loose.rtol, ratio)))
+        left, caught = _try_out(probes, expected, tight, ratio)
+        if left != passing:  # else it would only make life harder for honest answers
+            rule, passing, failing = tight, left, caught
+    return OutputCheck(
+        name=name,
+        rule=rule,
+        extent=extent,
+        required_matched_ratio=ratio,
+        error_cap=config.error_cap,
+        is_tightened=rule != loose,
+        insensitive_to=passing,
+        rejects=failing,
+    )
+
+
+class Sensitive(Protocol):
+    """What knows which wrong answers it lets pass."""
+
+    @property
+    def insensitive_to(self) -> tuple[str, ...]:
+        """Wrong answers that pass."""
+        ...
+
+    @property
+    def rejects(self) -> tuple[str, ...]:
+        """Wrong answers that do not."""
+        ...
+
+
+def insensitive_to_all(checks: Iterable[Sensitive]) -> tuple[str, ...]:
+    """What passes for one output however its inputs are chosen: no check rejects it, and one lets it pass."""
+    checks = list(checks)
+    passing = dict.fromkeys(probe for check in checks for probe in check.insensitive_to)
+    rejected = {probe for check in checks for probe in check.rejects}
+    return tuple(probe for probe in passing if probe not in rejected)
+
+
+Answer = Callable[[torch.Tensor, int], torch.Tensor]
+"""Gives a piece of a wrong answer in float64, from the same piece of the expected output and its start."""
+
+
+@attrs.frozen
+class _Probe:
+    """A wrong answer."""
+
+    name: str
+    answer: Answer
+    is_derived: bool = False
+    """Made of the expected output: where it comes out the same, it is no wrong answer."""
+
+
+def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
+    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b))
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
+            yield _Probe(f"input {name}", _elements_of(value))
+    yield _Probe(SHUFFLED, _shuffled(expected), is_derived=True)
+    if rtol > 0:
+        yield _Probe(SCALED, lambda b, _: b * (1 + _SCALED_BY * rtol), is_derived=True)
+
+
+def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
+    is_alike = value.dtype.is_floating_point == expected.dtype.is_floating_point
+    return is_alike and is_float4(value) == is_float4(expected) and value.numel() == expected.numel() > 0
+
+
+def _elements_of(value: torch.Tensor) -> Answer:
+    items, per_item = flat(value), 2 if is_float4(value) else 1
+    return lambda b, start: to_double(items[start // per_item : (start + b.numel()) // per_item])
+
+
+def _shuffled(expected: torch.Tensor) -> Answer:
+    """The elements from half a tensor further on, shuffled within a chunk; what is not finite stays."""
+    per_item = 2 if is_float4(expected) else 1
+    items, dtype = flat(expected), flat(expected).dtype
+    if items.itemsize == 1:
+        items = items.view(torch.uint8)  # not every device can pick elements of the smallest floats
+
+    def answer(b: torch.Tensor, start: int) -> torch.Tensor:
+        places = _order(b.numel() // per_item, b.device) + (start // per_item + items.numel() // 2)
+        picked = items.index_select(0, places.remainder_(items.numel()))
+        a = to_double(picked.view(dtype))
+        return torch.where(a.isfinite(), a, b)
+
+    return answer
+
+
+@functools.lru_cache(maxsize=2)  # all chunks but the last are of one size, and making it costs more than using it
+def _order(count: int, device: torch.device) -> torch.Tensor:
+    return torch.randperm(count, generator=torch.Generator(device).manual_seed(0), device=device)
+
+
+def _try_out(
+    probes: Iterable[_Probe], expected: torch.Tensor, rule: Rule, ratio: float | None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The names of the wrong answers that a rule lets pass, and of those that it rejects; waits for the device once.
+
+    What the reference gives as NaN or infinity is taken for right in all of them: a cheat can look for these.
+    """
+    counts = [(probe, _count(probe, expected, rule, ratio)) for probe in probes]
+    if not counts:
+        return (), ()
+    passing, failing = [], []
+    table = torch.stack([count for _, count in counts]).tolist()
+    for (probe, _), (different, wrong, capped) in zip(counts, table, strict=True):
+        if not is_enough(wrong, capped, element_count(expected), ratio):
+            failing.append(probe.name)
+        elif different or not probe.is_derived:
+            passing.append(probe.name)
+    return tuple(passing), tuple(failing)
+
+
+def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, ratio: float | None) -> torch.Tensor:
+    """How many elements of a wrong answer differ, are wrong, and exceed the limit; on a CPU until it must fail."""
+    count = element_count(expected)
+    total = torch.zeros(3, dtype=torch.int64, device=expected.device)
+    for start, chunk in chunks(expected):
+        b = to_double(chunk)
+        absolute, relative = errors(probe.answer(b, start), b)
+        absolute.masked_fill_(~b.isfinite(), 0)
+        wrong = (absolute > rule.atol) & (relative > rule.rtol)
+        total += torch.stack([(absolute > 0).sum(), wrong.sum(), (wrong & (absolute > rule.limit)).sum()])
+        if is_on_cpu(total):
+            _, so_far, capped = total.tolist()
+            if not is_enough(so_far, capped, count, ratio):
+                break
+    return total
+
+
+def _atol_at_scale(
+    expected: torch.Tensor, inputs: Mapping[str, object], extent: Extent, rtol: float, ratio: float | None
+) -> float:
+    """An atol that fails zeros and the scaled answer, and no honest rounding; infinite if the output has no scale.
+
+    The scale is the magnitude that all elements stay below but those that may be wrong. Where none
+    may, that is the largest of all: a row of small numbers beside one of large numbers has the
+    rounding errors of its own, so that a mean over both would be too strict for the second.
+    """
+    scale = _quantile(expected, extent, ratio)
+    if scale == 0:
+        return math.inf
+    eps, smallest = _steps_of(expected)
+    share = min(_MOST, max(_MARGIN * _SCALED_BY * rtol, _STEPS * eps, _SUMMATION))
+    extents = [measure_extent(v) for v in inputs.values() if isinstance(v, torch.Tensor) and v.dtype.is_floating_point]
+    leftover = _LEFTOVER * max((extent.largest for extent in extents), default=0.0)
+    return max(share * scale, _SUBNORMALS * smallest, _SMALLEST_NORMAL, leftover)
+
+
+def _steps_of(tensor: torch.Tensor) -> tuple[float, float]:
+    """The largest rounding step of a dtype, relative, and its smallest, absolute."""
+    if is_float4(tensor):
+        return 0.5, 0.5
+    info = torch.finfo(tensor.dtype)
+    return info.eps, info.smallest_normal * info.eps
+
+
+def _quantile(expected: torch.Tensor, extent: Extent, ratio: float | None) -> float:
+    """The magnitude that only so many finite elements exceed as may be wrong; 0 if all may be."""
+    finite = extent.count - extent.non_finite
+    may_be_wrong = 0.0 if ratio is None else (1 - ratio) * extent.count
+    if may_be_wrong == 0:
+        return extent.largest
+    if may_be_wrong >= finite:
+        return 0.0
+    items = flat(expected)
+    sample = to_double(items[:: math.ceil(items.numel() / _SAMPLE) | 1]).abs_()  # odd: rows have even lengths
+    sample = sample.masked_fill_(sample.isinf(), math.nan)
+    return float(sample.nanquantile(1 - may_be_wrong / finite, interpolation="lower").nan_to_num(0.0))

@@ -1,0 +1,1 @@
+"""Command line of fib-bench: commands, options, help pages, tables."""

@@ -1,0 +1,162 @@
+"""The ``fib-bench`` command.
+
+Progress goes to stderr, results to stdout; ``--json`` makes stdout one JSON object. The exit code
+is 0 when everything that was asked for ran (wrong solutions are results, not failures), 1 when
+something could not run, 2 when the command itself was wrong, 130 when it was interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from fib_schema import DataWarning, FibError, TraceSet, to_plain
+from rich.console import Console
+
+from .. import __version__
+from ..config.model import DATA_SET_FILE, BenchmarkConfig
+from ..demo import NEXT_STEPS, ON_THE_CPU, write_demo
+from ..report import summarise
+from .data_set_commands import add_migrate, add_validate
+from .help_pages import dress
+from .printing import print_json
+from .report_commands import add_reports
+from .run_options import add_run_options, config_of
+from .selftest_command import add_selftest
+from .tables import print_leaderboard, print_seconds, print_skipped, print_summary, progress_on
+
+if TYPE_CHECKING:
+    from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
+
+
+_INTERRUPTED = "interrupted; what was evaluated so far is recorded (continue with --resume)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    errors = Console(stderr=True)
+    warnings.showwarning = lambda message, *_: errors.print(
+        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
+    )
+    warnings.simplefilter("always", DataWarning)
+    try:
+        code: int = arguments.command(arguments, errors)
+    except BrokenPipeError:  # whoever reads our output has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (FibError, OSError) as error:
+        errors.print(f"fib-bench: {error}", style="red", markup=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        errors.print(_INTERRUPTED)
+        return 130
+    return code
+
+
+def _run(arguments: argparse.Namespace, errors: Console) -> int:
+    trace_set = TraceSet.from_path(arguments.dir)
+    config = config_of(arguments, trace_set)
+    if config.data_set_layers is not None:
+        said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
+        errors.print(said, markup=False, highlight=False, soft_wrap=True)
+    result = _benchmark(trace_set, config, arguments.resume, errors)
+    if arguments.json:
+        print_json(_plain_result(result))
+    else:
+        ran = {trace.definition for trace in result.traces}
+        standings = [row for row in summarise(trace_set).standings if row.definition in ran]
+        print_leaderboard(Console(), standings)
+        print_skipped(errors, result.skipped)
+        print_seconds(errors, result.seconds)
+        if not result.traces and not result.failures:
+            errors.print("nothing was left to run; see the reasons above", style="yellow")
+    return _exit_code(result, errors)
+
+
+def _exit_code(result: RunResult, errors: Console) -> int:
+    if result.is_stopped:
+        errors.print(_INTERRUPTED)
+        return 130
+    return 1 if result.failures else 0
+
+
+@contextmanager
+def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
+    """Have the first interrupt end the run when what is under way is done, and the second one at once."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, before)
+        errors.print("finishing what is under way; interrupt again to stop at once")
+        benchmark.stop()
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
+    from ..benchmark import Benchmark
+
+    with (
+        progress_on(errors) as observe,
+        Benchmark(trace_set, config) as benchmark,
+        _interruptible(benchmark, errors),
+    ):
+        return benchmark.run(resume=resume, observe=observe)
+
+
+def _demo(arguments: argparse.Namespace, errors: Console) -> int:
+    root = Path(arguments.dir)
+    write_demo(root)
+    trace_set = TraceSet.from_path(root)
+    result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
+    print_summary(Console(), summarise(trace_set))
+    Console().print(ON_THE_CPU, markup=False, highlight=False, soft_wrap=True)
+    print_skipped(errors, result.skipped)
+    Console().print(NEXT_STEPS.format(dir=root), markup=False, highlight=False, soft_wrap=True)
+    return _exit_code(result, errors)
+
+
+def _plain_result(result: RunResult) -> dict[str, Any]:
+    return {
+        "traces": [to_plain(trace) for trace in result.traces],
+        "skipped": [attrs.asdict(skip) for skip in result.skipped],
+        "seconds": dict(result.seconds),
+        "devices_out": [attrs.asdict(out) for out in result.devices_out],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="fib-bench")
+    dress(parser, "fib-bench")
+    parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="evaluate solutions and append their traces")
+    dress(run, "run")
+    add_run_options(run)
+    run.set_defaults(command=_run)
+    add_reports(commands)
+    add_validate(commands.add_parser("validate", help="say everything that is wrong with a data set"))
+    add_selftest(commands.add_parser("selftest", help="show what this harness withstands on this machine"))
+    add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
+    demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
+    dress(demo, "demo")
+    demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
+    demo.set_defaults(command=_demo)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

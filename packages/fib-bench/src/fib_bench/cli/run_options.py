@@ -1,0 +1,134 @@
+"""The options of ``fib-bench run``, and the configuration that they make."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any
+
+import attrs
+from fib_schema import TraceSet
+
+from ..config.model import EXECUTORS, BenchmarkConfig, ResolvedEvalConfig
+
+_DEFAULTS = {
+    field.name: field.default
+    for cls in (BenchmarkConfig, ResolvedEvalConfig)  # the second has the defaults of what both have
+    for field in attrs.fields(cls)
+}
+
+
+def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
+    """The configuration: what was said on the command line, above --config, above the data set's own.
+
+    Raises:
+        InvalidConfig: A file is not valid, or a name in it matches nothing.
+        InvalidField: An option has a value that it cannot have.
+    """
+    given = {field.name: getattr(arguments, field.name, None) for field in attrs.fields(BenchmarkConfig)}
+    fields = {name: value for name, value in given.items() if value is not None}
+    fields |= {
+        name: names_of(fields[name]) for name in ("definitions", "solutions", "op_types", "devices") if name in fields
+    }
+    if arguments.config is None:
+        config = BenchmarkConfig(**fields)
+    else:
+        config = BenchmarkConfig.from_yaml(arguments.config, trace_set=trace_set, **fields)
+    return config.for_data_set(trace_set)
+
+
+def names_of(words: list[str] | None) -> tuple[str, ...] | None:
+    """Names given as separate words or with commas between them."""
+    if words is None:
+        return None
+    return tuple(name for word in words for name in word.split(",") if name)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `config_of` reads; an option that is not given inherits."""
+    parser.add_argument("dir", metavar="DIR", help="the data set")
+    parser.add_argument("--resume", action="store_true", help="leave out pairs that have a trace already")
+    parser.add_argument("--json", action="store_true", help="print traces and what was skipped as JSON")
+    parser.add_argument("--config", metavar="YAML", help="settings, which options override")
+    _add_choice(parser.add_argument_group("what to run"))
+    _add_conditions(parser.add_argument_group("how to run it"))
+    _add_settings(
+        parser.add_argument_group("settings of every definition, above those of the data set and of --config")
+    )
+
+
+def _add_choice(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--definitions", nargs="+", metavar="NAME", help="only these definitions")
+    group.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
+    group.add_argument("--op-types", nargs="+", metavar="TYPE", help="only definitions of these op_types")
+    group.add_argument(
+        "--max-workloads", type=_positive(int), metavar="N", help="at most N workloads of each definition"
+    )
+
+
+def _add_conditions(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--device", help=f"where to run: cpu or cuda:N (default: {_DEFAULTS['device']})")
+    group.add_argument(
+        "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
+    )
+    group.add_argument(
+        "--executor", choices=EXECUTORS, help=f"where the work is carried out (default: {_DEFAULTS['executor']})"
+    )
+    group.add_argument(
+        "--in-process-trusted",
+        action="store_const",
+        const=True,
+        help="for code that is trusted: run it in this process, without isolation and audits; traces are flagged",
+    )
+    group.add_argument("--address", help="of the Ray cluster (default: one of this machine's own)")
+    group.add_argument(
+        "--timeout",
+        dest="timeout_seconds",
+        type=_positive(float),
+        metavar="SECONDS",
+        help=f"bound on one build and on each step of an evaluation (default: {_DEFAULTS['timeout_seconds']:g})",
+    )
+    group.add_argument("--seed", type=int, metavar="N", help=f"seed of the inputs (default: {_DEFAULTS['seed']})")
+    group.add_argument(
+        "--synthesize-missing",
+        action="store_const",
+        const=True,
+        help="make valid inputs where a blob is missing",
+    )
+    group.add_argument("--baseline", metavar="NAME", help="the solution that speedups are quoted against")
+    group.add_argument(
+        "--no-profile-baseline",
+        dest="profile_baseline",
+        action="store_const",
+        const=False,
+        help="do not time the reference",
+    )
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    for option, kind, metavar, said in (
+        ("--warmup-runs", int, "N", "calls before timing"),
+        ("--iterations", int, "N", "calls to time at least, if time allows"),
+        ("--num-trials", int, "N", "input sets with different values"),
+        ("--measure-seconds", float, "S", "cap on timing one function on one workload"),
+        ("--confidence", float, "SHARE", "sample until the median is known to this share of itself"),
+        ("--rtol", float, "X", "relative error that an element may have, and"),
+        ("--atol", float, "X", "absolute error: it is wrong beyond both"),
+        ("--required-matched-ratio", float, "SHARE", "share of elements that must be right"),
+    ):
+        default = _DEFAULTS[option.removeprefix("--").replace("-", "_")]
+        shown = "all" if default is None else f"{default:g}"
+        group.add_argument(option, type=kind, metavar=metavar, help=f"{said} (default: {shown})")
+
+
+def _positive(kind: type[int] | type[float]) -> Any:
+    def parse(text: str) -> int | float:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"must be greater than 0 and finite, got {text}")
+        return value
+
+    return parse

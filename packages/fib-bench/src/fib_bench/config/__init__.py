@@ -1,0 +1,7 @@
+"""Settings of a run: the model, their layers in files, validators."""
+
+from __future__ import annotations
+
+from .model import DISTRIBUTIONS, BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
+
+__all__ = ["DISTRIBUTIONS", "BenchmarkConfig", "EvalConfig", "ResolvedEvalConfig", "Tolerance"]

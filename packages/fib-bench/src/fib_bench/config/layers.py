@@ -1,0 +1,206 @@
+"""Reads configurations from YAML; everything that is wrong with a file is one error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import yaml
+from fib_schema import InvalidField, InvalidRecord, Problem, UnknownName
+
+from ..errors import InvalidConfig
+from .model import DATA_SET_FILE, FLOATING, BenchmarkConfig, EvalConfig, Layers, Tolerance, bundled_layers
+
+if TYPE_CHECKING:
+    from fib_schema import TraceSet
+
+
+def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]:
+    """Read the fields of a `BenchmarkConfig`.
+
+    Raises:
+        InvalidConfig: The file is not valid.
+    """
+    return _read(BenchmarkConfig, path, trace_set, ("data_set_layers",))
+
+
+def read_layers(path: Path, trace_set: TraceSet | None = None) -> Layers:
+    """Read a file that holds nothing but layers.
+
+    Raises:
+        InvalidConfig: The file is not valid.
+    """
+    return Layers(**_read(Layers, path, trace_set))
+
+
+def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
+    """Read the layers that a data set brings along, if it does.
+
+    Raises:
+        InvalidConfig: The file is not valid.
+    """
+    if trace_set.root is None:
+        return None
+    path = trace_set.root / DATA_SET_FILE
+    return read_layers(path, trace_set) if path.exists() else None
+
+
+def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
+    """Refuse layers and a baseline that match nothing in a data set.
+
+    Raises:
+        InvalidConfig: There are such.
+    """
+    problems = list(_unknown_names(config.layers, "the configuration", trace_set))
+    if config.baseline is not None and config.baseline not in trace_set.solution_names():
+        error = UnknownName("solution", config.baseline, trace_set.solution_names())
+        problems.append(Problem("the configuration", "$.baseline", str(error)))
+    if problems:
+        raise InvalidConfig(tuple(problems))
+
+
+def _read(kind: type, path: Path, trace_set: TraceSet | None, hidden: tuple[str, ...] = ()) -> dict[str, Any]:
+    reader = _Reader(str(path))
+    fields = reader.fields(kind, _load(path), "$", hidden)
+    if trace_set is not None:
+        layers = Layers(**{name: fields[name] for name in attrs.fields_dict(Layers) if name in fields})
+        reader.problems += _unknown_names(layers, str(path), trace_set)
+    if reader.problems:
+        raise InvalidConfig(tuple(reader.problems))
+    return fields
+
+
+@attrs.define
+class _Reader:
+    """Turns plain data into settings, and notes what is wrong with it."""
+
+    source: str
+    problems: list[Problem] = attrs.field(factory=list)
+
+    def note(self, path: str, message: str) -> None:
+        self.problems.append(Problem(self.source, path, message))
+
+    def fields(self, kind: type, data: object, path: str, hidden: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The fields of a class that the data gives and that are right."""
+        known = {a.name: a for a in attrs.fields(kind) if a.name not in hidden}
+        found = {}
+        for key, value in self.items(data, path):
+            if key not in known:
+                self.note(f"{path}.{key}", str(UnknownName("setting", key, tuple(known))))
+            elif key in _NESTED:
+                found[key] = _NESTED[key](self, value, f"{path}.{key}")
+            elif value is not None:  # a key without a value says nothing
+                self.checked(known[key], value, f"{path}.{key}", found)
+        return found
+
+    def checked(self, attribute: attrs.Attribute[Any], value: object, path: str, found: dict[str, Any]) -> None:
+        """Add one field, if its value is right."""
+        if attribute.converter is not None:
+            value = attribute.converter(value)  # type: ignore[operator,unused-ignore]
+        try:
+            if attribute.validator is not None:
+                attribute.validator(None, attribute, value)
+        except InvalidField as error:
+            self.note(path, error.problem)
+        else:
+            found[attribute.name] = value
+
+    def items(self, data: object, path: str) -> Iterable[tuple[str, Any]]:
+        """The items of a mapping; nothing is an empty one."""
+        if data is None:
+            return
+        if not isinstance(data, Mapping):
+            self.note(path, f"must be a mapping, got {data!r}")
+            return
+        for key, value in data.items():
+            if isinstance(key, str):
+                yield key, value
+            else:
+                self.note(path, f"keys must be names, got {key!r}")
+
+    def layer(self, data: object, path: str) -> EvalConfig:
+        return EvalConfig(**self.fields(EvalConfig, data, path))
+
+    def layers(self, data: object, path: str) -> dict[str, EvalConfig]:
+        return {key: self.layer(value, f"{path}.{key}") for key, value in self.items(data, path)}
+
+    def tolerances(self, data: object, path: str) -> dict[str, Tolerance]:
+        found = {}
+        for key, value in self.items(data, path):
+            if key not in FLOATING:
+                self.note(f"{path}.{key}", str(UnknownName("floating dtype", key, FLOATING)))
+                continue
+            noted = len(self.problems)
+            given = self.fields(Tolerance, value, f"{path}.{key}")
+            missing = attrs.fields_dict(Tolerance).keys() - given.keys()
+            if not missing:
+                found[key] = Tolerance(**given)
+            elif noted == len(self.problems):
+                self.note(f"{path}.{key}", f"must give atol and rtol; {' and '.join(sorted(missing))} is missing")
+        return found
+
+
+_NESTED: Mapping[str, Callable[[_Reader, object, str], Any]] = {
+    "defaults": _Reader.layer,
+    "op_type_config": _Reader.layers,
+    "definition_config": _Reader.layers,
+    "dtypes": _Reader.tolerances,
+}
+
+
+def _unknown_names(layers: Layers, source: str, trace_set: TraceSet) -> Iterable[Problem]:
+    """Names in layers that match nothing in a data set; an op_type may be one that we bundle layers for."""
+    for name in layers.definition_config:
+        if name not in trace_set.definitions:
+            error = UnknownName("definition", name, tuple(trace_set.definitions))
+            yield Problem(source, f"$.definition_config.{name}", str(error))
+    if layers.op_type_config:
+        known = tuple(sorted({*_op_types(trace_set), *bundled_layers().op_type_config}))
+        for name in layers.op_type_config:
+            if name not in known:
+                yield Problem(source, f"$.op_type_config.{name}", str(UnknownName("op_type", name, known)))
+
+
+def _op_types(trace_set: TraceSet) -> Iterable[str]:
+    for name in trace_set.definitions:
+        try:
+            yield trace_set.definitions[name].op_type
+        except InvalidRecord:  # which the plan reports
+            continue
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-3 as a number and refuses a key that is given twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.1, which PyYAML reads, wants a point and a sign: https://github.com/yaml/pyyaml/issues/173
+_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+def _load(path: Path) -> object:
+    """Parse a file.
+
+    Raises:
+        InvalidConfig: It is no YAML.
+        OSError: It cannot be read.
+    """
+    try:
+        return yaml.load(path.read_bytes(), _Loader)  # a SafeLoader: plain data only
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise InvalidConfig((Problem(str(path), "$", f"{place}{error.problem}"),)) from error
+    except yaml.YAMLError as error:
+        raise InvalidConfig((Problem(str(path), "$", str(error)),)) from error

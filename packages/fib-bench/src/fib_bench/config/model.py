@@ -1,0 +1,284 @@
+"""What a benchmark run can be told, and which of several layers wins.
+
+Importing this imports no torch: `fib-bench --help` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+from fib_schema import Definition, DType, InvalidField, TraceSet, UnknownName
+
+from ..evaluators import evaluator_names
+from .validators import as_tuple, flag, mapping_of, names, number, one_of, optional, some_of, text, validated, whole
+
+DATA_SET_FILE = "fib-bench.yaml"
+"""What a data set may have at its root: the layers that its owner thinks right for it."""
+EXECUTORS = ("local", "ray")
+DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
+"""What random floating inputs can be drawn from."""
+FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
+"""The dtypes that tolerances apply to; all others are compared exactly."""
+
+
+@attrs.frozen
+class Tolerance:
+    """The errors that one dtype may have: an element is wrong beyond both."""
+
+    atol: float = attrs.field(validator=validated(number(least=0)))
+    rtol: float = attrs.field(validator=validated(number(least=0)))
+
+
+EXACT = Tolerance(0.0, 0.0)
+ONE_STEP: Mapping[str, Tolerance] = MappingProxyType(
+    {
+        "float8_e4m3fn": Tolerance(atol=0.01, rtol=0.125),
+        "float8_e5m2": Tolerance(atol=0.01, rtol=0.25),
+        "float4_e2m1": Tolerance(atol=0.5, rtol=0.5),
+    }
+)
+"""Where 1e-2 is less than one rounding step: the largest step, relative to the smaller of two
+neighbours; and for float4 the absolute step around zero, which is below 1e-2 for the other two."""
+
+
+def _check_dtypes(instance: object, attribute: attrs.Attribute[Any], value: Mapping[str, Tolerance]) -> None:
+    validated(mapping_of(Tolerance, "tolerances"))(instance, attribute, value)
+    unknown = [str(UnknownName("floating dtype", name, FLOATING)) for name in value if name not in FLOATING]
+    if unknown:
+        raise InvalidField(f"{type(instance).__name__}.{attribute.name}", "; ".join(unknown))
+
+
+_CHECKS = {
+    "warmup_runs": whole(least=0),
+    "iterations": whole(least=1),
+    "max_iterations": whole(least=1),
+    "num_trials": whole(least=1),
+    "measure_seconds": number(above=0),
+    "confidence": number(least=0, most=1),
+    "rtol": number(least=0),
+    "atol": number(least=0),
+    "required_matched_ratio": number(above=0, most=1),
+    "error_cap": number(above=0, finite=False),
+    "distributions": some_of("distribution", DISTRIBUTIONS),
+    "evaluator": one_of("evaluator", evaluator_names),
+}
+
+
+def _layer(name: str) -> Any:
+    """A field of a layer, where None inherits."""
+    return attrs.field(default=None, validator=validated(optional(_CHECKS[name])), converter=as_tuple)
+
+
+def _setting(name: str, default: Any) -> Any:
+    """A field of the settings in force."""
+    check = _CHECKS[name] if default is not None else optional(_CHECKS[name])
+    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
+
+
+def _mapping(validator: Any) -> Any:
+    return attrs.field(factory=dict, validator=validator)
+
+
+_IS_EXTRA = validated(mapping_of(object, "values"))
+
+
+@attrs.frozen(kw_only=True)
+class EvalConfig:
+    """One layer of settings of an evaluation; None inherits from the layer below.
+
+    `ResolvedEvalConfig` says what each means. `dtypes` and `extra` are merged key by key.
+    """
+
+    warmup_runs: int | None = _layer("warmup_runs")
+    iterations: int | None = _layer("iterations")
+    max_iterations: int | None = _layer("max_iterations")
+    num_trials: int | None = _layer("num_trials")
+    measure_seconds: float | None = _layer("measure_seconds")
+    confidence: float | None = _layer("confidence")
+    rtol: float | None = _layer("rtol")
+    atol: float | None = _layer("atol")
+    required_matched_ratio: float | None = _layer("required_matched_ratio")
+    error_cap: float | None = _layer("error_cap")
+    distributions: tuple[str, ...] | None = _layer("distributions")
+    evaluator: str | None = _layer("evaluator")
+    dtypes: Mapping[str, Tolerance] = _mapping(_check_dtypes)
+    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
+
+
+@attrs.frozen(kw_only=True)
+class ResolvedEvalConfig:
+    """The settings in force for one definition."""
+
+    warmup_runs: int = _setting("warmup_runs", 10)
+    """Calls before timing."""
+    iterations: int = _setting("iterations", 50)
+    """The fewest calls to time, unless a cap is hit; at least 20 samples, where it asks for more calls than that."""
+    max_iterations: int = _setting("max_iterations", 2000)
+    """The most samples to take; more only where `iterations` asks for more."""
+    num_trials: int = _setting("num_trials", 3)
+    """Input sets with different values; each is checked, and timed calls get mixtures of them."""
+    measure_seconds: float = _setting("measure_seconds", 1.0)
+    """The cap on timing one function on one workload."""
+    confidence: float = _setting("confidence", 0.005)
+    """Enough samples: half the median's 95 % confidence interval is narrower than this share of it."""
+    rtol: float = _setting("rtol", 1e-2)
+    atol: float = _setting("atol", 1e-2)
+    required_matched_ratio: float | None = _setting("required_matched_ratio", None)
+    """Share of elements that must be right; None means all."""
+    error_cap: float = _setting("error_cap", 1.0)
+    """However many match, none may be off by more than this times the largest magnitude expected."""
+    distributions: tuple[str, ...] = _setting("distributions", DISTRIBUTIONS)
+    """What the input sets draw random floating values from, where the op allows it."""
+    evaluator: str | None = _setting("evaluator", None)
+    """What judges; None means the first evaluator that applies to the definition."""
+    dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
+    """Tolerances of single dtypes, in place of `atol` and `rtol`."""
+    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
+
+    def tolerance(self, dtype: str) -> Tolerance:
+        """The tolerances for outputs of a dtype, named as definitions do; integers and booleans have none."""
+        if "float" not in dtype:
+            return EXACT
+        return self.dtypes.get(dtype, Tolerance(self.atol, self.rtol))
+
+    def overridden_by(self, layer: EvalConfig) -> ResolvedEvalConfig:
+        """These settings with those of a layer that are not None.
+
+        An `atol` or `rtol` of the layer is meant for every dtype: it replaces those that layers
+        below gave single dtypes. What the layer itself says about a dtype comes after that.
+        """
+        given = {k: v for k, v in attrs.asdict(layer, recurse=False).items() if v is not None}
+        for_all = {name: given[name] for name in ("atol", "rtol") if name in given}
+        dtypes = {name: attrs.evolve(tolerance, **for_all) for name, tolerance in self.dtypes.items()}
+        merged = {"dtypes": {**dtypes, **layer.dtypes}, "extra": {**self.extra, **layer.extra}}
+        return attrs.evolve(self, **{**given, **merged})
+
+
+_EVAL_CONFIGS = validated(mapping_of(EvalConfig, "an EvalConfig each"))
+
+
+@attrs.frozen(kw_only=True)
+class Layers:
+    """The layers that one source gives: for everything, by op_type, by definition."""
+
+    defaults: EvalConfig = attrs.field(factory=EvalConfig)
+    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+
+    def of(self, definition: Definition) -> Iterator[EvalConfig]:
+        """The layers for one definition, lowest first."""
+        yield self.defaults
+        for layers, name in ((self.op_type_config, definition.op_type), (self.definition_config, definition.name)):
+            if name in layers:
+                yield layers[name]
+
+
+@functools.cache
+def bundled_layers() -> Layers:
+    """What this package says beneath all other layers: the file ``defaults.yaml`` in it."""
+    from .layers import read_layers
+
+    return read_layers(Path(__file__).with_name("defaults.yaml"))
+
+
+def _field(default: Any, check: Any) -> Any:
+    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
+
+
+@attrs.frozen(kw_only=True)
+class BenchmarkConfig(EvalConfig):
+    """Which pairs to run and how; the fields of EvalConfig override every other layer.
+
+    The layers, lowest first: the bundled ones, those of the data set, `defaults`,
+    `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.
+    """
+
+    device: str = _field("cpu", text)
+    """``cpu`` or ``cuda:N``. The CPU unless another one is named, also where there is a GPU."""
+    devices: tuple[str, ...] | None = _field(None, optional(names))
+    """Devices that share the work, in place of `device`; ``all`` means every CUDA device that is visible."""
+    executor: str = _field("local", one_of("executor", lambda: EXECUTORS))
+    """Where the work is carried out: on this machine, or on the nodes of a Ray cluster."""
+    address: str | None = _field(None, optional(text))
+    """Of the Ray cluster; None means one of this machine's own."""
+    in_process_trusted: bool = _field(False, flag)
+    """Run solutions, which must be trusted, in this very process: fast, without isolation and without audits."""
+    definitions: tuple[str, ...] | None = _field(None, optional(names))
+    """Names to run; None means all."""
+    solutions: tuple[str, ...] | None = _field(None, optional(names))
+    op_types: tuple[str, ...] | None = _field(None, optional(names))
+    max_workloads: int | None = _field(None, optional(whole(least=1)))
+    """At most so many workloads of each definition, the first ones."""
+    baseline: str | None = _field(None, optional(text))
+    """The solution that speedups are quoted against; None means the reference."""
+    profile_baseline: bool = _field(True, flag)
+    """Time the reference."""
+    use_isolated_runner: bool = _field(False, flag)
+    """Changes nothing: every solution runs in a worker of its own. Configurations written for others have it."""
+    timeout_seconds: float = _field(300.0, number(above=0))
+    """The bound on one build, and on each step of an evaluation."""
+    memory_bytes: int | None = _field(None, optional(whole(least=1)))
+    """About how much memory prepared inputs and outputs may take at a time; None means half of what is free."""
+    seed: int = _field(0, whole())
+    synthesize_missing: bool = _field(False, flag)
+    """Make valid inputs where a workload's blob is missing, instead of leaving the workload out."""
+    defaults: EvalConfig = attrs.field(factory=EvalConfig)
+    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    data_set_layers: Layers | None = None
+    """What the data set says of itself; `for_data_set` reads it."""
+
+    @classmethod
+    def default(cls, **overrides: Any) -> BenchmarkConfig:
+        """The configuration that says nothing but these fields; the bundled layers are always beneath."""
+        return cls(**overrides)
+
+    @classmethod
+    def from_yaml(
+        cls, path: str | os.PathLike[str], *, trace_set: TraceSet | None = None, **overrides: Any
+    ) -> BenchmarkConfig:
+        """Read a configuration; its keys are the fields of this class.
+
+        Args:
+            path: The file.
+            trace_set: The data set it is for, so that names which match nothing are found.
+            overrides: Fields that take the place of the file's.
+
+        Raises:
+            InvalidConfig: The file is not valid; tells everything that is wrong with it.
+        """
+        from .layers import read_fields
+
+        return cls(**{**read_fields(Path(path), trace_set), **overrides})
+
+    def for_data_set(self, trace_set: TraceSet) -> BenchmarkConfig:
+        """This configuration above the layers that a data set brings along in ``fib-bench.yaml``.
+
+        Raises:
+            InvalidConfig: That file is not valid, or a name in this configuration matches nothing.
+        """
+        from .layers import check_names, read_data_set_layers
+
+        check_names(self, trace_set)
+        return attrs.evolve(self, data_set_layers=read_data_set_layers(trace_set))
+
+    @property
+    def layers(self) -> Layers:
+        """The layers of this configuration itself, without the fields that override them."""
+        own = {field.name: getattr(self, field.name) for field in attrs.fields(Layers)}
+        return Layers(**own)
+
+    def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
+        """The settings for one definition; the highest layer that sets a field wins."""
+        resolved = ResolvedEvalConfig()
+        for layers in (bundled_layers(), self.data_set_layers or Layers(), self.layers):
+            for layer in layers.of(definition):
+                resolved = resolved.overridden_by(layer)
+        top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
+        return resolved.overridden_by(top)

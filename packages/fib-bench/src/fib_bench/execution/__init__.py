@@ -1,0 +1,1 @@
+"""Execution of plans: scheduler, device lock, judge processes, local and Ray backends."""

@@ -1,0 +1,138 @@
+"""Carries out a plan on one device: prepares workloads, has the judge evaluate solutions, reports.
+
+Workloads are prepared in blocks that fit into memory, and all solutions run on a block: inputs and
+references are computed once, not once per solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fib_schema import Environment, Solution, Trace, Workload
+
+from ..config.model import BenchmarkConfig
+from ..errors import EvaluatorFailed, InputError, ReferenceFailed
+from ..events import Evaluated, Event, Skipped, Spent, Working
+from ..judge.evaluate import Judge, available_bytes
+from ..judge.prepared import PreparedWorkload
+from ..plan import DefinitionPlan, Skip
+from ..worker.client import WorkerServer
+
+_SHARE_OF_MEMORY = 0.5
+
+
+class Execution:
+    """Carries out plans in this process.
+
+    Args:
+        config: How to run.
+        root: The data set's folder, for blobs.
+        baselines: The baseline of each definition that has one.
+        server: Starts workers; one of its own by default.
+
+    Raises:
+        UnsupportedDevice: There is no such device here.
+    """
+
+    def __init__(
+        self,
+        config: BenchmarkConfig,
+        root: Path | None,
+        baselines: Mapping[str, Solution],
+        server: WorkerServer | None = None,
+    ) -> None:
+        self._config = config
+        self._judge = Judge(config, root=root, baselines=baselines, server=server)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> Environment:
+        """The hardware and the versions that traces state."""
+        return self._judge.environment
+
+    def launch(self) -> None:
+        """Have what starts workers come up in the background."""
+        self._judge.launch()
+
+    def close(self) -> None:
+        """End the judge's workers."""
+        self._judge.close()
+
+    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
+        """Run the plan for one definition."""
+        for block in self._blocks(part):
+            yield from self._run_block(part, block)
+            yield Spent(self._judge.ledger.settle())
+
+    def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
+        """Run one block; nothing that it holds in memory outlives this call."""
+        prepared: list[PreparedWorkload] = []
+        yield from self._prepare(part, block, prepared)
+        solutions = _solutions_of(part, block) if prepared else []
+        try:
+            for index, solution in enumerate(solutions):
+                ahead = [solution for solution in solutions[index:] if solution.name not in part.unbuildable]
+                self._judge.start_ahead(part.definition, ahead)
+                todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
+                yield from self._evaluate(part, solution, todo)
+        finally:
+            self._judge.dismiss_ahead()
+
+    def _prepare(
+        self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
+    ) -> Iterator[Event]:
+        """Prepare the workloads of a block; those that cannot be are reported and left out."""
+        for workload in block:
+            yield Working(part.definition.name, None, workload)
+            try:
+                prepared.append(self._judge.prepare(part.definition, workload))
+            except (EvaluatorFailed, InputError, ReferenceFailed) as error:
+                skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
+                yield Skipped(skip, len(part.pending[workload.uuid]))
+
+    def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
+        name = part.definition.name
+        ahead = [Working(name, solution.name, item.workload) for item in todo]
+        yield from ahead[:1]
+        unbuildable = part.unbuildable.get(solution.name)
+        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
+        for index, (workload, evaluation) in enumerate(evaluations, start=1):
+            if isinstance(evaluation, EvaluatorFailed):
+                yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
+            else:
+                yield Evaluated(Trace(name, workload, solution.name, evaluation))
+            yield from ahead[index : index + 1]
+
+    def _blocks(self, part: DefinitionPlan) -> Iterator[list[Workload]]:
+        """Split the workloads so that what is prepared at a time fits into memory."""
+        limit = self._memory_bytes()
+        block: list[Workload] = []
+        used = 0
+        for workload in part.workloads:
+            size = self._judge.workload_bytes(part.definition, workload)
+            if block and used + size > limit:
+                yield block
+                block, used = [], 0
+            block.append(workload)
+            used += size
+        if block:
+            yield block
+
+    def _memory_bytes(self) -> int:
+        free = int(_SHARE_OF_MEMORY * available_bytes(self._judge.device))
+        return free if self._config.memory_bytes is None else min(self._config.memory_bytes, free)
+
+
+def _solutions_of(part: DefinitionPlan, block: Sequence[Workload]) -> list[Solution]:
+    names = {s.name: s for workload in block for s in part.pending[workload.uuid]}
+    return list(names.values())

@@ -1,0 +1,7 @@
+"""Inputs of workloads: generation, synthesis, distributions, variation."""
+
+from __future__ import annotations
+
+from .generation import Value, distributions_of, make_inputs
+
+__all__ = ["Value", "distributions_of", "make_inputs"]

@@ -1,0 +1,1 @@
+"""The judge: evaluates solutions on one device and decides."""

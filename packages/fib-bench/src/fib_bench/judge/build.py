@@ -1,0 +1,30 @@
+"""The one attempt to build a solution, in a worker of its own, wherever that is made."""
+
+from __future__ import annotations
+
+from ..plan import BuildFailure
+from ..transport.rpc import Rejected
+from ..worker.client import WorkerLost
+from .function_worker import FunctionWorker
+from .record import log_of, status_of
+
+
+def attempt(candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False) -> BuildFailure | None:
+    """Build a solution in its worker; returns how that failed, or None.
+
+    Args:
+        candidate: A fresh worker with what it is to build.
+        seconds: How long it may take.
+        is_ahead: Whether to run compilers only, which leaves in the solution's cache what a worker will load.
+    """
+    try:
+        if is_ahead:
+            candidate.compile(seconds)
+        else:
+            candidate.build(seconds)
+    except Rejected as error:
+        return BuildFailure(error.status, log_of(error.message, candidate.worker), candidate.worker.isolation)
+    except WorkerLost as lost:
+        message = f"while the solution was built: {lost}"
+        return BuildFailure(status_of(lost), log_of(message, candidate.worker), candidate.worker.isolation)
+    return None

@@ -1,0 +1,1 @@
+"""Confinement of workers: policy, Landlock, seccomp, namespaces, limits."""

@@ -1,0 +1,241 @@
+"""How fast a kernel could be at most: by the bytes that it must move and the operations that it must do.
+
+What must be moved and done is declared per op_type in ``speed_of_light.yaml``; an op_type without a
+declaration has no floor. A verdict is made by theoretical peaks, which nothing exceeds; reports show
+the share of what the device attains in practice, by peaks measured once and kept in the cache.
+
+Source: the roofline model (Williams, Waterman and Patterson, 2009). Operations per cycle and
+multiprocessor are those of NVIDIA's architecture white papers (dense, without sparsity).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import attrs
+import torch
+import yaml
+from fib_compile.device import torch_dtype
+from fib_schema import Definition, TensorSpec, get_fib_cache_path
+
+from . import measure
+
+_HALF_OPERATIONS_PER_CYCLE = {
+    (8, 0): 2048, (8, 6): 1024, (8, 7): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192, (12, 0): 1024,
+}  # fmt: skip
+"""Of one multiprocessor with two-byte operands, by compute capability."""
+_RATE_BY_BYTES = {0.5: 4.0, 1.0: 2.0, 2.0: 1.0, 4.0: 0.5, 8.0: 0.125}
+"""Relative to that, by the size of an operand; four bytes count as TF32."""
+_MARGIN = 0.97
+_GRAIN_MS = 0.0005  # what the clock's own cost is known to
+_MEASURED_BYTES = 2 << 30
+_MEASURED_SIDE = 8192
+_CACHE_VERSION = 2
+
+
+@attrs.frozen
+class Work:
+    """What a call must do, as far as it is certain."""
+
+    read_bytes: int
+    written_bytes: int
+    operations: int
+    operand_bytes: float
+    """The size of one operand of these operations."""
+
+
+@attrs.frozen
+class Peaks:
+    """What a device can do at most."""
+
+    bytes_per_second: float
+    half_operations_per_second: float | None
+    """With two-byte operands; None if unknown."""
+    l2_bytes: int
+    """So many written bytes may still be in the cache when a call has ended."""
+
+    def least_ms(self, work: Work) -> float:
+        """The time below which no call can be."""
+        moved = work.read_bytes + max(work.written_bytes - self.l2_bytes, 0)
+        rate = self.half_operations_per_second
+        done = work.operations / (rate * _RATE_BY_BYTES[work.operand_bytes]) if rate else 0.0
+        return 1e3 * max(moved / self.bytes_per_second, done)
+
+    def attainable_ms(self, work: Work) -> float:
+        """The time in which a perfect kernel would do it, written bytes included."""
+        return attrs.evolve(self, l2_bytes=0).least_ms(work)
+
+
+def work_of(definition: Definition, axes: Mapping[str, int]) -> Work | None:
+    """What a call must do, or None where nothing is declared for the op_type.
+
+    Args:
+        definition: What is computed.
+        axes: The workload's sizes.
+    """
+    declared = _declarations().get(definition.op_type)
+    if declared is None:
+        return None
+    operands = definition.inputs.get(declared.operands)
+    inputs = zip(definition.inputs.items(), definition.get_input_shapes(axes), strict=True)
+    outputs = zip(definition.outputs.items(), definition.get_output_shapes(axes), strict=True)
+    return Work(
+        read_bytes=_bytes(declared.reads, inputs),
+        written_bytes=_bytes(declared.writes, outputs),
+        operations=_operations(declared.operations, {**definition.const_axes, **axes}) if operands else 0,
+        operand_bytes=_operand_bytes(operands) if operands else 2.0,
+    )
+
+
+def _bytes(names: str | Sequence[str], tensors: Iterable[tuple[tuple[str, TensorSpec], tuple[int, ...] | None]]) -> int:
+    total = 0.0
+    for (name, spec), shape in tensors:
+        if shape is not None and not spec.optional and (names == "*" or name in names):
+            total += math.prod(shape) * torch_dtype(spec.dtype).itemsize
+    return int(total)
+
+
+def _operations(factors: Sequence[int | str], axes: Mapping[str, int]) -> int:
+    """Their product; 0 if an axis is not there under this name."""
+    if any(isinstance(factor, str) and factor not in axes for factor in factors):
+        return 0
+    return math.prod(factor if isinstance(factor, int) else axes[factor] for factor in factors) if factors else 0
+
+
+def _operand_bytes(spec: TensorSpec) -> float:
+    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
+
+
+@attrs.frozen
+class _Declaration:
+    """What is certain for an op_type."""
+
+    reads: str | Sequence[str]
+    writes: str | Sequence[str]
+    operations: Sequence[int | str] = ()
+    operands: str = ""
+
+
+@functools.cache
+def _declarations() -> Mapping[str, _Declaration]:
+    text = resources.files(__package__).joinpath("roofline.yaml").read_text("utf-8")
+    return {op_type: _Declaration(**fields) for op_type, fields in yaml.safe_load(text).items()}
+
+
+@attrs.frozen
+class SpeedOfLight:
+    """The peaks of one device.
+
+    Args:
+        theoretical: What nothing exceeds; None where that is unknown, as on the CPU.
+        measured: What was attained.
+    """
+
+    theoretical: Peaks | None
+    measured: Peaks | None
+
+    def objection(self, work: Work | None, latency_ms: float) -> str:
+        """Why a latency cannot be true; nothing if it can."""
+        if work is None or self.theoretical is None:
+            return ""
+        least = self.theoretical.least_ms(work)
+        if latency_ms >= _MARGIN * least - _GRAIN_MS:
+            return ""
+        return (
+            f"a latency of {latency_ms:.5f} ms is impossible: reading {work.read_bytes} bytes, writing "
+            f"{work.written_bytes} and doing {work.operations} operations takes this device {least:.5f} ms at least "
+            f"({self.theoretical.bytes_per_second / 1e12:.2f} TB/s)"
+        )
+
+    def to_extra(self, work: Work | None, latency_ms: float) -> dict[str, float]:
+        """What a trace says: how much was achieved, and which share of what is attainable."""
+        if work is None or latency_ms <= 0:
+            return {}
+        moved = work.read_bytes + work.written_bytes
+        extra = {"bytes": moved, "achieved_gb_per_s": round(moved / latency_ms / 1e6, 1)}
+        if work.operations:
+            extra |= {"operations": work.operations}
+            extra |= {"achieved_tflop_per_s": round(work.operations / latency_ms / 1e9, 2)}
+        if self.measured is not None:
+            extra["attainable_fraction"] = round(self.measured.attainable_ms(work) / latency_ms, 4)
+        return extra
+
+
+def speed_of_light_of(device: torch.device) -> SpeedOfLight:
+    """The peaks of a device; measures them if that has not been done yet, which takes a second."""
+    if device.type == "cpu":
+        return SpeedOfLight(None, None)
+    theoretical = theoretical_peaks(device)
+    return SpeedOfLight(theoretical, _measured_peaks(device, theoretical.l2_bytes))
+
+
+def theoretical_peaks(device: torch.device) -> Peaks:
+    """What the clocks and widths of a CUDA device say."""
+    from cuda.bindings import driver
+
+    attributes = driver.CUdevice_attribute
+
+    def ask(attribute: object) -> int:
+        _, value = driver.cuDeviceGetAttribute(attribute, device.index or 0)
+        return int(value)
+
+    memory_hz = 1e3 * ask(attributes.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
+    width_bytes = ask(attributes.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8
+    clock_hz = 1e3 * ask(attributes.CU_DEVICE_ATTRIBUTE_CLOCK_RATE)
+    properties = torch.cuda.get_device_properties(device)
+    per_cycle = _HALF_OPERATIONS_PER_CYCLE.get((properties.major, properties.minor))
+    rate = per_cycle * properties.multi_processor_count * clock_hz if per_cycle else None
+    bytes_per_second = 2 * memory_hz * width_bytes or math.inf  # a driver that does not tell sets no floor
+    return Peaks(bytes_per_second, rate or None, properties.L2_cache_size)
+
+
+def _measured_peaks(device: torch.device, l2_bytes: int) -> Peaks:
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    path = get_fib_cache_path() / "fib-bench" / f"peaks-v{_CACHE_VERSION}-{uuid}.json"
+    known = _load(path)
+    if known is None:
+        known = _measure(device)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unpublished = path.with_name(f"{path.name}.{os.getpid()}")
+        unpublished.write_text(json.dumps(known))
+        unpublished.replace(path)
+    return Peaks(known["bytes_per_second"], known["half_operations_per_second"], l2_bytes)
+
+
+def _load(path: Path) -> dict[str, float] | None:
+    """The cached numbers, or None if there are none that can be used."""
+    try:
+        known = json.loads(path.read_text("utf-8"))
+        return {name: float(known[name]) for name in ("bytes_per_second", "half_operations_per_second")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _measure(device: torch.device) -> dict[str, float]:
+    """The fastest of several ways to stream through memory, and a matrix product on random numbers."""
+    a = torch.randn(_MEASURED_SIDE, _MEASURED_SIDE, device=device).to(torch.bfloat16)
+    multiplied = measure(torch.mm, (a, a), device=device)
+    return {
+        "bytes_per_second": max(_streams(device)),
+        "half_operations_per_second": 2 * _MEASURED_SIDE**3 / (multiplied.latency_ms / 1e3),
+    }
+
+
+def _streams(device: torch.device) -> Iterator[float]:
+    """Bytes per second, read and written: a copy reached 2.8 TB/s where a kernel that computes reached 3.8."""
+    source = torch.ones(_MEASURED_BYTES // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    ways: list[tuple[Callable[[], object], int]] = [
+        (lambda: target.copy_(source), 2),
+        (lambda: torch.mul(source, 2.0, out=target), 2),
+        (lambda: torch.add(source, source, out=target), 2),
+        (source.sum, 1),
+    ]
+    for way, times in ways:
+        yield times * _MEASURED_BYTES / (measure(way, (), device=device).latency_ms / 1e3)

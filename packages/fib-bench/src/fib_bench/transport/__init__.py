@@ -1,0 +1,1 @@
+"""Channel between judge and workers: messages, remote calls, shared memory."""

@@ -1,0 +1,195 @@
+"""Arenas: dedicated shared allocations for the inputs or the outputs of several calls.
+
+The judge allocates an arena, a worker maps it. An arena holds equal *slots* one behind the other;
+a slot holds the tensors of one call at aligned offsets. So everything that a worker needs travels
+as two handles, and nothing else lies beside it: CUDA exports whole allocations, and expected
+outputs must never be in one. On the CPU an arena is an anonymous memory file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from fib_compile.device import torch_dtype
+
+from .protocol import SharedMemory, TensorSlot
+
+_SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_ALIGNMENT = 256  # what CUDA allocations guarantee, and more than any CPU vector needs
+_CUDA_GRANULE = 2 << 20  # smaller CUDA allocations share a block, and a handle exports the whole block
+
+
+@attrs.frozen
+class TensorLayout:
+    """Element type and shape of a tensor to allocate."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its elements."""
+        return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
+
+
+def place(layouts: Sequence[TensorLayout]) -> tuple[tuple[TensorSlot, ...], int]:
+    """Lay tensors out one behind the other; returns where each lies and the bytes needed."""
+    slots, offset = [], 0
+    for layout in layouts:
+        slots.append(TensorSlot(layout.dtype, layout.shape, offset))
+        offset += _round_up(layout.size_bytes, _ALIGNMENT)
+    return tuple(slots), max(offset, _ALIGNMENT)
+
+
+def tensor_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
+    """The tensor at a place in memory; it shares the memory.
+
+    Shapes:
+        memory: ``[bytes]`` uint8, or ``[slots, bytes]`` for the same place in each slot.
+
+    Returns:
+        ``slot.shape``, or ``[slots, *slot.shape]``.
+    """
+    dtype = torch_dtype(slot.dtype)
+    end = slot.offset + math.prod(slot.shape) * dtype.itemsize
+    flat = memory[..., slot.offset : end]
+    if end == slot.offset:  # a view of no bytes can have any shape
+        return memory.new_empty((*memory.shape[:-1], *slot.shape), dtype=dtype)
+    return flat.view(dtype).view((*memory.shape[:-1], *slot.shape))
+
+
+class Arena:
+    """A shared allocation.
+
+    Args:
+        memory: All its bytes, as a uint8 tensor on the device.
+        handle: How another process maps it.
+        descriptor: Of the memory file, or -1 on a CUDA device.
+        release: Gives the memory back; no tensor in it may be used afterwards.
+    """
+
+    def __init__(self, memory: torch.Tensor, handle: SharedMemory, descriptor: int, release: Any = None) -> None:
+        self.memory = memory
+        self.handle = handle
+        self.descriptor = descriptor
+        self._release = release
+
+    @classmethod
+    def allocate(cls, size_bytes: int, device: torch.device) -> Arena:
+        """A new arena."""
+        return _allocate_on_host(size_bytes) if device.type == "cpu" else _allocate_on_cuda(size_bytes, device)
+
+    @classmethod
+    def attach(cls, handle: SharedMemory, descriptor: int, device: torch.device) -> Arena:
+        """Map an arena of another process; takes the descriptor over."""
+        return _attach_on_host(handle, descriptor) if device.type == "cpu" else _attach_on_cuda(handle, device)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What must travel with the handle."""
+        return () if self.descriptor < 0 else (self.descriptor,)
+
+    def slots(self, count: int) -> torch.Tensor:
+        """The memory as equal slots: ``[count, bytes]``."""
+        stride = self.memory.numel() // count // _ALIGNMENT * _ALIGNMENT
+        return self.memory[: count * stride].view(count, stride)
+
+    def close_descriptor(self) -> None:
+        """Let go of the descriptor of memory that stays mapped."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def close(self) -> None:
+        """Let go of it; on the CPU the memory goes when the last tensor does."""
+        self.close_descriptor()
+        if self._release is not None:
+            self._release()
+            self._release = None
+
+
+def _allocate_on_host(size_bytes: int) -> Arena:
+    """Its size is sealed: reading a map that somebody has truncated is a SIGBUS."""
+    descriptor = os.memfd_create("fib-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size_bytes)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SIZE_IS_FINAL)
+    return _attach_on_host(SharedMemory(size_bytes, b""), descriptor)
+
+
+def _attach_on_host(handle: SharedMemory, descriptor: int) -> Arena:
+    memory = torch.frombuffer(mmap.mmap(descriptor, handle.size_bytes), dtype=torch.uint8)
+    return Arena(memory, handle, descriptor)
+
+
+def _allocate_on_cuda(size_bytes: int, device: torch.device) -> Arena:
+    from cuda.bindings import driver
+
+    torch.cuda.synchronize(device)  # makes the device's context current here
+    size_bytes = _round_up(size_bytes, _CUDA_GRANULE)
+    try:
+        (pointer,) = _checked(driver.cuMemAlloc(size_bytes))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()  # torch may hold freed memory
+        (pointer,) = _checked(driver.cuMemAlloc(size_bytes))
+    (handle,) = _checked(driver.cuIpcGetMemHandle(pointer))
+
+    def release() -> None:
+        _checked(driver.cuMemFree(pointer))
+
+    shared = SharedMemory(size_bytes, bytes(handle.reserved))
+    return Arena(_cuda_bytes(int(pointer), size_bytes, device), shared, -1, release)
+
+
+def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
+    from cuda.bindings import driver
+
+    torch.cuda.synchronize(device)
+    ipc = driver.CUipcMemHandle()
+    ipc.reserved = handle.ipc_handle
+    lazy = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+    (pointer,) = _checked(driver.cuIpcOpenMemHandle(ipc, lazy.value))
+
+    def release() -> None:
+        torch.cuda.synchronize(device)
+        _checked(driver.cuIpcCloseMemHandle(pointer))
+
+    return Arena(_cuda_bytes(int(pointer), handle.size_bytes, device), handle, -1, release)
+
+
+def _checked(result: Any) -> tuple[Any, ...]:
+    """What a driver call returned beside its status.
+
+    Raises:
+        torch.OutOfMemoryError: There is not enough memory.
+        RuntimeError: The call failed otherwise.
+    """
+    status, *values = result
+    if status.value == 0:
+        return tuple(values)
+    if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+        raise torch.OutOfMemoryError("CUDA out of memory while a shared arena was allocated")
+    raise RuntimeError(f"a CUDA driver call failed: {status.name}")
+
+
+class _CudaBytes:
+    """Raw device memory, as torch takes it in."""
+
+    def __init__(self, pointer: int, size_bytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size_bytes,), "typestr": "|u1", "data": (pointer, False), "version": 3,
+        }  # fmt: skip
+
+
+def _cuda_bytes(pointer: int, size_bytes: int, device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(_CudaBytes(pointer, size_bytes), device=device)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -1,0 +1,173 @@
+"""The slots that the judge shares with one worker: inputs and outputs of several calls.
+
+Every call that is timed in one pass has a slot of its own: its own addresses, its own values, and
+outputs that were poisoned before and stay there to be looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+import attrs
+import torch
+from fib_schema import Definition
+
+from ..checking.elements import dtype_name
+from ..inputs.generation import Value
+from .arenas import Arena, TensorLayout, place, tensor_in
+from .protocol import AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
+
+
+@attrs.frozen
+class CallLayout:
+    """Where the tensors of one call lie, by name."""
+
+    wire: Layout
+    inputs: Mapping[str, TensorSlot]
+    """The tensors among the inputs."""
+    outputs: Mapping[str, TensorSlot]
+    input_bytes: int
+    output_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Inputs and outputs of one call."""
+        return self.input_bytes + self.output_bytes
+
+    def pack(self, values: Mapping[str, Value], memory: torch.Tensor) -> None:
+        """Write input tensors into memory laid out like a slot."""
+        for name, slot in self.inputs.items():
+            value = values[name]
+            assert isinstance(value, torch.Tensor)
+            tensor_in(memory, slot).copy_(value)
+
+    def input_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The input tensors in memory laid out like one slot, or like all of them."""
+        return {name: tensor_in(memory, slot) for name, slot in self.inputs.items()}
+
+    def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The outputs likewise."""
+        return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
+
+
+def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
+    """Lay the inputs and outputs of a call out; scalars and absent inputs travel in the message."""
+    tensors = {n: TensorLayout(dtype_name(v), tuple(v.shape)) for n, v in values.items() if isinstance(v, torch.Tensor)}
+    placed, input_bytes = place(list(tensors.values()))
+    inputs = dict(zip(tensors, placed, strict=True))
+    described = tuple(_describe(inputs.get(name), value) for name, value in values.items())
+    outputs, output_bytes = place(_output_layouts(definition, axes))
+    named = dict(zip(definition.outputs, outputs, strict=True))
+    return CallLayout(Layout(described, outputs), inputs, named, input_bytes, output_bytes)
+
+
+def call_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
+    """How much memory the inputs and outputs of one call take.
+
+    Raises:
+        AxisError: An axis has no size.
+    """
+    shapes = definition.get_input_shapes(axes)
+    pairs = zip(definition.inputs.values(), shapes, strict=True)
+    inputs = [TensorLayout(spec.dtype, shape) for spec, shape in pairs if shape is not None]
+    return place(inputs)[1] + place(_output_layouts(definition, axes))[1]
+
+
+def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[TensorLayout]:
+    """A place for every output; a scalar's is a tensor of no dimension."""
+    shapes = definition.get_output_shapes(axes)
+    specs = definition.outputs.values()
+    return [TensorLayout(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
+
+
+def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
+    if slot is not None:
+        return slot
+    assert not isinstance(value, torch.Tensor)
+    return AbsentSlot() if value is None else ScalarSlot(value)
+
+
+_WORD = 8
+_TELLING_BYTES = 4
+"""Fewer bytes of output may well be what the poison is."""
+
+
+class Slots:
+    """Slots for `count` calls, shared with one worker.
+
+    Args:
+        layout: Where the tensors of one call lie.
+        count: How many calls.
+        device: Where.
+        beside: Slots whose inputs to share, while those exist: what is compared reads the same
+            memory, since where it lies shifts a time by some percent. Outputs are never shared.
+    """
+
+    def __init__(self, layout: CallLayout, count: int, device: torch.device, beside: Slots | None = None) -> None:
+        self.layout = layout
+        self.count = count
+        self._owns_inputs = beside is None
+        shared = None if beside is None else beside._input_arena  # noqa: SLF001
+        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * count, device)
+        try:
+            self._output_arena = Arena.allocate(layout.output_bytes * count, device)
+        except BaseException:
+            if self._owns_inputs:
+                self._input_arena.close()
+            raise
+        self.inputs = self._input_arena.slots(count)[:, : layout.input_bytes]
+        """``[count, bytes]``"""
+        self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
+        """``[count, bytes]``"""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def message(self) -> Bind:
+        """What tells a worker how to map them."""
+        return Bind(self.layout.wire, self.count, self._input_arena.handle, self._output_arena.handle)
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What travels with the message."""
+        return self._input_arena.descriptors + self._output_arena.descriptors
+
+    def load(self, slots: int | slice, memory: torch.Tensor) -> None:
+        """Put one set of inputs into slots."""
+        self.inputs[slots] = memory
+
+    def hide(self, names: Iterable[str], key: int, used: int | None = None) -> tuple[int, ...]:
+        """Combine input tensors in the first slots, or all, with a key, eight bytes at a time; returns their places."""
+        places = []
+        for name in names:
+            slot = self.layout.inputs[name]
+            size = tensor_in(self.inputs[0], slot).nbytes // _WORD * _WORD
+            if size:
+                self.inputs[:used, slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
+                places.append(next(i for i, other in enumerate(self.layout.wire.inputs) if other is slot))
+        return tuple(places)
+
+    def poison(self, pattern: int, used: int | None = None) -> None:
+        """Overwrite the outputs of the first slots, or of all."""
+        self.outputs[:used].fill_(pattern)
+
+    def unwritten(self, used: int, pattern: int) -> list[int]:
+        """Which of the first `used` slots still hold nothing but poison; none where that may happen by chance."""
+        if sum(tensor.nbytes for tensor in self.layout.output_tensors(self.outputs[0]).values()) < _TELLING_BYTES:
+            return []
+        untouched = (self.outputs[:used] == pattern).all(dim=1)
+        return [index for index, is_untouched in enumerate(untouched.tolist()) if is_untouched]
+
+    def close(self) -> None:
+        """Give the memory back; the worker must have let go of it, or be gone."""
+        self._output_arena.close()
+        if self._owns_inputs:
+            self._input_arena.close()

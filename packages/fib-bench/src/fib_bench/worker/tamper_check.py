@@ -1,0 +1,105 @@
+"""Notices what a solution has replaced or left behind in its process.
+
+What it is compared with is taken before a solution is there. It is a claim all the same: a solution
+can replace this too. The judge's own clock and the outputs do not depend on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+
+_NAMES = (
+    "time.perf_counter", "time.perf_counter_ns", "time.monotonic", "time.monotonic_ns", "time.time", "time.time_ns",
+    "time.process_time", "time.thread_time", "time.sleep",
+    "statistics.median", "statistics.mean", "statistics.fmean", "math.isclose",
+    "gc.collect", "gc.disable", "gc.enable", "os.write", "socket.socket.send", "socket.socket.sendall",
+    "socket.socket.recv", "msgspec.msgpack.encode", "msgspec.msgpack.Decoder",
+    "torch.allclose", "torch.equal", "torch.isclose", "torch.testing.assert_close", "torch.Tensor",
+    "torch.Tensor.copy_", "torch.Tensor.detach", "torch.Tensor.allclose", "torch.Tensor.equal", "torch.Tensor.shape",
+    "torch.Tensor.dtype", "torch.Tensor.is_neg", "torch.Tensor.data_ptr", "torch.Tensor.bitwise_xor_",
+    "torch.cuda.synchronize", "torch.cuda.current_stream", "torch.cuda.Event", "torch.cuda.Event.record",
+    "torch.cuda.Event.elapsed_time", "torch.cuda.Event.synchronize", "torch.cuda.Event.query", "torch.cuda.Stream",
+    "torch.cuda.Stream.synchronize", "torch.cuda.Stream.wait_stream", "torch.cuda.CUDAGraph",
+    "torch.cuda.CUDAGraph.replay", "torch.cuda.CUDAGraph.capture_begin", "torch.cuda.CUDAGraph.capture_end",
+    "torch.cuda._sleep", "torch.cuda.set_sync_debug_mode",
+)  # fmt: skip
+"""What harnesses measure and compare with."""
+_OWN = ("fib_bench.timing", "fib_bench.worker", "fib_bench.transport.protocol", "fib_bench.transport.arenas")
+_MISSING = object()
+
+
+class Watch:
+    """Remembers what is there now, and says later what is not there any more."""
+
+    def __init__(self) -> None:
+        self._named = {name: _resolve(name) for name in _NAMES}
+        self._functions = [
+            (f"{where}.{name}", namespace, name, value, _inside(value))
+            for where, namespace in _own_namespaces()
+            for name, value in vars(namespace).items()
+            if isinstance(value, FunctionType | classmethod | staticmethod | property | type)
+        ]
+
+    def findings(self, *objects: object) -> list[str]:
+        """What was replaced or left behind, in words; nothing if all is as it was.
+
+        Args:
+            objects: Instances whose attributes may not hide what their classes have.
+        """
+        replaced = [name for name, value in self._named.items() if _resolve(name) is not value]
+        replaced += [
+            name
+            for name, where, key, value, inside in self._functions
+            if vars(where).get(key, _MISSING) is not value or _inside(value) != inside
+        ]
+        replaced += [f"{type(item).__name__}.{name}" for item in objects for name in _hidden(item)]
+        found = [f"replaced {', '.join(replaced[:10])}"] if replaced else []
+        return found + [f"left active {mode}" for mode in _modes()]
+
+
+def _own_namespaces() -> Iterator[tuple[str, ModuleType | type]]:
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith(_OWN) and isinstance(module, ModuleType):
+            yield name, module
+            for value in list(vars(module).values()):
+                if isinstance(value, type) and value.__module__ == name:
+                    yield f"{name}.{value.__name__}", value
+
+
+def _inside(value: object) -> tuple[object, ...]:
+    """What a function does, beside being what it is."""
+    return (value.__code__, value.__defaults__) if isinstance(value, FunctionType) else ()
+
+
+def _resolve(name: str) -> Any:
+    module, *path = name.split(".")
+    value: Any = sys.modules.get(module, _MISSING)
+    for part in path:
+        value = getattr(value, part, _MISSING)
+    return value
+
+
+def _hidden(item: object) -> list[str]:
+    own: Mapping[str, object] = getattr(item, "__dict__", {})
+    return [name for name in own if hasattr(type(item), name)]
+
+
+def _function_modes() -> list[object]:
+    modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return modes
+
+
+def _modes() -> list[str]:
+    """Modes of torch that see every operation, which is a way to do work later; a default device is none."""
+    if not torch._C._len_torch_function_stack() and not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return []
+    modes = [mode for mode in _function_modes() if type(mode) is not DeviceContext]
+    dispatch = torch._C._len_torch_dispatch_stack()  # noqa: SLF001
+    return [type(mode).__qualname__ for mode in modes] + ["a TorchDispatchMode"] * dispatch
