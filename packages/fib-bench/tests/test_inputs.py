@@ -119,7 +119,7 @@ def test_an_input_that_the_definition_does_not_have_is_refused(gather: Definitio
 
 def test_an_input_without_a_source_is_refused(gather: Definition, make_workload: MakeWorkload) -> None:
     workload = make_workload(gather, {"num_pages": 3, "count": 2}, table=None)
-    with pytest.raises(InputError, match="input 'table': the workload does not say where it comes from"):
+    with pytest.raises(InputError, match="input 'table': the workload gives no source"):
         make_inputs(gather, workload, seed=0)
 
 

@@ -258,7 +258,7 @@ def test_no_inputs_vary_where_none_can(two_sets: Callable) -> None:
 
 
 def test_large_tensors_are_made_in_parts(two_sets: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.inputs.variation.CHUNK", 1000)
+    monkeypatch.setattr("fib_bench.inputs.variation.CHUNK_ELEMENTS", 1000)
     definition, (first, second) = two_sets({"x": "float16[n,m]", "probs": "float32[n,m]"}, n=100, m=70)
     names = varying_inputs(definition, [first, second])
     found = varied(first, second, names, 0)

@@ -1,4 +1,4 @@
-"""Inputs of workloads: generation, synthesis, distributions, variation."""
+"""Inputs of workloads: generation, synthesis, distributions, variation, redrawing."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Makes the inputs of a workload: seeded, reproducible, valid for their op.
+"""Input generation: seeded, reproducible, valid inputs of a workload.
 
-What a workload states literally is taken; tensors in blobs are read; random inputs, and missing
-blobs if asked to, are made by the rules in `synthesis`. The definition's constraints are checked
-against the result: inputs that contradict them are refused and never handed to a kernel.
+`make_inputs` takes scalars from the workload, reads tensors from blobs, and synthesizes random
+inputs (`synthesis`); missing blobs are synthesized on request. It then checks the constraints of
+the definition and refuses inputs that violate them.
 
-Random numbers are drawn on the device that they are for, since a large weight takes seconds on a
-CPU: equal seeds give equal inputs on devices of one kind, others on another kind.
+Random numbers are drawn on the target device, because drawing a large weight on a CPU takes
+seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or CUDA) only.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from fib_schema.blobs import BlobError, load_tensor
 
 from ..errors import InputError
 from .distributions import check_distribution
-from .synthesis import CannotSynthesise, Nature, Rule, Sketch, rule_of, synthesise, tensor_dtype
+from .draft import InputDraft, SynthesisError, tensor_dtype
+from .roles import Role
+from .rules import Rule, find_rule
+from .synthesis import synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
-_CHOOSES = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
-"""What a reference calls that chooses by value."""
+_SELECTS = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
+"""Calls by which a reference selects elements by their values."""
 
 
 def make_inputs(
@@ -53,99 +56,81 @@ def make_inputs(
     """Make one set of inputs, by name, in the definition's order.
 
     Args:
-        definition: What the inputs are for.
-        workload: Axis values and where each input comes from.
+        definition: The definition that the inputs belong to.
+        workload: Axis values and the source of each input.
         seed: Equal seeds give equal inputs on equal devices.
-        root: The data set's folder, for blobs.
-        synthesize_missing: Make valid values where a blob is missing.
-        device: Where all tensors are to be.
-        distribution: One of `config.DISTRIBUTIONS`; it changes plain inputs only, and what
-            is drawn for the others does not depend on it. See `distributions_of`.
+        root: Folder of the data set, for blobs.
+        synthesize_missing: Whether missing blobs are replaced by synthesized values.
+        device: Device of all tensors.
+        distribution: One of `config.DISTRIBUTIONS`. It changes plain inputs only; the values of
+            all other inputs do not depend on it. See `distributions_of`.
+
+    Returns:
+        The inputs by name: a tensor, a scalar, or None for an optional input without a source.
 
     Raises:
-        InputError: An input cannot be made, or contradicts the definition.
-        UnknownName: There is no such distribution.
+        InputError: An input cannot be made, or violates the definition.
+        UnknownName: No distribution has this name.
     """
     check_distribution(distribution)
     _check_names(definition, workload)
     axes = _axis_sizes(definition, workload)
     seed = _derived_seed(definition, workload, seed)
-    sketch = Sketch(definition, axes, seed, torch.device(device), distribution)
-    pending: list[str] = []
-    for name, spec in definition.inputs.items():
-        source = workload.inputs.get(name)
-        try:
-            match source:
-                case ScalarInput(value=value):
-                    sketch.values[name] = _scalar(spec, value)
-                case SafetensorsInput():
-                    sketch.values[name] = _blob(spec, source, sketch, name, root)
-                case None if spec.optional:
-                    sketch.values[name] = None
-                case None:
-                    raise CannotSynthesise("the workload does not say where it comes from")
-                case RandomInput():
-                    pending.append(name)
-        except BlobError as error:
-            if not synthesize_missing:
-                hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
-                raise InputError(definition.name, workload.uuid, name, f"{error}{hint}") from error
-            pending.append(name)
-        except CannotSynthesise as error:
-            raise InputError(definition.name, workload.uuid, name, str(error)) from error
-    _fill_in(sketch, pending, workload)
-    _move_to_device(sketch)
-    _check_constraints(sketch, workload)
-    return {name: sketch.values[name] for name in definition.inputs}
+    draft = InputDraft(definition, axes, seed, torch.device(device), distribution)
+    pending = _read_sources(draft, workload, root, synthesize_missing)
+    _synthesize(draft, pending, workload)
+    _move_to_device(draft)
+    _check_constraints(draft, workload)
+    return {name: draft.values[name] for name in definition.inputs}
 
 
 def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Those of the wanted distributions that make a difference and leave the outputs defined.
+    """Return those of the wanted distributions that apply to a definition.
 
-    ``normal`` always does. The others need plain inputs to change, and nothing that is chosen by
-    their values: rows of ones are full of ties, and which of two equal numbers a kernel takes is
-    its own affair. Where the choice depends on inputs of its own (routing logits), these stay
-    normal, and the others may change.
+    ``normal`` always applies. The others need plain inputs, and outputs without selection by
+    value: rows of ones contain ties, and a kernel may resolve a tie either way. If separate
+    scores (routing logits) determine the selection, the scores stay normal and the other inputs
+    may change.
 
     Args:
-        definition: What the inputs are for.
-        wanted: Names out of `config.DISTRIBUTIONS`.
+        definition: The definition that the inputs belong to.
+        wanted: Names from `config.DISTRIBUTIONS`.
 
     Returns:
-        The names in their order; ``("normal",)`` if none is left.
+        The applicable names in their order; ``("normal",)`` if none applies.
 
     Raises:
-        UnknownName: There is no such distribution.
+        UnknownName: No distribution has this name.
     """
     for name in wanted:
         check_distribution(name)
-    if not _may_be_distributed(definition):
+    if not _is_distributable(definition):
         return ("normal",)
     return tuple(wanted) or ("normal",)
 
 
-def _may_be_distributed(definition: Definition) -> bool:
+def _is_distributable(definition: Definition) -> bool:
     if any(spec.is_integer or spec.dtype == DType.BOOL for spec in definition.outputs.values()):
         return False
-    rules = [_rule_of(definition, name) for name in definition.inputs]
-    has_scores = any(rule is not None and rule.nature is Nature.SCORES for rule in rules)
-    if _CHOOSES.search(definition.reference) and not has_scores:
+    rules = [_rule_or_none(definition, name) for name in definition.inputs]
+    has_scores = any(rule is not None and rule.role is Role.SCORES for rule in rules)
+    if _SELECTS.search(definition.reference) and not has_scores:
         return False
-    return any(rule is not None and rule.is_plain for rule in rules)
+    return any(rule is not None and rule.is_distributable for rule in rules)
 
 
-def _rule_of(definition: Definition, name: str) -> Rule | None:
+def _rule_or_none(definition: Definition, name: str) -> Rule | None:
     try:
-        return rule_of(definition, name)
-    except CannotSynthesise:
+        return find_rule(definition, name)
+    except SynthesisError:
         return None
 
 
 def _check_names(definition: Definition, workload: Workload) -> None:
-    """Refuse a name that would match nothing: it is a slip for one that then has no value.
+    """Check that the definition has all inputs and axes that the workload names.
 
     Raises:
-        InputError: The workload names an input or an axis that the definition does not have.
+        InputError: A name is unknown, for example misspelt.
     """
     for kind, given, known in (
         ("input", workload.inputs, definition.inputs),
@@ -158,10 +143,10 @@ def _check_names(definition: Definition, workload: Workload) -> None:
 
 
 def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
-    """The sizes of all axes.
+    """Return the sizes of all axes.
 
     Raises:
-        InputError: The workload lacks one, or contradicts the definition.
+        InputError: The workload lacks an axis, or contradicts the definition.
     """
     for axis, size in definition.const_axes.items():
         if workload.axes.get(axis, size) != size:
@@ -175,60 +160,94 @@ def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
     return definition.const_axes | variable
 
 
-def _fill_in(sketch: Sketch, pending: list[str], workload: Workload) -> None:
-    """Make the pending inputs: integers first, for other inputs depend on their values."""
-    specs = sketch.definition.inputs
-    for name in sorted(pending, key=lambda n: not specs[n].is_integer):
-        if name in sketch.values:
-            continue  # made together with another input
+def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synthesize_missing: bool) -> list[str]:
+    """Add the inputs with a literal value or a blob to the draft; return the names of all others.
+
+    Raises:
+        InputError: A source is missing, or contradicts the definition.
+    """
+    pending = []
+    for name in draft.definition.inputs:
+        source = workload.inputs.get(name)
         try:
-            synthesise(sketch, name)
-        except CannotSynthesise as error:
-            raise InputError(sketch.definition.name, workload.uuid, name, str(error)) from error
+            if isinstance(source, RandomInput):
+                pending.append(name)
+            else:
+                draft.values[name] = _read_source(draft, name, source, root)
+        except BlobError as error:
+            if not synthesize_missing:
+                hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
+                raise InputError(draft.definition.name, workload.uuid, name, f"{error}{hint}") from error
+            pending.append(name)
+        except SynthesisError as error:
+            raise InputError(draft.definition.name, workload.uuid, name, str(error)) from error
+    return pending
 
 
-def _move_to_device(sketch: Sketch) -> None:
-    """Move blobs and indices, which were needed on the CPU so far."""
-    for name, value in sketch.values.items():
+def _read_source(
+    draft: InputDraft, name: str, source: ScalarInput | SafetensorsInput | None, root: Path | None
+) -> Value:
+    spec = draft.spec(name)
+    if isinstance(source, ScalarInput):
+        return _scalar(spec, source.value)
+    if isinstance(source, SafetensorsInput):
+        return _blob(spec, source, draft, name, root)
+    if spec.optional:
+        return None
+    raise SynthesisError("the workload gives no source: a random input, a blob or a scalar")
+
+
+def _synthesize(draft: InputDraft, pending: list[str], workload: Workload) -> None:
+    """Synthesize the inputs without a literal value or a blob."""
+    for name in synthesis_order(draft.definition, pending):
+        try:
+            synthesize_input(draft, name)
+        except SynthesisError as error:
+            raise InputError(draft.definition.name, workload.uuid, name, str(error)) from error
+
+
+def _move_to_device(draft: InputDraft) -> None:
+    """Move blobs and index inputs, which makers read on the CPU, to the target device."""
+    for name, value in draft.values.items():
         if isinstance(value, torch.Tensor):
-            sketch.values[name] = value.to(sketch.device)
+            draft.values[name] = value.to(draft.device)
 
 
-def _check_constraints(sketch: Sketch, workload: Workload) -> None:
-    names = {**sketch.axes, **sketch.values}
-    for constraint in sketch.definition.constraints:
+def _check_constraints(draft: InputDraft, workload: Workload) -> None:
+    names = {**draft.axes, **draft.values}
+    for constraint in draft.definition.constraints:
         try:
             holds = evaluate_constraint(constraint, names)
         except ConstraintError as error:
-            raise InputError(sketch.definition.name, workload.uuid, "", str(error)) from error
+            raise InputError(draft.definition.name, workload.uuid, "", str(error)) from error
         if not holds:
             sizes = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
             problem = f"constraint {constraint!r} does not hold (axes {sizes})"
-            raise InputError(sketch.definition.name, workload.uuid, "", problem)
+            raise InputError(draft.definition.name, workload.uuid, "", problem)
 
 
 def _scalar(spec: TensorSpec, value: float | bool) -> Value:
     if spec.shape is not None:
-        raise CannotSynthesise(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
+        raise SynthesisError(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
     wanted = dtype_str_to_python_dtype(spec.dtype)
     if wanted is float and type(value) is not bool:
         return float(value)
     if type(value) is not wanted:
-        raise CannotSynthesise(f"the workload gives {value!r}, expected a scalar of dtype {spec.dtype}")
+        raise SynthesisError(f"the workload gives {value!r}, expected a scalar of dtype {spec.dtype}")
     return value
 
 
-def _blob(spec: TensorSpec, source: SafetensorsInput, sketch: Sketch, name: str, root: Path | None) -> Value:
+def _blob(spec: TensorSpec, source: SafetensorsInput, draft: InputDraft, name: str, root: Path | None) -> Value:
     tensor = load_tensor(root, source.path, source.tensor_key)
-    wanted = sketch.shape(name)
+    wanted = draft.shape(name)
     dtype = tensor_dtype(spec)
     if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
-        tensor = tensor.view(dtype)  # files keep the pairs as bytes
+        tensor = tensor.view(dtype)  # safetensors files store pairs as bytes
     if tuple(tensor.shape) != wanted:
         found = tuple(tensor.shape)
-        raise CannotSynthesise(f"the blob {source.path} has shape {found}, the axes say {wanted}")
+        raise SynthesisError(f"the blob {source.path} has shape {found}, the axes say {wanted}")
     if tensor.dtype != dtype:
-        raise CannotSynthesise(f"the blob {source.path} has dtype {tensor.dtype}, expected {spec.dtype}")
+        raise SynthesisError(f"the blob {source.path} has dtype {tensor.dtype}, expected {spec.dtype}")
     if spec.shape is None:
         item: int | float | bool = tensor.item()
         return item

@@ -1,23 +1,21 @@
-"""Fresh inputs for timed calls, made of two input sets in a few launches.
+"""Input variation: fresh values for timed calls, mixed from two input sets in a few launches.
 
-A timed call must get inputs that were never seen, differing wherever a solution may look; making
-them from scratch costs more than most kernels. So they are mixed from two valid sets:
+Each timed call needs inputs that differ from all earlier ones in every element that a solution may
+read; synthesizing them costs more than most kernels. `vary` mixes them from two valid sets:
 
-- Where each element is valid by itself (activations, caches, states, weights, scales), every element
-  comes from one set or the other by a fair draw. The inputs of the sets are drawn independently of
-  one another, so the mixture has the same distribution as either, whatever the op: quantised values
-  beside the other set's scales, or pages of a cache from both, are what a third set might hold.
-  Mixing whole rows would do for validity, but not here: a product of two matrices then consists of
-  rows seen before, four products that can be cached.
-- Where a row is valid as a whole (probabilities, keys of length 1), whole rows are mixed, and their
-  elements are put into a new order, the same for all rows: sums and lengths stay, even in one row.
-- What is the same in all sets (a blob) is not mixed. Plain values and weights are multiplied element
-  by element by 0.5 to 0.85: signs, zeros, infinities and orders of magnitude stay. The rows of
-  routing scores are permuted, which leaves the load of each expert as it was. Of scales and caches
-  of angles nothing is known: they keep their values.
+- Values that are valid one by one (activations, caches, states, weights, scales) are mixed per
+  element by a fair draw. The inputs of a set are independent of one another, so the mixture has the
+  distribution of either set for every op, also for quantized values beside the scales of the other
+  set. Mixing whole rows would leave a matrix product with rows seen before, which can be cached.
+- Rows that are valid as a whole (probabilities, keys of length 1) are mixed per row, and their
+  elements are permuted in the same way for all rows, which keeps sums and norms.
+- Values that are equal in all sets (blobs) cannot be mixed. Plain values and weights are multiplied
+  per element by 0.5 to 0.85, which keeps signs, zeros, infinities and orders of magnitude. The rows
+  of routing scores are permuted, which keeps the load of each expert. Scales and rotary caches keep
+  their values.
 
-Integers, truths and scalars keep their values, and so does an input whose values a constraint of
-the definition reads.
+Booleans and scalars keep their values, and so do inputs whose values a constraint of the definition
+reads. Integers keep their values here; `redrawing` changes them.
 """
 
 from __future__ import annotations
@@ -29,51 +27,81 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from fib_schema import Definition, parse_constraint
 
-from .distributions import CHUNK
+from .distributions import CHUNK_ELEMENTS
 from .generation import Value
-from .synthesis import CannotSynthesise, Nature, rule_of
+from .roles import Role
+from .rules import role_of
 
-_FEW = 64
-"""Up to so many draws, a fair one may well be the same for all: then both outcomes are forced."""
-_SMALL = 4096
-"""Plain tensors of up to so many elements are rescaled as well: there are few mixtures of few elements."""
+_FEW_DRAWS = 64
+"""Up to so many fair draws may well be equal; both outcomes are then forced to occur."""
+_SMALL_ELEMENTS = 4096
+"""Plain tensors of up to so many elements are rescaled as well, because they have few mixtures."""
 _LEAST_ELEMENTS, _LEAST_ROWS = 16, 8
-"""Below these, a mixture or an order would soon come again."""
+"""Below these sizes, a mixture or a permutation would soon repeat."""
 _FACTORS = (0.5, 0.85)  # above, rounding to three significant bits may undo the change
-_ABOUT_SHAPE = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
+_SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _BYTE_ONES = 0x0101010101010101
 
 
 class Variation(enum.Enum):
-    """How fresh values of an input are made."""
+    """Method of making fresh values of an input."""
 
     MIXED = "mixed"
-    """Each element is that of one set or the other."""
+    """Each element comes from one of two sets."""
     RESCALED = "rescaled"
-    """Mixed, and each element is multiplied by a random factor; fp4 numbers change their signs."""
+    """Mixed, and each element is multiplied by a random factor; fp4 values change signs instead."""
     SHUFFLED = "shuffled"
-    """Each row is that of one set or the other, its elements in a new order."""
+    """Each row comes from one of two sets; one permutation reorders the elements of all rows."""
     PERMUTED = "permuted"
-    """The rows of the first set in a new order."""
+    """The rows of the first set in a random order other than the original one."""
+
+
+class LinkGranularity(enum.Enum):
+    """Smallest unit of an input that a link kernel may change while the input stays valid.
+
+    A link makes the next call's input depend on the previous call's output by selecting between
+    two candidate values of each unit.
+    """
+
+    ELEMENT = "element"
+    """Each element comes from one of two candidates, independently of all others."""
+    PAIR_SWAP = "pair_swap"
+    """Each row comes from one of two candidates, and adjacent elements of a row may be swapped, which keeps
+    the sum and the norm of the row."""
+    WHOLE = "whole"
+    """The input as a whole is one of two candidates, because its rows must stay together (load of each expert)."""
+
+
+_GRANULARITIES = {
+    Variation.MIXED: LinkGranularity.ELEMENT,
+    Variation.RESCALED: LinkGranularity.ELEMENT,
+    Variation.SHUFFLED: LinkGranularity.PAIR_SWAP,
+    Variation.PERMUTED: LinkGranularity.WHOLE,
+}
+
+
+def link_granularity(variation: Variation) -> LinkGranularity:
+    """Return the smallest unit that a link may change in an input that is varied by this method."""
+    return _GRANULARITIES[variation]
 
 
 def varying_inputs(definition: Definition, sets: Sequence[Mapping[str, Value]]) -> dict[str, Variation]:
-    """The inputs whose values can be varied, and how; empty if there are none: fixed inputs.
+    """Return the inputs whose values can be varied, with the method; empty if no input can.
 
-    Compares the sets once, which waits for the device; `vary` does not.
+    Compares the sets once, which synchronizes the device; `vary` does not.
 
     Args:
-        definition: What the inputs are for.
-        sets: Input sets of one workload, all valid; with only one, each input counts as equal in all sets.
+        definition: The definition that the inputs belong to.
+        sets: Valid input sets of one workload. With a single set, all inputs count as equal in all sets.
     """
-    fixed = {name for text in definition.constraints for name in _read_by_value(parse_constraint(text))}
+    fixed = {name for text in definition.constraints for name in _names_read_by_value(parse_constraint(text))}
     found = {}
     for name in definition.inputs:
         tensors = [value for item in sets if isinstance(value := item.get(name), torch.Tensor)]
         if name in fixed or not tensors or len(tensors) < len(sets):
             continue
-        variation = _variation(_nature(definition, name), tensors)
+        variation = _select_variation(role_of(definition, name), tensors)
         if variation is not None:
             found[name] = variation
     return found
@@ -86,21 +114,21 @@ def vary(
     names: Mapping[str, Variation],
     generator: torch.Generator,
 ) -> None:
-    """Write fresh values into tensors, others for each slot, without waiting for the device.
+    """Write fresh values into tensors, different ones for each slot, without synchronizing the device.
 
-    Up to 12 launches per input, most of them on small tensors, and as many for every further 2**25
-    elements, which bounds the temporary memory. Tensors that are not named are left alone.
+    Needs up to 12 launches per input, most of them on small tensors, and as many for every further
+    2**25 elements; this bounds the temporary memory. Tensors that are not named stay unchanged.
 
     Shapes:
         first, second: any, the same for one name; contiguous, of one dtype and device.
         target: ``[slots, *shape]``, each slot contiguous.
 
     Args:
-        target: What to write to; it shares no memory with the sets.
+        target: Tensors to write; they share no memory with the sets.
         first: One input set.
-        second: Another one, or the same if there is only one.
-        names: What `varying_inputs` returned for the sets.
-        generator: Draws all that is random; on the device of the tensors. Equal states give equal values.
+        second: Another input set, or the same if there is only one.
+        names: Result of `varying_inputs` for the sets.
+        generator: Draws all random numbers; on the device of the tensors. Equal states give equal values.
     """
     for name, variation in names.items():
         out, a, b = target[name], _tensor(first, name), _tensor(second, name)
@@ -118,40 +146,33 @@ def vary(
                     _permute(slot, a, generator)
 
 
-# -- what can be varied ------------------------------------------------------------------------
+# -- selection of the method ------------------------------------------------------------------------
 
 
-def _variation(nature: Nature, tensors: Sequence[torch.Tensor]) -> Variation | None:
-    """How to vary an input, by what its values are and whether they differ between the sets."""
+def _select_variation(role: Role, tensors: Sequence[torch.Tensor]) -> Variation | None:
+    """Return the method for an input, by its role and by whether its values differ between the sets."""
     size = tensors[0].numel()
     if not tensors[0].is_floating_point() or not size:
         return None
     bits = [_bits(tensor) for tensor in tensors]
     are_equal = len(bits) == 1 or any(torch.equal(bits[0], other) for other in bits[1:])
-    if nature in {Nature.PLAIN, Nature.WEIGHTS}:
+    if role in {Role.PLAIN, Role.WEIGHTS}:
         if not are_equal:
-            return Variation.MIXED if size > _SMALL else Variation.RESCALED
+            return Variation.MIXED if size > _SMALL_ELEMENTS else Variation.RESCALED
         return Variation.RESCALED if bool(bits[0].any()) else None  # zeros stay zeros
-    if nature is Nature.ROWS:
+    if role is Role.ROWS:
         return Variation.SHUFFLED if size >= _LEAST_ELEMENTS else None
-    if nature is Nature.SCORES and are_equal:
+    if role is Role.SCORES and are_equal:
         return Variation.PERMUTED if len(_rows(tensors[0])) >= _LEAST_ROWS else None
-    if nature in {Nature.SCORES, Nature.FACTORS} and not are_equal:
+    if role in {Role.SCORES, Role.FACTORS} and not are_equal:
         return Variation.MIXED if size >= _LEAST_ELEMENTS else None
     return None
 
 
-def _nature(definition: Definition, name: str) -> Nature:
-    try:
-        return rule_of(definition, name).nature
-    except CannotSynthesise:
-        return Nature.FIXED  # a blob that no rule knows
-
-
-def _read_by_value(node: ast.AST) -> Iterator[str]:
-    """The names whose values, rather than shapes, an expression reads."""
+def _names_read_by_value(node: ast.AST) -> Iterator[str]:
+    """Yield the names whose values, rather than shapes, an expression reads."""
     match node:
-        case ast.Attribute(value=ast.Name(), attr=attr) if attr in _ABOUT_SHAPE:
+        case ast.Attribute(value=ast.Name(), attr=attr) if attr in _SHAPE_ATTRIBUTES:
             return
         case ast.Call(func=ast.Name(id="len"), args=[ast.Name()]):
             return
@@ -160,10 +181,10 @@ def _read_by_value(node: ast.AST) -> Iterator[str]:
         case ast.Name(id=name):
             yield name
     for child in ast.iter_child_nodes(node):
-        yield from _read_by_value(child)
+        yield from _names_read_by_value(child)
 
 
-# -- how it is varied --------------------------------------------------------------------------
+# -- making of the values --------------------------------------------------------------------------
 
 
 def _mix(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor, generator: torch.Generator) -> None:
@@ -175,7 +196,7 @@ def _mix(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor, generator
 
 
 def _rescale(out: torch.Tensor, generator: torch.Generator) -> None:
-    """Multiply each element by a factor of its own, in place."""
+    """Multiply each element by its own random factor, in place."""
     if _is_packed(out):
         for bits, _ in _parts(out):
             flips = _random_bytes(bits.numel(), 0x11, generator).mul_(8)  # the sign bits of both numbers
@@ -188,68 +209,68 @@ def _rescale(out: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def _parts(out: torch.Tensor) -> Iterator[tuple[torch.Tensor, int]]:
-    """The bits of all slots in pieces ``[slots, elements]`` of bounded size, each with its first element."""
+    """Yield the bits of all slots in chunks ``[slots, elements]``, each with the index of its first element."""
     bits = out.flatten(1).view(_INTEGERS[out.dtype.itemsize])
-    for start in range(0, bits.shape[1], CHUNK):
-        columns = bits[:, start : start + CHUNK]
-        for part in torch.split(columns, max(1, CHUNK // columns.shape[1])):
+    for start in range(0, bits.shape[1], CHUNK_ELEMENTS):
+        columns = bits[:, start : start + CHUNK_ELEMENTS]
+        for part in torch.split(columns, max(1, CHUNK_ELEMENTS // columns.shape[1])):
             yield part, start
 
 
 def _shuffle(out: torch.Tensor, first: torch.Tensor, second: torch.Tensor, generator: torch.Generator) -> None:
-    """Take each row from one tensor or the other, with its elements in an order that is the same for all rows."""
+    """Take each row from one tensor or the other; permute the elements of all rows in the same way."""
     rows = _rows(out)
     chosen = _draw(len(rows), generator).unsqueeze(1)
     order = _order(rows.shape[1], generator)
-    step = max(1, CHUNK // rows.shape[1])
+    step = max(1, CHUNK_ELEMENTS // rows.shape[1])
     parts = [torch.split(tensor, step) for tensor in (rows, chosen, _rows(first), _rows(second))]
     for target, choice, a, b in zip(*parts, strict=True):
         torch.index_select(torch.where(choice, a, b), 1, order, out=target)
 
 
 def _permute(out: torch.Tensor, first: torch.Tensor, generator: torch.Generator) -> None:
-    """Bring the rows into an order that is not the one they have."""
+    """Write the rows in a random order other than the original one."""
     order = _order(len(_rows(first)), generator)
     is_old = (order == torch.arange(len(order), device=order.device)).all()
     torch.index_select(_rows(first), 0, torch.where(is_old, order.roll(1), order), out=_rows(out))
 
 
 def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
-    """Fair draws, a bool tensor [count]; if they are few but at least two, neither all true nor all false."""
+    """Return fair draws, a bool tensor [count]; 2 to 64 draws are neither all true nor all false."""
     chosen = _random_bytes(count, 0x01, generator).view(torch.bool)
-    if not 1 < count <= _FEW:
+    if not 1 < count <= _FEW_DRAWS:
         return chosen
     order = _order(count, generator)
     return (chosen | (order == 0)) & (order != 1)
 
 
 def _random_bytes(count: int, bits: int, generator: torch.Generator) -> torch.Tensor:
-    """Random bytes in which only the given bits are ever set, up to 0x7f: eight are drawn at a time, without sign."""
+    """Return random bytes masked by `bits` (at most 0x7f); each non-negative int64 draw gives eight bytes."""
     words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
     return words.random_(generator=generator).bitwise_and_(bits * _BYTE_ONES).view(torch.uint8)[:count]
 
 
 def _order(count: int, generator: torch.Generator) -> torch.Tensor:
-    """A random order of `count` things, as indices."""
+    """Return a random permutation of `count` indices."""
     return torch.rand(count, generator=generator, device=generator.device).argsort()
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements as integers of the same width in one dimension: all dtypes can then be moved and compared."""
+    """View the elements as integers of the same width in one dimension, for all dtypes."""
     return tensor.view(-1).view(_INTEGERS[tensor.dtype.itemsize])
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """The bits as rows: all dimensions but the last; a vector is one row."""
+    """View the bits as rows, formed by all dimensions but the last; a vector is one row."""
     return _bits(tensor).view(-1, tensor.shape[-1] if tensor.dim() else 1)
 
 
 def _is_packed(tensor: torch.Tensor) -> bool:
-    return str(tensor.dtype) == "torch.float4_e2m1fn_x2"  # which older versions of torch do not have
+    return str(tensor.dtype) == "torch.float4_e2m1fn_x2"  # absent from torch before 2.8
 
 
 def _tensor(values: Mapping[str, Value], name: str) -> torch.Tensor:
     value = values[name]
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"input {name!r} is to be varied, but it is {value!r} and no tensor")
+        raise TypeError(f"input {name!r} cannot be varied: expected a tensor, got {value!r}")
     return value
