@@ -10,7 +10,6 @@ import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
 from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import BuildFailure
-from fib_bench.transport.rpc import Implausible
 from fib_schema import (
     Definition,
     Evaluation,
@@ -54,8 +53,6 @@ class TestPrepare:
         for item in prepared.rounds + prepared.variants:
             x = layout.input_tensors(item.inputs)["x"]
             assert torch.equal(layout.output_tensors(item.expected)["y"], x * 2)
-        assert prepared.reference is not None
-        assert prepared.reference.latency_ms > 0
 
     def test_makes_other_values_for_each_set(
         self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
@@ -118,7 +115,7 @@ class TestEvaluate:
         assert evaluation.status is EvaluationStatus.PASSED
         assert evaluation.extra["solution_hash"] == solution.hash()
         assert evaluation.extra["rounds"] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
-        assert "flags" not in evaluation.extra
+        assert evaluation.flags == ("unranked: cpu timing",)
         correctness, performance = evaluation.correctness, evaluation.performance
         assert correctness is not None
         assert performance is not None
@@ -248,45 +245,6 @@ class TestEvaluate:
         workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in range(1, 7)]
         evaluations = evaluate(make_solution(code), workloads=workloads)
         assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]
-
-
-class TestTimesThatDoNotHold:
-    @pytest.fixture
-    def objecting(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-        """Have the audit object so many times."""
-
-        def objecting(times: int) -> None:
-            objections = [Implausible("that cannot be")] * times
-
-            def audit(*_: object) -> None:
-                if objections:
-                    raise objections.pop()
-
-            monkeypatch.setattr("fib_bench.judge.evaluate.audit_times", audit)
-            monkeypatch.setattr("fib_bench.judge.evaluate.LATER", (0.0, 0.0, 0.0))
-
-        return objecting
-
-    @pytest.mark.parametrize("times", [0, 1, 3])
-    def test_they_are_taken_anew_of_all_that_is_compared(
-        self, evaluate: Evaluate, make_solution: MakeSolution, objecting: Callable[[int], None], times: int
-    ) -> None:
-        objecting(times)
-        (evaluation,) = evaluate(make_solution("def run(x):\n    return x * 2\n"), iterations=20)
-        assert evaluation.status is EvaluationStatus.PASSED
-        timing, reference = (evaluation.performance.extra[name] for name in ("timing", "reference_timing"))
-        assert timing.get("timed_anew", 0) == times
-        assert reference["alternated"]
-        assert all(found["samples"] * found["calls_per_sample"] >= 20 for found in (timing, reference))
-        assert timing["verified_calls"] >= 4
-
-    def test_in_the_end_it_is_a_trick(
-        self, evaluate: Evaluate, make_solution: MakeSolution, objecting: Callable[[int], None]
-    ) -> None:
-        objecting(4)
-        (evaluation,) = evaluate(make_solution("def run(x):\n    return x * 2\n"))
-        assert evaluation.status is EvaluationStatus.REWARD_HACK
-        assert evaluation.log.startswith("that cannot be")
 
 
 class TestAhead:

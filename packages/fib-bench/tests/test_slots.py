@@ -153,22 +153,22 @@ class TestUnwritten:
     def test_slots_with_nothing_but_poison_were_not_written(self, layout: CallLayout) -> None:
         with Slots(layout, 4, CPU) as slots:
             slots.poison(POISON)
-            assert slots.unwritten(4, POISON) == [0, 1, 2, 3]
+            assert slots.unwritten(range(4), POISON) == [0, 1, 2, 3]
             layout.output_tensors(slots.outputs[1])["y"].zero_()
             layout.output_tensors(slots.outputs[3])["total"].zero_()
-            assert slots.unwritten(4, POISON) == [0, 2]
-            assert slots.unwritten(2, POISON) == [0]
+            assert slots.unwritten(range(4), POISON) == [0, 2]
+            assert slots.unwritten(range(2), POISON) == [0]
 
     def test_one_byte_is_enough(self, layout: CallLayout) -> None:
         with Slots(layout, 2, CPU) as slots:
             slots.poison(POISON)
             slots.outputs[0, -1] = 0
-            assert slots.unwritten(2, POISON) == [1]
+            assert slots.unwritten(range(2), POISON) == [1]
 
     def test_another_poison_is_something_written(self, layout: CallLayout) -> None:
         with Slots(layout, 2, CPU) as slots:
             slots.poison(0x5A)
-            assert slots.unwritten(2, POISON) == []
+            assert slots.unwritten(range(2), POISON) == []
 
     @pytest.mark.parametrize("shape", ["float32[n]", "float32[n,c3]"])
     def test_outputs_without_elements_cannot_be_written(self, make_definition: Make, shape: str) -> None:
@@ -176,7 +176,7 @@ class TestUnwritten:
         layout = layout_of(definition, {"n": 0}, {"x": torch.zeros(0)})
         with Slots(layout, 2, CPU) as slots:
             slots.poison(POISON)
-            assert slots.unwritten(2, POISON) == []
+            assert slots.unwritten(range(2), POISON) == []
 
     @pytest.mark.parametrize(
         ("dtype", "size", "found"), [("int8", 3, []), ("int8", 4, [0, 1]), ("bfloat16", 2, [0, 1])]
@@ -188,7 +188,7 @@ class TestUnwritten:
         layout = layout_of(definition, {"n": size}, {"x": torch.zeros(size)})
         with Slots(layout, 2, CPU) as slots:
             slots.poison(POISON)
-            assert slots.unwritten(2, POISON) == found
+            assert slots.unwritten(range(2), POISON) == found
 
     def test_outputs_some_of_which_have_elements_can(self, make_definition: Make) -> None:
         definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]", "z": "float32[]"}, "def run(x): ...")
@@ -196,7 +196,7 @@ class TestUnwritten:
         with Slots(layout, 2, CPU) as slots:
             slots.poison(POISON)
             layout.output_tensors(slots.outputs[1])["z"].fill_(1)
-            assert slots.unwritten(2, POISON) == [0]
+            assert slots.unwritten(range(2), POISON) == [0]
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")

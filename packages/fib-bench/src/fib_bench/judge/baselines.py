@@ -1,111 +1,98 @@
-"""What stands by while solutions are timed: a definition's reference, and its baseline if it has one.
+"""Baselines. Workers for the reference and the baseline, timed interleaved with each solution.
 
-Each has a worker that serves all workloads of the definition. Beside a solution's side it reads the
-same inputs, is timed in turns with it, and the reference is asked what must have come out.
+Each worker serves all workloads of a definition. Next to a solution its function reads the same input memory. The
+reference also answers which outputs are right for inputs of timed calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import attrs
 import torch
 from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
-from ..timing import StopRule
+from ..timing import Measurement, StopRule
 from ..transport.protocol import Build
 from ..transport.rpc import NotCapturable, Rejected
-from ..worker.client import WorkerLost, WorkerServer
-from .device_context import Conditions
+from ..worker.client import WorkerLost
+from ..worker.server_client import ForkServerClient
+from .background_activity import BackgroundActivity
 from .function_worker import FunctionWorker, reference_request, solution_request
 from .prepared import InputSet, PreparedWorkload
-from .timed_function import InputsChanged, Referee, RefereeFailed, Side
+from .stopping import reference_rule
+from .timed_function import InputsChanged, TimedFunction
+from .timers import Timer, make_timer
 
 REFERENCE, BASELINE = "reference", "baseline"
 """The roles."""
-_ALTERNATION = 20.0  # a reference that is so many times slower is not timed again beside a solution
+_MOST_FAILURES = 2  # of the reference on inputs of timed calls; each is retried once in a fresh worker
 
 
-@attrs.define
-class Beside:
-    """The sides beside a solution's, by their roles."""
-
-    sides: dict[str, Side] = attrs.field(factory=dict)
-    failures: dict[str, str] = attrs.field(factory=dict)
-    """Why others are not there, or were left out."""
-
-    @property
-    def timed(self) -> dict[str, Side]:
-        """Those that are to be timed."""
-        return {role: side for role, side in self.sides.items() if side.is_warm}
-
-    def fail(self, role: str, error: Exception) -> None:
-        """Leave one out."""
-        self.sides.pop(role, None)
-        self.failures[role] = str(error)
-
-
-class Companions:
-    """The workers that stand by.
+class Baselines:
+    """The workers of a definition's reference and baseline.
 
     Args:
         server: Starts them.
         device: Where they run.
         timeout_seconds: The bound on a build.
-        baselines: The baseline of each definition that has one.
+        solutions: The baseline of each definition that has one.
     """
 
     def __init__(
-        self, server: WorkerServer, device: str, timeout_seconds: float, baselines: Mapping[str, Solution]
+        self, server: ForkServerClient, device: str, timeout_seconds: float, solutions: Mapping[str, Solution]
     ) -> None:
         self._server = server
         self._device = device
         self._timeout = timeout_seconds
-        self._baselines = baselines
-        self._standing: dict[str, FunctionWorker] = {}
-        self._standing_for: str | None = None
+        self._solutions = solutions
+        self._workers: dict[str, FunctionWorker] = {}
+        self._definition: str | None = None
 
     def worker(self, role: str, definition: Definition) -> FunctionWorker:
-        """The worker that holds a definition's reference or baseline; it serves all workloads.
+        """The worker of a role; it is started if there is none.
 
         Raises:
-            Rejected: The function cannot be built.
-            WorkerLost: It took its worker down.
+            Rejected: The function does not build.
+            WorkerLost: The worker ended.
         """
-        if self._standing_for != definition.name:
-            self.dismiss()
-            self._standing_for = definition.name
-        if role not in self._standing:
-            self._standing[role] = FunctionWorker(self._server.spawn(), self._request(role, definition))
-            self._standing[role].build(self._timeout)
-        function = self._standing[role]
+        if self._definition != definition.name:
+            self.close()
+            self._definition = definition.name
+        if role not in self._workers:
+            self._workers[role] = FunctionWorker(self._server.spawn(), self._request(role, definition))
+            self._workers[role].build(self._timeout)
+        function = self._workers[role]
         if function.worker.is_closed:
-            function.worker.close()
-            function.worker = self._server.spawn()
+            function.use(self._server.spawn())
             function.build(self._timeout)
         return function
 
-    def standing(self, role: str) -> FunctionWorker | None:
-        """The worker in a role, if there is one now."""
-        return self._standing.get(role)
+    def current(self, role: str) -> FunctionWorker | None:
+        """The worker of a role, if there is one now."""
+        return self._workers.get(role)
 
-    def dismiss(self) -> None:
-        """End the workers that stand by."""
-        for function in self._standing.values():
+    def roles(self, definition: Definition) -> tuple[str, ...]:
+        """The roles that a definition has."""
+        return (REFERENCE, BASELINE) if definition.name in self._solutions else (REFERENCE,)
+
+    def close(self) -> None:
+        """End the workers."""
+        for function in self._workers.values():
             function.worker.close()
-        self._standing = {}
-        self._standing_for = None
+        self._workers = {}
+        self._definition = None
 
     def _request(self, role: str, definition: Definition) -> Build:
         if role == REFERENCE:
             return reference_request(self._device, definition)
-        return solution_request(self._device, definition, self._baselines[definition.name])
+        return solution_request(self._device, definition, self._solutions[definition.name])
 
     def baseline_has_setup(self, definition: Definition) -> bool:
-        """Whether there is a baseline that is set up before it is called."""
-        if definition.name not in self._baselines:
+        """Whether the baseline of a definition has a ``setup``."""
+        if definition.name not in self._solutions:
             return False
         try:
             return self.worker(BASELINE, definition).has_setup
@@ -113,115 +100,192 @@ class Companions:
             return False
 
     @contextmanager
-    def beside(
+    def interleaved(
         self,
-        side: Side,
+        function: TimedFunction,
         definition: Definition,
         prepared: PreparedWorkload,
         config: ResolvedEvalConfig,
-        conditions: Conditions,
-    ) -> Iterator[Beside]:
-        """What stands by on a workload, warm where it is worth timing, beside a side that is warm.
+        *,
+        is_reference_timed: bool = True,
+    ) -> Iterator[InterleavedBaselines]:
+        """Bind the reference and the baseline to the inputs of a solution, for as long as the block runs.
 
-        The side's referee is set meanwhile, if the reference does not fail.
+        Args:
+            function: The solution; its slots are bound.
+            definition: What it computes.
+            prepared: On what.
+            config: How to time.
+            is_reference_timed: Whether the reference is timed, or only asked.
         """
-        with ExitStack() as stack:
-            found = Beside()
-            for role in (REFERENCE, BASELINE) if definition.name in self._baselines else (REFERENCE,):
-                try:
-                    found.sides[role] = self._side(role, side, definition, prepared, config, conditions, stack)
-                except (Rejected, WorkerLost) as error:
-                    found.fail(role, error)
-            side.referee = _referee(found.sides[REFERENCE], prepared) if REFERENCE in found.sides else None
-            try:
-                yield found
-            finally:
-                side.referee = None  # its slots go with this block
-
-    def _side(
-        self,
-        role: str,
-        side: Side,
-        definition: Definition,
-        prepared: PreparedWorkload,
-        config: ResolvedEvalConfig,
-        conditions: Conditions,
-        stack: ExitStack,
-    ) -> Side:
-        function = self.worker(role, definition)
-        has_setup = role == BASELINE and function.has_setup
-        other = stack.enter_context(
-            Side(function.worker, prepared.layout, prepared.slots, conditions, beside=side, has_setup=has_setup)
-        )
-        if not _is_worth_timing(role, side, prepared):
-            return other
+        found = InterleavedBaselines(self, function, definition, prepared, config)
         try:
-            other.warm_up(prepared, config, may_capture=function.may_capture)
-        except NotCapturable:
-            function.may_capture = False
-            function.worker.close()
-            return self._side(role, side, definition, prepared, config, conditions, stack)
-        return other
+            for role in self.roles(definition):
+                found.open(role, is_timed=role == BASELINE or is_reference_timed)
+            yield found
+        finally:
+            found.close()
 
 
-def _is_worth_timing(role: str, side: Side, prepared: PreparedWorkload) -> bool:
-    """Whether to time it in turns with a solution: the baseline, and a reference that is not far slower."""
-    reference = prepared.reference
-    if role == BASELINE or reference is None:
-        return role == BASELINE
-    return reference.latency_ms * 1e6 <= _ALTERNATION * max(side.call_ns, 1.0)
+@attrs.define
+class InterleavedBaselines:
+    """The reference and the baseline next to one solution on one workload. Use `Baselines.interleaved`."""
 
+    _baselines: Baselines
+    _solution: TimedFunction
+    _definition: Definition
+    _prepared: PreparedWorkload
+    _config: ResolvedEvalConfig
+    _functions: dict[str, TimedFunction] = attrs.field(init=False, factory=dict)
+    _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
+    failures: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Why a role is not timed, by role."""
+    failure: str = attrs.field(init=False, default="")
+    """Why the reference gives no more answers; empty while it does."""
+    _failed_answers: int = attrs.field(init=False, default=0)
 
-def alternate(side: Side, beside: Beside, prepared: PreparedWorkload, rule: StopRule) -> None:
-    """Time sides in turns, so that what drifts drifts for all, until each has enough samples.
-
-    Of the others, those that fail are left out.
-
-    Raises:
-        NotCapturable: The solution must be timed without graphs, in a fresh worker.
-        Rejected: Its timed calls' outputs are wrong.
-        WorkerLost: It took its worker down.
-    """
-    while True:
-        waiting = {role: other for role, other in beside.timed.items() if not other.is_done(rule)}
-        if not waiting and side.is_done(rule):
-            return
-        if not side.is_done(rule):
-            side.sample(prepared)
-        for role, other in waiting.items():
-            try:
-                other.sample(prepared)
-            except (Rejected, NotCapturable, WorkerLost) as error:
-                beside.fail(role, error)
-
-
-def start_over(side: Side, beside: Beside) -> None:
-    """Have all sides forget their samples: none may be from another time than those that they are compared with.
-
-    Raises:
-        Rejected: The solution raised.
-        WorkerLost: It took its worker down.
-    """
-    side.start_over()
-    for role, other in beside.timed.items():
+    def open(self, role: str, *, is_timed: bool) -> None:
+        """Bind a function, and warm a timer of it up; if it fails, the role is left out."""
         try:
-            other.start_over()
-        except (Rejected, NotCapturable, WorkerLost) as error:
-            beside.fail(role, error)
-
-
-def _referee(side: Side, prepared: PreparedWorkload) -> Referee:
-    """Asks the reference on its side, which has the same inputs in its slots."""
-
-    def expect(slot: int, inputs: torch.Tensor) -> InputSet:
-        asked = InputSet("variant", inputs, inputs, prepared.variants[0].check)
-        try:
-            expected = side.call(asked, slot)
-        except InputsChanged as error:
-            problem = "somebody wrote to inputs that the reference was called on, and which nobody else has"
-            raise Rejected(EvaluationStatus.REWARD_HACK, problem) from error
+            self._bind(role)
+            if is_timed:
+                self._warm_up(role)
         except (Rejected, WorkerLost) as error:
-            raise RefereeFailed(str(error)) from error
-        return InputSet("variant", inputs, expected, prepared.standard.check(prepared.layout, inputs, expected))
+            self._drop(role, error)
+            if role == REFERENCE:
+                self.failure = str(error)
 
-    return expect
+    def close(self) -> None:
+        """Release all functions."""
+        for function in self._functions.values():
+            function.__exit__(None, None, None)
+        self._functions, self._timers = {}, {}
+
+    def _bind(self, role: str) -> None:
+        worker = self._baselines.worker(role, self._definition)
+        function = TimedFunction(
+            worker.worker,
+            self._prepared.layout,
+            self._prepared.slots,
+            self._solution.context,
+            shares_inputs_with=self._solution,
+            has_setup=role == BASELINE and worker.has_setup,
+        )
+        self._functions[role] = function.__enter__()
+
+    def _warm_up(self, role: str) -> None:
+        worker = self._baselines.worker(role, self._definition)
+        timer = make_timer(self._functions[role], may_capture=worker.may_capture)
+        try:
+            timer.warm_up(self._prepared, self._config)
+        except NotCapturable:
+            self._give_up_capturing(role)
+        else:
+            self._timers[role] = timer
+
+    def _give_up_capturing(self, role: str) -> None:
+        """Time the function in a fresh worker without CUDA graphs."""
+        self._baselines.worker(role, self._definition).may_capture = False
+        self._rebind(role)
+        self._warm_up(role)
+
+    def _rebind(self, role: str) -> None:
+        """Bind the function in a fresh worker."""
+        self._timers.pop(role, None)
+        if (function := self._functions.pop(role, None)) is not None:
+            function.worker.close()
+            function.__exit__(None, None, None)
+        self._bind(role)
+
+    def _drop(self, role: str, error: Exception) -> None:
+        self._timers.pop(role, None)
+        self.failures[role] = str(error)
+
+    # -- timing ----------------------------------------------------------------------------------
+
+    def time(self, timer: Timer, rule: StopRule, activity: BackgroundActivity) -> None:
+        """Time the solution and the baselines in turns until all have enough samples.
+
+        A drift of the machine then affects all of them. Baselines that fail are left out.
+
+        Args:
+            timer: Of the solution; it is warm.
+            rule: When to stop.
+            activity: Of the worker of the solution, which must be idle while others are timed.
+
+        Raises:
+            NotCapturable: The solution must be timed in a fresh worker without graphs.
+            Rejected: Outputs of the solution are wrong, or its worker is active in the background.
+            WorkerLost: The worker of the solution ended.
+        """
+        while True:
+            waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, rule))]
+            if not waiting and timer.is_done(rule):
+                return
+            timer.sample(self._prepared)
+            if waiting:
+                activity.begin()
+                for role in waiting:
+                    self._sample(role)
+                activity.end()
+
+    def _rule(self, role: str, rule: StopRule) -> StopRule:
+        return reference_rule(rule) if role == REFERENCE else rule
+
+    def _sample(self, role: str) -> None:
+        try:
+            self._timers[role].sample(self._prepared)
+        except NotCapturable:
+            try:
+                self._give_up_capturing(role)
+            except (Rejected, WorkerLost) as error:
+                self._drop(role, error)
+        except (Rejected, WorkerLost) as error:
+            self._drop(role, error)
+
+    def measurements(self) -> dict[str, Measurement]:
+        """The latencies by role."""
+        return {role: timer.measurement() for role, timer in self._timers.items()}
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def answer(self, slot: int, inputs: torch.Tensor) -> InputSet | None:
+        """Call the reference on inputs, in a slot; None if it failed, in a fresh worker as well.
+
+        Args:
+            slot: Where to call it.
+            inputs: ``[bytes]``, laid out like a slot.
+
+        Raises:
+            Rejected: Someone wrote to the inputs while the reference read them.
+        """
+        reason = ""
+        for _ in range(_MOST_FAILURES):
+            try:
+                if self._failed_answers:
+                    self._ensure_reference()
+                return self._answer(slot, inputs)
+            except InputsChanged as error:
+                problem = "inputs of the reference were overwritten: only the judge and the two workers can write there"
+                raise Rejected(EvaluationStatus.REWARD_HACK, problem) from error
+            except (Rejected, WorkerLost) as error:
+                self._failed_answers += 1
+                reason = str(error)
+                if (function := self._functions.get(REFERENCE)) is not None:
+                    function.worker.close()
+        self.failure = f"the reference failed {self._failed_answers} times on inputs of timed calls: {reason}"
+        return None
+
+    def _ensure_reference(self) -> None:
+        """Bind the reference in a fresh worker, if it has failed in this one."""
+        if REFERENCE not in self._functions or self._functions[REFERENCE].worker.is_closed:
+            was_timed = REFERENCE in self._timers
+            self._rebind(REFERENCE)
+            if was_timed:
+                self._warm_up(REFERENCE)
+
+    def _answer(self, slot: int, inputs: torch.Tensor) -> InputSet:
+        prepared = self._prepared
+        asked = InputSet("variant", inputs, inputs, prepared.variants[0].check)
+        expected = self._functions[REFERENCE].call(asked, slot)
+        return InputSet("variant", inputs, expected, prepared.checker.check(prepared.layout, inputs, expected))

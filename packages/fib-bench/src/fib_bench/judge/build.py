@@ -1,4 +1,4 @@
-"""The one attempt to build a solution, in a worker of its own, wherever that is made."""
+"""Build attempt. Builds a solution once, in a worker of its own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .record import log_of, status_of
 
 
 def attempt(candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False) -> BuildFailure | None:
-    """Build a solution in its worker; returns how that failed, or None.
+    """Build a solution in its worker; returns the failure, or None.
 
     Args:
-        candidate: A fresh worker with what it is to build.
+        candidate: A fresh worker with its build request.
         seconds: How long it may take.
-        is_ahead: Whether to run compilers only, which leaves in the solution's cache what a worker will load.
+        is_ahead: Whether to run compilers only: the result stays in the solution's cache.
     """
     try:
         if is_ahead:

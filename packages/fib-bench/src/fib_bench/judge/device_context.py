@@ -1,4 +1,4 @@
-"""What holds for every side on a device: what its clock costs, how fast it can be, and whose turn it is."""
+"""Device context. Everything that holds for all functions on one device: calibration, roofline, clock monitor, lock."""
 
 from __future__ import annotations
 
@@ -7,57 +7,65 @@ from contextlib import contextmanager
 
 import attrs
 import torch
-from filelock import BaseFileLock
 
+from ..execution.device_lock import DeviceLock
 from ..timing.clock_monitor import ClockWatch
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
-from .phase_timer import Ledger, Phase
+from .phase_timer import Phase, PhaseTimer
 
 
 @attrs.frozen
 class Calibration:
-    """What a device's clock costs, from a worker without a solution."""
+    """The cost of reading the CPU clock, measured in a worker without a solution; empty for a CUDA device."""
 
-    overhead_ns: Mapping[str, Mapping[int, float]]
-    """By method and chain."""
-    flush_ns: float
-    """What is done before each sample, on the device's own time."""
+    overhead_ns: Mapping[int, float]
+    """By the number of calls per sample."""
 
-    def of(self, method: str, chain: int) -> float:
-        """The cost for a method.
+    def of(self, calls_per_sample: int) -> float:
+        """The cost per sample.
 
         Raises:
-            WorkerLost: There is no such method or chain: the claim is forged.
+            WorkerLost: No sample has so many calls: the reply is forged.
         """
-        by_chain = self.overhead_ns.get("queued" if method == "sync" else method, {})
-        if chain not in by_chain:
-            problem = f"the worker says that it times by {method!r} in chains of {chain}, which does not exist"
+        if calls_per_sample not in self.overhead_ns:
+            problem = f"the worker reports {calls_per_sample} calls per sample, which is not supported"
             raise WorkerLost(problem, is_forgery=True)
-        return by_chain[chain]
+        return self.overhead_ns[calls_per_sample]
 
 
 @attrs.frozen(kw_only=True)
-class Conditions:
-    """What holds for every side on a device."""
+class DeviceContext:
+    """What holds for every function on a device."""
 
     device: torch.device
     timeout_seconds: float
+    """The bound on one request to a worker."""
     calibration: Calibration
     light: SpeedOfLight
     watch: ClockWatch | None
-    ledger: Ledger = attrs.field(factory=Ledger)
-    """Where the time goes."""
-    lock: BaseFileLock | None = None
-    """Held by whoever measures on the device."""
+    """The clock monitor; None without NVML."""
+    phases: PhaseTimer = attrs.field(factory=PhaseTimer)
+    lock: DeviceLock | None = None
+    """Held by the one run that measures on the device."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait for all work that this process has submitted to the device."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
 
     @contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Keep other runs from measuring on the device meanwhile; first waits until none of them does."""
+    def exclusive(self) -> Iterator[None]:
+        """Hold the device lock; wait first until no other run measures on the device."""
         if self.lock is None:
             yield
             return
-        with self.ledger.during(Phase.WAIT):
+        with self.phases.during(Phase.WAIT):
             self.lock.acquire()
         try:
             yield

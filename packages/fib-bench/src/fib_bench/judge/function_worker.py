@@ -1,4 +1,4 @@
-"""A worker with what it is to build: a solution, a definition's reference or a baseline."""
+"""Function worker. A worker with its build request: a solution, a definition's reference or a baseline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import attrs
 import msgspec
 from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
-from ..transport.protocol import Build, Built
+from ..transport.protocol import Build, Built, Seal, Sealed
 from ..transport.rpc import Rejected, ask, read
 from ..worker.client import Worker, WorkerLost
 
@@ -25,51 +25,69 @@ class FunctionWorker:
         self.may_capture = True
         self.has_setup = False
         self.is_profiled = False
-        """Whether its kernels have been looked at, which is done on one workload."""
+        """Whether its kernels have been profiled, which is done on one workload."""
+        self.may_seal = True
+        """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
+        self.is_sealed = False
         self._is_ahead = False
 
     def begin(self) -> None:
-        """Have compilers run and the device made ready, and wait for nothing: no code of a solution runs yet."""
+        """Start compilers and create the device context, without waiting; no code of the solution runs yet."""
         try:
             self.worker.post(self._ahead)
             self._is_ahead = True
         except WorkerLost:
-            pass  # the build will find it gone, and say so
+            pass  # the build reports it
 
     def compile(self, seconds: float) -> None:
-        """Have compilers run, and no code of a solution: what they make stays in its cache.
+        """Run compilers, but no code of the solution: the result stays in its cache.
 
         Raises:
             Rejected: It does not compile.
-            WorkerLost: It took its worker down.
+            WorkerLost: The worker ended.
         """
         ask(self.worker, self._ahead, Built, seconds)
 
     def build(self, seconds: float) -> None:
-        """Have the function built.
+        """Build and load the function.
 
         Raises:
-            Rejected: It cannot be.
-            WorkerLost: It took its worker down.
+            Rejected: It does not build.
+            WorkerLost: The worker ended.
         """
         if self._is_ahead:
             self._is_ahead = False
             self._finish_ahead(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
+    def use(self, worker: Worker) -> None:
+        """Take a fresh worker in place of this one, which is ended; nothing is built."""
+        self.worker.close()
+        self.worker = worker
+        self.is_sealed = self._is_ahead = False
+
+    def seal(self, seconds: float) -> None:
+        """Have the worker give up what timed calls do not need.
+
+        Raises:
+            Rejected: It reports that the solution tampered with it.
+            WorkerLost: The worker ended.
+        """
+        self.is_sealed = bool(ask(self.worker, Seal(), Sealed, seconds).held)
+
     def _finish_ahead(self, seconds: float) -> None:
-        """Take what was begun ahead: what does not compile is not tried twice.
+        """Wait for the compilation that was started ahead: a compile error is not tried twice.
 
         Raises:
             Rejected: It does not compile.
-            WorkerLost: It took its worker down.
+            WorkerLost: The worker ended.
         """
         try:
             read(self.worker.answer(seconds), self._ahead, Built)
         except Rejected as error:
             if error.status is EvaluationStatus.COMPILE_ERROR:
                 raise
-            # the device may have been full of another solution's memory; the build will say whether it still is
+            # the device may have been full of another solution's memory: the build decides
 
     @property
     def _ahead(self) -> Build:
@@ -77,15 +95,15 @@ class FunctionWorker:
 
 
 def solution_request(device: str, definition: Definition, solution: Solution) -> Build:
-    """What a solution's worker gets: of the definition all but the reference."""
+    """The build request of a solution: the definition without its reference."""
     return Build(device, format_json(_without_reference(definition)), format_json(solution))
 
 
 def reference_request(device: str, definition: Definition) -> Build:
-    """What a reference's worker gets."""
+    """The build request of a reference."""
     return Build(device, format_json(definition), None)
 
 
 def _without_reference(definition: Definition) -> Definition:
-    """A definition for a solution's worker: what the reference computes is for the solution to know."""
+    """The definition as the worker of a solution gets it."""
     return attrs.evolve(definition, reference="def run(*inputs):\n    raise NotImplementedError\n")

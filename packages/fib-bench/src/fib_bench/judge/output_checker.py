@@ -1,4 +1,4 @@
-"""By what the outputs of one workload are judged: an evaluator, with all that it wants to know."""
+"""Output checker. The evaluator of one workload with the settings and inputs that it needs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ T = TypeVar("T")
 
 
 class EvaluatorRaised(Exception):
-    """An evaluator raised instead of judging; whoever is judged is not to blame."""
+    """An evaluator raised; the result says nothing about the solution."""
 
 
 @attrs.frozen(eq=False)
-class Standard:
-    """What makes the checks of a workload's input sets."""
+class OutputChecker:
+    """Makes the checks of a workload's input sets."""
 
     evaluator: Evaluator
     definition: Definition
     config: ResolvedEvalConfig
     others: Mapping[str, Value]
-    """The inputs that are no tensors, which are the same in all sets."""
+    """The inputs that are not tensors; they are the same in all sets."""
     first: Check | None = None
-    """The check of the first input set, for those that come after it."""
+    """The check of the first input set, which later checks may refer to."""
 
     def check(
         self,
@@ -47,8 +47,8 @@ class Standard:
         Args:
             layout: Where the tensors lie in memory.
             inputs: Memory with inputs.
-            expected: Memory with what the reference gave for them.
-            config: The settings of inputs that are not drawn like those of the first set.
+            expected: Memory with the outputs of the reference.
+            config: Settings for inputs of another distribution than the first set.
             again: Calls the reference on the inputs once more.
 
         Raises:
@@ -67,7 +67,7 @@ class Standard:
         return _guarded(lambda: self.evaluator.check(case))
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
-        """Judge many calls.
+        """Judge the outputs of many calls together.
 
         Raises:
             EvaluatorRaised: The evaluator did.
@@ -85,10 +85,10 @@ def verdict_of(check: Check, found: Tensors, expected: Tensors) -> Verdict:
 
 
 def _guarded(judge: Callable[[], T]) -> T:
-    """The border to code that may be somebody else's: what it raises says nothing about a solution."""
+    """Call evaluator code; convert its exceptions to `EvaluatorRaised`."""
     try:
         return judge()
     except torch.OutOfMemoryError:
-        raise  # the workload is too large, whoever looks at it
+        raise  # the workload is too large for this device
     except Exception as error:
         raise EvaluatorRaised(f"{type(error).__name__}: {error}") from error

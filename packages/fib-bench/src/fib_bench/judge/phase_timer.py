@@ -1,4 +1,4 @@
-"""Where the time of a run went: seconds by phase, each counted once."""
+"""Phase timer. Seconds of a run by phase, each second counted once."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a judge does."""
+    """A phase of an evaluation."""
 
     START = "start"
-    """Workers start: their process, and their context on the device."""
+    """Worker processes start and create their device context."""
     BUILD = "build"
     INPUTS = "inputs"
     REFERENCE = "reference"
-    """The reference computes what must come out, and is timed alone."""
+    """The reference computes expected outputs."""
     WAIT = "wait"
-    """Another run measures on the device."""
+    """Another run holds the device lock."""
     CHECK = "check"
-    """Solutions are called, and what came out is compared."""
+    """Solutions are called and their outputs are compared."""
     WARM_UP = "warm up"
     TIME = "time"
-    """Solutions are timed, in turns with what they are compared with."""
+    """Solutions are timed, interleaved with the reference and the baseline."""
     AUDIT = "audit"
-    """What was timed is looked at from outside."""
+    """Background activity, kernel profile."""
 
 
-class Ledger:
-    """Adds up how long phases took; within another phase, one interrupts it."""
+class PhaseTimer:
+    """Adds up the seconds of each phase; a nested phase interrupts the outer one."""
 
     def __init__(self) -> None:
         self._seconds: dict[Phase, float] = {}
@@ -38,14 +38,14 @@ class Ledger:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """Count what follows as a phase."""
-        self._turn_to(phase)
+        """Count the block as a phase."""
+        self._switch_to(phase)
         try:
             yield
         finally:
-            self._turn_to(None)
+            self._switch_to(None)
 
-    def _turn_to(self, phase: Phase | None) -> None:
+    def _switch_to(self, phase: Phase | None) -> None:
         now = time.monotonic()
         if self._open:
             self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._since
@@ -55,8 +55,8 @@ class Ledger:
         else:
             self._open.append(phase)
 
-    def settle(self) -> Mapping[Phase, float]:
-        """Seconds by phase since the last time, in the order of `Phase`."""
-        told = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
+    def take(self) -> Mapping[Phase, float]:
+        """Return the seconds by phase since the last call, in the order of `Phase`, and reset them."""
+        taken = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
         self._seconds = {}
-        return told
+        return taken

@@ -1,8 +1,7 @@
-"""Prepares workloads: makes input sets and has the reference compute what must come out of them."""
+"""Workload preparation. Makes input sets and has the reference compute their expected outputs."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,27 +10,27 @@ import attrs
 import torch
 from fib_schema import Definition, EvaluationStatus, Workload
 
-from ..checking.precision import bounds_of, moved_inputs
+from ..checking.precision import error_bounds, move_inputs
+from ..checking.undefined import raise_if_mostly_undefined
 from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..inputs.generation import Value, distributions_of, make_inputs
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
-from ..timing import Measurement, StopRule
 from ..transport.rpc import Rejected
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
-from .device_context import Conditions
-from .output_checker import Standard
+from .device_context import DeviceContext
+from .host_timing import null_call_ns
+from .output_checker import OutputChecker
 from .phase_timer import Phase
-from .prepared import InputSet, PreparedWorkload
-from .timed_function import Side, two_of
+from .prepared import InputSet, PreparedWorkload, two_of
+from .timed_function import TimedFunction
 
 VARIANTS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
 _MOST_SLOTS = 32
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
-_REFERENCE_SAMPLES = 10
 
 
 _TYPICAL = ("normal", "variant")
@@ -42,9 +41,9 @@ _LENIENT_CAP = 0.25
 def _leniently(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
     """The settings for values that are far from typical.
 
-    Sums of addends of very different size lose digits: of correct bfloat16 attention kernels, one
-    element in a thousand was off by 1 to 2 % of its row. What these rounds are for (a wrong epsilon,
-    a division by zero, an overflow) is wrong in whole rows, or by as much as the output is large.
+    Sums of addends of very different size lose digits: in correct bfloat16 attention kernels, one
+    element in a thousand was off by 1 to 2 % of its row. The errors that these sets are meant to find (a wrong
+    epsilon, a division by zero, an overflow) affect whole rows, or are as large as the output.
     """
     if config.required_matched_ratio is not None:
         return config
@@ -52,15 +51,15 @@ def _leniently(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
 
 
 def slot_count(size_bytes: int, device: torch.device) -> int:
-    """How many calls of a size one timed pass makes: at least two, so that addresses differ."""
+    """The number of calls of one timed pass, by the bytes of a call: at least two, so that addresses differ."""
     return int(max(2, min(_MOST_SLOTS, _SLOT_BYTES[device.type] // max(size_bytes, 1))))
 
 
 class _Unjudged(Check):
-    """The check of inputs for which the reference has yet to say what is right."""
+    """The check of inputs whose expected outputs are not known yet."""
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
-        """Nothing is known."""
+        """Accept everything."""
         del found, expected
         return Verdict()
 
@@ -75,9 +74,9 @@ class Preparation:
         root: The data set's folder, for blobs.
         run: The run's settings.
         config: The definition's settings, as the evaluator would have them.
-        evaluator: Says what is right.
+        evaluator: Makes the checks.
         worker: Holds the built reference.
-        conditions: What holds on this device.
+        context: What holds on this device.
     """
 
     definition: Definition
@@ -87,86 +86,88 @@ class Preparation:
     config: ResolvedEvalConfig
     evaluator: Evaluator
     worker: Worker
-    conditions: Conditions
+    context: DeviceContext
     _deadline: float = attrs.field(init=False, default=0.0)
-    _standard: Standard = attrs.field(init=False)
+    _checker: OutputChecker = attrs.field(init=False)
 
-    def prepare(self, *, may_capture: bool) -> PreparedWorkload:
-        """Make inputs and expected outputs, and time the reference.
-
-        Args:
-            may_capture: Whether CUDA graphs may be tried on the reference.
+    def prepare(self) -> PreparedWorkload:
+        """Make inputs and expected outputs.
 
         Raises:
             InputError: The inputs cannot be made.
+            OutputsUndefined: The reference gives NaN for most of an output.
             EvaluatorRaised: The evaluator did.
             Rejected: The reference raised, or is not deterministic.
-            NotCapturable: A fresh worker is needed, without graphs.
-            WorkerLost: The reference took its worker down.
+            WorkerLost: The worker of the reference ended.
         """
         self._deadline = time.monotonic() + _REFERENCE_SECONDS
         values = self._values(0, "normal")
         layout = layout_of(self.definition, self.workload.axes, values)
-        slots = slot_count(layout.size_bytes, self.conditions.device)
+        slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-        self._standard = Standard(self.evaluator, self.definition, self.config, others)
-        with Side(self.worker, layout, slots, self.conditions) as side:
-            bases = [self._expect(side, layout, "normal", values)]
-            self._standard = attrs.evolve(self._standard, first=bases[0].check)
+        self._checker = OutputChecker(self.evaluator, self.definition, self.config, others)
+        with TimedFunction(self.worker, layout, slots, self.context) as function:
+            bases = [self._expect(function, layout, "normal", values)]
+            outputs = layout.output_tensors(bases[0].expected)
+            raise_if_mostly_undefined(self.definition.name, self.workload.uuid, outputs)
+            self._checker = attrs.evolve(self._checker, first=bases[0].check)
             if not self.evaluator.is_random:
-                self._check_determinism(side, bases[0])
+                self._check_determinism(function, bases[0])
             for index in range(1, self.config.num_trials):
                 if self._is_late():
                     break
-                bases.append(self._expect(side, layout, "normal", self._values(index, "normal")))
+                bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
             varying = varying_inputs(self.definition, [layout.input_tensors(base.inputs) for base in bases])
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
                 rounds=tuple(bases),
-                variants=tuple(self._variants(side, layout, bases, varying)),
+                variants=tuple(self._variants(function, layout, bases, varying)),
                 varying=varying,
                 slots=slots,
                 left_out={},
-                reference=None,
-                standard=self._standard,
-                error_bounds=self._error_bounds(side, bases[0]),
+                checker=self._checker,
+                error_bounds=self._error_bounds(function, bases[0]),
             )
-            if self.run.profile_baseline:
-                prepared = attrs.evolve(prepared, reference=self._time(side, prepared, may_capture))
-            return self._add_other_distributions(side, prepared)
+            if self.context.is_cuda:
+                prepared = attrs.evolve(prepared, null_call_ns=null_call_ns(function))
+            return self._add_other_distributions(function, prepared)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
-        with self.conditions.ledger.during(Phase.INPUTS):
+        with self.context.phases.during(Phase.INPUTS):
             return make_inputs(
                 self.definition,
                 self.workload,
                 seed=self.run.seed + index,
                 root=self.root,
                 synthesize_missing=self.run.synthesize_missing,
-                device=self.conditions.device,
+                device=self.context.device,
                 distribution=distribution,
             )
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
 
-    def _expect(self, side: Side, layout: CallLayout, distribution: str, values: Mapping[str, Value]) -> InputSet:
-        """An input set with what the reference gives for it."""
-        inputs = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.conditions.device)
+    def _expect(
+        self, function: TimedFunction, layout: CallLayout, distribution: str, values: Mapping[str, Value]
+    ) -> InputSet:
+        """An input set with the outputs of the reference."""
+        inputs = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.context.device)
         layout.pack(values, inputs)
-        return self._expect_packed(side, layout, distribution, inputs)
+        return self._expect_packed(function, layout, distribution, inputs)
 
-    def _expect_packed(self, side: Side, layout: CallLayout, distribution: str, inputs: torch.Tensor) -> InputSet:
+    def _expect_packed(
+        self, function: TimedFunction, layout: CallLayout, distribution: str, inputs: torch.Tensor
+    ) -> InputSet:
         unjudged = InputSet(distribution, inputs, inputs, _Unjudged())
-        expected = side.call(unjudged)
+        expected = function.call(unjudged)
         config = None if distribution in _TYPICAL else _leniently(self.config)
-        again = None if self._standard.first else lambda: side.call(unjudged)
-        check = self._standard.check(layout, inputs, expected, config=config, again=again)
+        again = None if self._checker.first else lambda: function.call(unjudged)
+        check = self._checker.check(layout, inputs, expected, config=config, again=again)
         return InputSet(distribution, inputs, expected, check)
 
-    def _check_determinism(self, side: Side, item: InputSet) -> None:
-        problems = item.compare(side.layout, side.call(item)).problems
+    def _check_determinism(self, function: TimedFunction, item: InputSet) -> None:
+        problems = item.compare(function.layout, function.call(item)).problems
         if problems:
             problem = (
                 "it gives other outputs when it is called again with the same inputs "
@@ -174,45 +175,34 @@ class Preparation:
             )
             raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
 
-    def _error_bounds(self, side: Side, item: InputSet) -> dict[str, float]:
-        moved = None if self.evaluator.is_random or self._is_late() else moved_inputs(side.layout, item.inputs)
-        if moved is None:
+    def _error_bounds(self, function: TimedFunction, item: InputSet) -> dict[str, float]:
+        if self.evaluator.is_random or self._is_late():
             return {}
-        outputs = side.call(InputSet("moved", moved, moved, _Unjudged()))
-        return bounds_of(side.layout, outputs, item.expected)
+        moved = item.inputs.clone()
+        inputs = function.layout.input_tensors(moved)
+        if not move_inputs(inputs):
+            return {}
+        outputs = function.layout.output_tensors(function.call(InputSet("moved", moved, moved, _Unjudged())))
+        return error_bounds(inputs, outputs, function.layout.output_tensors(item.expected))
 
     def _variants(
-        self, side: Side, layout: CallLayout, bases: list[InputSet], varying: Mapping[str, Variation]
+        self, function: TimedFunction, layout: CallLayout, bases: list[InputSet], varying: Mapping[str, Variation]
     ) -> list[InputSet]:
-        """Mixtures of the bases with their outputs; the bases themselves if nothing can vary."""
+        """Mixtures of the bases with expected outputs; the bases themselves if nothing can vary."""
         if not varying:
             return bases
         made: list[InputSet] = []
         while not made or (len(made) < VARIANTS and not self._is_late()):
             first, second = two_of(bases)
             inputs = first.inputs.clone()
-            generator = torch.Generator(self.conditions.device).manual_seed(SECRET.getrandbits(62))
+            generator = torch.Generator(self.context.device).manual_seed(SECRET.getrandbits(62))
             sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
             vary(layout.input_tensors(inputs.unsqueeze(0)), *sources, varying, generator)
-            made.append(self._expect_packed(side, layout, "variant", inputs))
+            made.append(self._expect_packed(function, layout, "variant", inputs))
         return made
 
-    def _time(self, side: Side, prepared: PreparedWorkload, may_capture: bool) -> Measurement:
-        rule = StopRule(
-            iterations=min(_REFERENCE_SAMPLES, self.config.iterations),
-            max_iterations=min(_REFERENCE_SAMPLES, self.config.iterations),
-            confidence=self.config.confidence,
-            max_seconds=self.config.measure_seconds / 4,
-            busy_seconds=math.inf,
-        )
-        side.warm_up(prepared, self.config, may_capture=may_capture)
-        with self.conditions.measuring():
-            while not side.is_done(rule):
-                side.sample(prepared)
-        return side.measurement()
-
-    def _add_other_distributions(self, side: Side, prepared: PreparedWorkload) -> PreparedWorkload:
-        """Rounds with other values; where the reference has no finite answer to them, they do not apply."""
+    def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> PreparedWorkload:
+        """Add sets of other distributions, unless the reference has no finite outputs for them."""
         rounds, left_out = list(prepared.rounds), {}
         normal = rounds[0]
         for distribution in distributions_of(self.definition, self.config.distributions):
@@ -221,15 +211,15 @@ class Preparation:
             if self._is_late():
                 left_out[distribution] = "the reference is too slow"
                 continue
-            if side.worker.is_closed:
+            if function.worker.is_closed:
                 left_out[distribution] = "the reference has failed on the values before these"
                 continue
             try:
-                item = self._expect(side, prepared.layout, distribution, self._values(0, distribution))
+                item = self._expect(function, prepared.layout, distribution, self._values(0, distribution))
             except (Rejected, WorkerLost) as error:
                 left_out[distribution] = f"the reference failed: {error}"
-                if self.conditions.device.type == "cuda":
-                    side.worker.close()  # its context may be broken; the next workload gets a fresh one
+                if self.context.device.type == "cuda":
+                    function.worker.close()  # its context may be broken; the next workload gets a fresh one
                 continue
             if _finite_share(item) < _finite_share(normal):
                 left_out[distribution] = "the reference gives NaN or infinity"
@@ -239,11 +229,12 @@ class Preparation:
 
 
 def _finite_share(item: InputSet) -> float:
-    return min((1.0 - part.non_finite_share for part in item.check.parts.values()), default=1.0)
+    shares = (part.undefined_share + part.infinite_share for part in item.check.parts.values())
+    return 1.0 - max(shares, default=0.0)
 
 
 def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEvalConfig, device: torch.device) -> int:
-    """About how much memory a prepared workload takes with the slots of one side.
+    """About how much memory a prepared workload takes with the slots of one function.
 
     Raises:
         AxisError: An axis has no size.

@@ -1,4 +1,4 @@
-"""Workloads made ready to judge: input sets, expected outputs, the reference's time."""
+"""Prepared workloads. The input sets of a workload with their expected outputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fib_schema import Workload
 from ..checking.sensitivity import insensitive_to_all
 from ..evaluators.protocol import Check, Observation, Verdict
 from ..inputs.variation import Variation
-from ..timing import Measurement
+from ..secure_random import SECRET
 from ..transport.slots import CallLayout
-from .output_checker import Standard, verdict_of
+from .output_checker import OutputChecker, verdict_of
 
 
 @attrs.frozen(eq=False)
 class InputSet:
-    """One set of inputs, and what must come out of it. Only the judge has it."""
+    """One set of inputs with its expected outputs. It never leaves the judge."""
 
     distribution: str
     inputs: torch.Tensor
@@ -28,7 +28,7 @@ class InputSet:
     check: Check
 
     def compare(self, layout: CallLayout, outputs: torch.Tensor) -> Verdict:
-        """Compare what was found in a slot with what is expected.
+        """Compare the outputs in a slot with the expected ones.
 
         Raises:
             EvaluatorRaised: The check did.
@@ -36,40 +36,40 @@ class InputSet:
         return verdict_of(self.check, layout.output_tensors(outputs), layout.output_tensors(self.expected))
 
     def is_right(self, layout: CallLayout, outputs: torch.Tensor) -> bool:
-        """Whether what was found in a slot is right."""
+        """Whether the outputs in a slot are right."""
         return not self.compare(layout, outputs).problems
 
     def observe(self, layout: CallLayout, outputs: torch.Tensor) -> Observation:
-        """What was found in a slot, kept to be judged with other calls."""
+        """Copy the outputs in a slot, to be judged with those of other calls."""
         return Observation(self.check, layout.output_tensors(outputs.clone()))
 
 
 @attrs.frozen(eq=False)
 class PreparedWorkload:
-    """A workload with its input sets and the reference's latency."""
+    """A workload with its input sets."""
 
     workload: Workload
     layout: CallLayout
     rounds: tuple[InputSet, ...]
-    """Checked one by one before anything is timed."""
+    """Checked one by one before timing."""
     variants: tuple[InputSet, ...]
-    """Checked among the timed calls: mixtures of the rounds' values that no call has seen before."""
+    """Known-answer sets for timed calls: mixtures of the rounds' values that no call has seen before."""
     varying: Mapping[str, Variation]
     """The inputs whose values vary between timed calls, and how; empty means that inputs are fixed."""
     slots: int
     """Calls of one timed pass."""
     left_out: Mapping[str, str]
     """Distributions that do not apply, and why."""
-    reference: Measurement | None
-    """None if the reference is not timed."""
-    standard: Standard
-    """What makes checks for further inputs."""
+    checker: OutputChecker
+    """Makes checks for further inputs."""
+    null_call_ns: float | None = None
+    """What a request without a call takes in the worker of the reference; None on the CPU. See `host_timing`."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
-    """Above which error an output was computed with less than float32; see `precision`."""
+    """The error above which an output was computed with less than float32; see `precision`."""
 
     @property
     def bases(self) -> Sequence[InputSet]:
-        """The sets whose values are mixed for timed calls."""
+        """The sets whose values are mixed for fresh inputs."""
         return [item for item in self.rounds if item.distribution == "normal"]
 
     def may_give(self, pattern: int) -> bool:
@@ -81,21 +81,29 @@ class PreparedWorkload:
         return False
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace says about its inputs."""
+        """What a trace keeps of its inputs."""
         extra: dict[str, object] = {
             "rounds": [item.distribution for item in self.rounds],
             "variants": len(self.variants),
         }
         if self.left_out:
             extra["left_out"] = dict(self.left_out)
-        extra["evaluator"] = self.standard.evaluator.name
+        extra["evaluator"] = self.checker.evaluator.name
         extra["outputs"] = self.rounds[0].check.to_extra()
         return extra
 
     def flags(self) -> list[str]:
-        """What a reader of the trace should know before trusting it."""
+        """Flags of the trace that concern the inputs."""
         flags = [] if self.varying else ["fixed_inputs"]
         for name in self.rounds[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.rounds)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
         return flags
+
+
+def two_of(sets: Sequence[InputSet]) -> tuple[InputSet, InputSet]:
+    """Two random sets, different ones if there are two."""
+    if len(sets) == 1:
+        return sets[0], sets[0]
+    first, second = SECRET.sample(list(sets), 2)
+    return first, second

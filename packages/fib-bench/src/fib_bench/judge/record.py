@@ -1,4 +1,4 @@
-"""What traces keep of evaluations."""
+"""Evaluation records. What traces keep of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, P
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
-from ..sandbox.policy import Isolation
-from ..timing import Measurement
+from ..flags import CPU_TIMING, INTERPRETED
+from ..sandbox.model import Isolation
 from ..transport.rpc import Rejected
 from ..worker.client import Worker, WorkerLost
-from .baselines import BASELINE, REFERENCE
+from .baselines import BASELINE, REFERENCE, InterleavedBaselines
 from .prepared import PreparedWorkload
-from .timed_function import Side
+from .timed_function import TimedFunction
+from .timers import Timer
 
 _MOST_KERNELS = 100
 
 
 @attrs.frozen
-class Recorder:
+class EvaluationRecorder:
     """Makes evaluations.
 
     Args:
@@ -46,6 +47,7 @@ class Recorder:
         *,
         prepared: PreparedWorkload | None = None,
         precision: PrecisionWatch | None = None,
+        flags: Sequence[str] = (),
     ) -> Evaluation:
         """An evaluation with what is known of it so far."""
         extra: dict[str, object] = {"solution_hash": solution.hash(), "where": self.where}
@@ -53,9 +55,10 @@ class Recorder:
             extra |= prepared.to_extra()
         if precision is not None:
             extra["precision"] = precision.to_extra()
-        flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ())]
-        if flags:
-            extra["flags"] = flags
+        all_flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ()), *flags]
+        all_flags += timing_flags(solution, self.environment.hardware) if performance is not None else ()
+        if all_flags:
+            extra["flags"] = all_flags
         return Evaluation(
             status=status,
             environment=self.environment,
@@ -66,22 +69,21 @@ class Recorder:
             extra=extra,
         )
 
-    def performance(
-        self, side: Side, others: Mapping[str, Measurement], failures: Mapping[str, str], prepared: PreparedWorkload
-    ) -> Performance:
-        """The latency and what it is compared with.
+    def performance(self, function: TimedFunction, timer: Timer, baselines: InterleavedBaselines) -> Performance:
+        """The latency and the latencies that it is compared with.
 
         Args:
-            side: The solution's.
-            others: Times of what was timed beside it, by roles.
-            failures: Why others were not, by roles.
-            prepared: The workload.
+            function: The solution.
+            timer: Of the solution.
+            baselines: Timed interleaved with it.
         """
-        found = side.measurement()
-        extra: dict[str, object] = {"timing": found.to_extra() | side.to_extra()}
-        reference = others.get(REFERENCE, prepared.reference)
-        if reference is not None:
-            extra["reference_timing"] = reference.to_extra() | {"alternated": REFERENCE in others}
+        found, others = timer.measurement(), baselines.measurements()
+        timing = found.to_extra() | timer.to_extra()
+        if (setup_ms := function.setup_ms) is not None:
+            timing["setup_ms"] = round(setup_ms, 4)
+        extra: dict[str, object] = {"timing": timing}
+        if REFERENCE in others:
+            extra["reference_timing"] = others[REFERENCE].to_extra()
         if self.baseline is not None and BASELINE in others:
             baseline_ms = others[BASELINE].latency_ms
             extra["baseline"] = {
@@ -90,39 +92,54 @@ class Recorder:
                 "speedup_factor": baseline_ms / found.latency_ms,
                 "timing": others[BASELINE].to_extra(),
             }
-        if failures:
-            extra["not_timed"] = dict(failures)
-        reference_ms = reference.latency_ms if reference is not None else 0.0
+        if baselines.failures:
+            extra["not_timed"] = dict(baselines.failures)
+        if baselines.failure:
+            extra["not_verified"] = baselines.failure
+        reference_ms = others[REFERENCE].latency_ms if REFERENCE in others else 0.0
         return Performance(found.latency_ms, reference_ms, reference_ms / found.latency_ms, extra)
 
+    @staticmethod
+    def with_kernels(performance: Performance, kernels: Sequence[tuple[str, float]]) -> Performance:
+        """The performance with the kernels of a call, if they are known."""
+        if not kernels:
+            return performance
+        return attrs.evolve(
+            performance, extra={**(performance.extra or {}), "kernels": [list(kernel) for kernel in kernels]}
+        )
 
-def with_kernels(performance: Performance, side: Side) -> Performance:
-    """The performance with names and microseconds of a call's kernels, where a profiler is installed; no verdict."""
+
+def kernels_of(function: TimedFunction) -> list[tuple[str, float]]:
+    """Names and microseconds of a call's kernels, by the worker's profiler; none without one. Untrusted."""
     try:
-        kernels = [[name, round(taken_ns / 1e3, 3)] for name, taken_ns in side.profile()[:_MOST_KERNELS]]
+        return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MOST_KERNELS]]
     except (Rejected, WorkerLost):
-        return performance
-    if not kernels:
-        return performance
-    return attrs.evolve(performance, extra={**(performance.extra or {}), "kernels": kernels})
+        return []
+
+
+def timing_flags(solution: Solution, hardware: str) -> tuple[str, ...]:
+    """The flags of a latency that was measured on the CPU: it is unranked, and Triton ran in its interpreter."""
+    if hardware != "cpu":
+        return ()
+    return (CPU_TIMING, INTERPRETED) if solution.spec.language == "triton" else (CPU_TIMING,)
 
 
 def isolated(isolation: Isolation | None, evaluation: Evaluation) -> Evaluation:
-    """An evaluation that says how its worker was isolated, if that is known."""
+    """The evaluation with the isolation of its worker, if that is known."""
     if isolation is None:
         return evaluation
     return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "isolation": isolation.to_extra()})
 
 
 def status_of(lost: WorkerLost) -> EvaluationStatus:
-    """What the end of a worker makes of an evaluation."""
+    """The verdict when a worker has ended."""
     if lost.is_forgery:
         return EvaluationStatus.REWARD_HACK
     return EvaluationStatus.TIMEOUT if lost.is_timeout else EvaluationStatus.RUNTIME_ERROR
 
 
 def log_of(message: str, worker: Worker) -> str:
-    """A message, and what the worker has printed."""
+    """A message with the output of the worker."""
     printed = worker.printed()
     return f"{message}\n--- printed by the worker ---\n{printed}" if printed else message
 
@@ -130,7 +147,7 @@ def log_of(message: str, worker: Worker) -> str:
 def correctness_of(
     comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] | None = None
 ) -> Correctness:
-    """The worst of each number, what it rests on, and what was seen in many calls together."""
+    """The worst of each error with the tolerances, and the findings about many calls together."""
     extra: dict[str, object] = {
         "atol": config.atol,
         "rtol": config.rtol,

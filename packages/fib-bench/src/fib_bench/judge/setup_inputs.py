@@ -1,4 +1,4 @@
-"""What a solution's `setup` may see: the integers, shapes and scalars of a call, and other floating values."""
+"""Inputs of ``setup``. It sees the integers, shapes and scalars of a call, but other floating values."""
 
 from __future__ import annotations
 

@@ -1,24 +1,34 @@
-"""When there are enough samples of a function, by a definition's settings."""
+"""Stop rules. When there are enough samples of a function, by a definition's settings."""
 
 from __future__ import annotations
 
 import math
 
+import attrs
+
 from ..config.model import ResolvedEvalConfig
 from ..timing import StopRule
 
+_BUSY_SECONDS = {"cuda": 0.016}
+_REFERENCE_SHARE = 0.5
 
-def stop_rule(config: ResolvedEvalConfig, *, busy_seconds: float = math.inf) -> StopRule:
-    """The rule for a solution and what is timed in turns with it.
+
+def stop_rule(config: ResolvedEvalConfig, *, device: str = "cpu") -> StopRule:
+    """The rule for a solution and a baseline.
 
     Args:
         config: How to time.
-        busy_seconds: The cap on the time that the device is busy, if that is known apart from the time that passes.
+        device: The kind of device: on CUDA the time that it is busy is capped as well.
     """
     return StopRule(
         iterations=config.iterations,
         max_iterations=max(config.max_iterations, config.iterations),
         confidence=config.confidence,
         max_seconds=config.measure_seconds,
-        busy_seconds=min(busy_seconds, config.measure_seconds),
+        busy_seconds=min(_BUSY_SECONDS.get(device, math.inf), config.measure_seconds),
     )
+
+
+def reference_rule(rule: StopRule) -> StopRule:
+    """The rule for the reference, which may be far slower than the solution: it has a time budget of its own."""
+    return attrs.evolve(rule, max_seconds=_REFERENCE_SHARE * rule.max_seconds)

@@ -1,4 +1,4 @@
-"""What the judge asks of a worker, and how answers become verdicts."""
+"""Remote procedure calls. Requests of the judge to a worker, and how replies become verdicts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from .protocol import (
     Called,
     CollectAgain,
     CollectedAgain,
+    Composed,
+    ComposePass,
     Failed,
     HasSetUp,
+    Launched,
+    LaunchPass,
+    Opened,
+    OpenPasses,
     Profile,
     Profiled,
     Release,
@@ -30,6 +36,8 @@ from .protocol import (
     Repeated,
     Sample,
     Sampled,
+    Seal,
+    Sealed,
     SetUp,
     Tampered,
     Uncapturable,
@@ -46,18 +54,22 @@ STATUS_OF_ASPECT = {
     "kind": EvaluationStatus.RUNTIME_ERROR,
     "lazy": EvaluationStatus.REWARD_HACK,
 }
-"""What an output that does not fit makes of an evaluation, by what is wrong with it."""
+"""The verdict about an output that does not fit the definition, by what is wrong with it."""
 _ANSWERS: Mapping[type, type] = {
     Build: Built,
     Calibrate: Calibrated,
     Bind: Bound,
     Release: Released,
     SetUp: HasSetUp,
+    Seal: Sealed,
     Call: Called,
     CollectAgain: CollectedAgain,
     WarmUp: Warm,
     Sample: Sampled,
     Repeat: Repeated,
+    OpenPasses: Opened,
+    ComposePass: Composed,
+    LaunchPass: Launched,
     Profile: Profiled,
 }
 R = TypeVar("R")
@@ -73,17 +85,10 @@ class Rejected(Exception):
         self.comparisons = tuple(comparisons)
 
     def with_evidence(self, evidence: str) -> Rejected:
-        """The same as the end of a trick, if there is evidence for that and outputs are wrong."""
+        """The same as `REWARD_HACK`, if outputs are wrong and there is evidence for an exploit."""
         if not evidence or self.status is not EvaluationStatus.INCORRECT_NUMERICAL:
             return self
         return Rejected(EvaluationStatus.REWARD_HACK, f"{evidence}\n{self.message}", self.comparisons)
-
-
-class Implausible(Rejected):
-    """What a worker says of its times does not hold by what the system says: a trick, unless the machine is busy."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(EvaluationStatus.REWARD_HACK, message)
 
 
 class NotCapturable(Exception):
@@ -93,14 +98,14 @@ class NotCapturable(Exception):
 def ask(
     worker: Worker, request: WorkerRequest, answer: type[R], seconds: float, descriptors: tuple[int, ...] = ()
 ) -> R:
-    """Send a request and take the answer to it.
+    """Send a request and return the reply.
 
     Args:
-        worker: Whom to ask.
-        request: What.
-        answer: What is answered when all goes well.
+        worker: The worker.
+        request: The request.
+        answer: The type of a successful reply.
         seconds: How long to wait.
-        descriptors: What travels along.
+        descriptors: File descriptors that travel with the request.
 
     Raises:
         Rejected: The worker reports a failure of the solution.
@@ -111,7 +116,7 @@ def ask(
 
 
 def read(reply: object, request: WorkerRequest, answer: type[R]) -> R:
-    """What a worker answers to a request; raises what `ask` does."""
+    """Check a reply to a request; raises what `ask` does."""
     match reply:
         case Tampered(what=what):
             raise Rejected(EvaluationStatus.REWARD_HACK, f"in its process the solution {what}"[:_MAX_REASON])
@@ -122,7 +127,7 @@ def read(reply: object, request: WorkerRequest, answer: type[R]) -> R:
         case WrongOutput(aspect=aspect, problem=problem):
             status = STATUS_OF_ASPECT.get(aspect, EvaluationStatus.RUNTIME_ERROR)
             raise Rejected(status, problem[:_MAX_REASON])
-        case Uncapturable(problem=problem) if isinstance(request, WarmUp) and request.may_capture:
+        case Uncapturable(problem=problem) if isinstance(request, ComposePass):
             raise NotCapturable(problem[:_MAX_REASON])
     if not isinstance(reply, answer) or type(reply) is not _ANSWERS[type(request)]:
         problem = f"the worker answered {type(request).__name__} with {reply!r:.200}"

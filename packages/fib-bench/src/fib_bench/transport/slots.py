@@ -1,7 +1,7 @@
-"""The slots that the judge shares with one worker: inputs and outputs of several calls.
+"""Slots. Memory that the judge shares with one worker: the inputs and outputs of several calls.
 
-Every call that is timed in one pass has a slot of its own: its own addresses, its own values, and
-outputs that were poisoned before and stay there to be looked at.
+Every call of a timed pass has a slot of its own, with its own addresses and values. Its outputs are poisoned
+before the pass and stay in place afterwards for the comparison.
 """
 
 from __future__ import annotations
@@ -91,7 +91,11 @@ def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
 
 _WORD = 8
 _TELLING_BYTES = 4
-"""Fewer bytes of output may well be what the poison is."""
+"""Fewer bytes of output can equal the poison by chance."""
+
+
+CANDIDATES = 2
+"""Input sets behind the slots."""
 
 
 class Slots:
@@ -101,24 +105,29 @@ class Slots:
         layout: Where the tensors of one call lie.
         count: How many calls.
         device: Where.
-        beside: Slots whose inputs to share, while those exist: what is compared reads the same
-            memory, since where it lies shifts a time by some percent. Outputs are never shared.
+        shares_inputs_with: Slots with the same inputs, which outlive these: functions that are compared read the
+            same memory, because the addresses of inputs shift a latency by some percent. Outputs are never shared.
     """
 
-    def __init__(self, layout: CallLayout, count: int, device: torch.device, beside: Slots | None = None) -> None:
+    def __init__(
+        self, layout: CallLayout, count: int, device: torch.device, shares_inputs_with: Slots | None = None
+    ) -> None:
         self.layout = layout
         self.count = count
-        self._owns_inputs = beside is None
-        shared = None if beside is None else beside._input_arena  # noqa: SLF001
-        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * count, device)
+        self._owns_inputs = shares_inputs_with is None
+        shared = None if shares_inputs_with is None else shares_inputs_with._input_arena  # noqa: SLF001
+        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * (count + CANDIDATES), device)
         try:
             self._output_arena = Arena.allocate(layout.output_bytes * count, device)
         except BaseException:
             if self._owns_inputs:
                 self._input_arena.close()
             raise
-        self.inputs = self._input_arena.slots(count)[:, : layout.input_bytes]
+        inputs = self._input_arena.slots(count + CANDIDATES)[:, : layout.input_bytes]
+        self.inputs = inputs[:count]
         """``[count, bytes]``"""
+        self.candidates = inputs[count:]
+        """``[CANDIDATES, bytes]``: what links of timed passes choose from."""
         self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
         """``[count, bytes]``"""
 
@@ -132,39 +141,52 @@ class Slots:
 
     @property
     def message(self) -> Bind:
-        """What tells a worker how to map them."""
+        """The request that has a worker map them."""
         return Bind(self.layout.wire, self.count, self._input_arena.handle, self._output_arena.handle)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What travels with the message."""
+        """The file descriptors that travel with the message."""
         return self._input_arena.descriptors + self._output_arena.descriptors
 
     def load(self, slots: int | slice, memory: torch.Tensor) -> None:
         """Put one set of inputs into slots."""
         self.inputs[slots] = memory
 
-    def hide(self, names: Iterable[str], key: int, used: int | None = None) -> tuple[int, ...]:
-        """Combine input tensors in the first slots, or all, with a key, eight bytes at a time; returns their places."""
+    def mask(self, names: Iterable[str], key: int, used: range | None = None) -> tuple[int, ...]:
+        """Combine input tensors by exclusive or with a key, eight bytes at a time, until a worker unmasks them.
+
+        Args:
+            names: Which inputs.
+            key: A signed 64-bit number.
+            used: The slots, without gaps; all by default.
+
+        Returns:
+            The positions of those that are masked: an input of fewer than eight bytes is not.
+        """
         places = []
         for name in names:
             slot = self.layout.inputs[name]
             size = tensor_in(self.inputs[0], slot).nbytes // _WORD * _WORD
             if size:
-                self.inputs[:used, slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
+                self.inputs[self._span(used), slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
                 places.append(next(i for i, other in enumerate(self.layout.wire.inputs) if other is slot))
         return tuple(places)
 
-    def poison(self, pattern: int, used: int | None = None) -> None:
-        """Overwrite the outputs of the first slots, or of all."""
-        self.outputs[:used].fill_(pattern)
+    def poison(self, pattern: int, used: range | None = None) -> None:
+        """Overwrite the outputs of slots, or of all, with a byte."""
+        self.outputs[self._span(used)].fill_(pattern)
 
-    def unwritten(self, used: int, pattern: int) -> list[int]:
-        """Which of the first `used` slots still hold nothing but poison; none where that may happen by chance."""
+    def unwritten(self, used: range, pattern: int) -> list[int]:
+        """Slots whose outputs still hold nothing but poison; none where that may happen by chance."""
         if sum(tensor.nbytes for tensor in self.layout.output_tensors(self.outputs[0]).values()) < _TELLING_BYTES:
             return []
-        untouched = (self.outputs[:used] == pattern).all(dim=1)
-        return [index for index, is_untouched in enumerate(untouched.tolist()) if is_untouched]
+        untouched = (self.outputs[self._span(used)] == pattern).all(dim=1)
+        return [slot for slot, is_untouched in zip(used, untouched.tolist(), strict=True) if is_untouched]
+
+    @staticmethod
+    def _span(used: range | None) -> slice:
+        return slice(None) if used is None else slice(used.start, used.stop)
 
     def close(self) -> None:
         """Give the memory back; the worker must have let go of it, or be gone."""

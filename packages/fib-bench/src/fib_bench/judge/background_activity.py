@@ -1,0 +1,104 @@
+"""Background activity. Checks that a worker is idle after its replies: work must end when a call returns.
+
+Pools of threads spin for a while after a parallel region, up to 0.2 s. So the judge first waits until the worker is
+idle and measures only then. From that moment on nothing is excused: whatever the worker and its children run while
+other functions are timed counts. Processor time is read from the kernel, so other work on the machine does not add
+to it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from fib_schema import EvaluationStatus
+
+from ..transport.rpc import Rejected
+from ..worker.client import Worker
+
+_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process counts what its threads ran, those that have ended included
+_LOOK_SECONDS = 0.003
+_SETTLE_SECONDS = 0.5  # more than twice what a pool of threads spins
+_IDLE_CORES = 0.25
+_LEAST_SECONDS = 0.1  # of observation before a verdict
+
+
+class BackgroundActivity:
+    """Observes one worker while it has nothing to do.
+
+    Args:
+        worker: The worker.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._seconds = 0.0
+        self._used_seconds = 0.0
+        self._before: tuple[float, float] | None = None
+
+    def begin(self) -> None:
+        """Wait until the worker is idle, and observe it from then on.
+
+        Raises:
+            Rejected: It does not become idle.
+        """
+        end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
+        while cores > _IDLE_CORES and time.monotonic() < end:
+            cores = self._look(_LOOK_SECONDS)
+        self._before = time.monotonic(), self._used()
+        if cores > _IDLE_CORES:
+            self._decide()
+
+    def end(self) -> None:
+        """Stop observing: the worker is about to get a request."""
+        if self._before is not None:
+            begin, used = self._before
+            self._seconds += time.monotonic() - begin
+            self._used_seconds += max(self._used() - used, 0.0)
+            self._before = None
+
+    def check(self) -> None:
+        """Decide, after the last reply of the worker.
+
+        Raises:
+            Rejected: It was active.
+        """
+        if self._before is None:
+            self.begin()
+        is_idle = self._look(_LOOK_SECONDS) <= _IDLE_CORES
+        self.end()
+        if not is_idle or self._cores > _IDLE_CORES:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Observe for long enough, and decide."""
+        self._before = self._before or (time.monotonic(), self._used())
+        time.sleep(max(_LEAST_SECONDS - self._seconds, _LOOK_SECONDS))
+        self.end()
+        if self._cores > _IDLE_CORES:
+            problem = f"background activity: the worker used {self._cores:.1f} CPU cores after its last reply"
+            raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}; work must end when a call returns")
+
+    @property
+    def _cores(self) -> float:
+        return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
+
+    def _look(self, seconds: float) -> float:
+        """Cores used during some time from now on."""
+        begin, before = time.monotonic(), self._used()
+        time.sleep(seconds)
+        return (self._used() - before) / (time.monotonic() - begin)
+
+    def _used(self) -> float:
+        return cpu_seconds([self._worker.pid, *self._worker.started()])
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """The processor time that some processes have used so far; one that has ended counts for nothing."""
+    nanoseconds = 0
+    for pid in pids:
+        with suppress(OSError):
+            nanoseconds += time.clock_gettime_ns(~pid << 3 | _SCHEDULED)
+    return nanoseconds / 1e9

@@ -1,0 +1,132 @@
+"""Known calls. What a linked pass takes apart from its calls, measured in a worker without a function.
+
+A known call writes all outputs and computes nothing. A pass of known calls takes what links, flushes, digests and the
+way to the device and back take, and the writing. How long the writing takes follows from passes that write twice.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import torch
+
+from ..timing.linked import native
+from ..timing.linked.native import Native
+from ..timing.measurement import median_interval
+from ..transport.protocol import Build, Built, LinkedInput
+from ..transport.rpc import ask
+from ..worker.client import Worker
+from ..worker.server_client import WorkerServer
+from .linked_passes import LinkedPasses
+from .timed_function import TimedFunction
+
+EMPTY_KERNEL_NS = 630.0
+"""What CUPTI reports for an empty kernel (580 to 700 ns on an H200): it belongs to a call."""
+_REPEATS = 10
+
+
+@attrs.frozen
+class Overhead:
+    """What a pass takes for each call apart from the call."""
+
+    per_call_ns: float
+    uncertainty_ns: float
+    """Half the 95 % interval."""
+
+
+class KnownCalls:
+    """Known calls on one device.
+
+    Args:
+        server: Starts the worker.
+        device: A CUDA device.
+        module: The native module in the judge's process.
+        timeout_seconds: The bound on one request.
+    """
+
+    def __init__(self, server: WorkerServer, device: torch.device, module: Native, timeout_seconds: float) -> None:
+        self._server, self._device, self.module = server, device, module
+        self._timeout_seconds = timeout_seconds
+        self._worker: Worker | None = None
+        self._gap_ns: tuple[float, float] | None = None
+        self._write_ns: dict[object, tuple[float, float]] = {}
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+            self._worker = None
+
+    @contextmanager
+    def bound(self, function: TimedFunction, inputs: Sequence[LinkedInput]) -> Iterator[BoundKnownCalls]:
+        """Bind to the slots of a function.
+
+        Raises:
+            WorkerLost: The worker ended.
+        """
+        with TimedFunction(
+            self._ready_worker(), function.layout, function.slots.count, function.context, shares_inputs_with=function
+        ) as known:
+            yield BoundKnownCalls(self, LinkedPasses(known, self.module, inputs))
+
+    def _ready_worker(self) -> Worker:
+        if self._worker is None or self._worker.is_closed:
+            self._worker = self._server.spawn()
+            ask(self._worker, Build(str(self._device), b"", None, is_ahead=True), Built, self._timeout_seconds)
+        return self._worker
+
+    def write_ns(self, passes: LinkedPasses, key: object) -> tuple[float, float]:
+        """How long a known call takes, with its uncertainty."""
+        if key not in self._write_ns:
+            if self._gap_ns is None:
+                taken, error = _difference(passes, native.EMPTY)
+                self._gap_ns = taken - EMPTY_KERNEL_NS, error
+            taken, error = _difference(passes, native.WRITE)
+            self._write_ns[key] = taken - self._gap_ns[0], (error**2 + self._gap_ns[1] ** 2) ** 0.5
+        return self._write_ns[key]
+
+
+class BoundKnownCalls:
+    """Known calls in the slots of one function.
+
+    Args:
+        known: Those of the device.
+        passes: In its worker.
+    """
+
+    def __init__(self, known: KnownCalls, passes: LinkedPasses) -> None:
+        self._known, self._passes = known, passes
+        self.module = known.module
+        passes.compose(native.WRITE)
+        self._samples_ns: list[float] = []
+
+    def sample(self) -> None:
+        """Make one pass."""
+        self._samples_ns.append(self._passes.run(native.WRITE).taken_ns / self._passes.calls)
+
+    @property
+    def count(self) -> int:
+        """Passes made."""
+        return len(self._samples_ns)
+
+    def overhead(self) -> Overhead:
+        """What is to be subtracted for each call."""
+        write_ns, write_error = self._known.write_ns(self._passes, self._passes.output_bytes)
+        low, high = median_interval(self._samples_ns)
+        total = statistics.median(self._samples_ns) - write_ns
+        spread = (high - low) / 2 / max(len(self._samples_ns) / 5, 1) ** 0.5
+        return Overhead(total, (spread**2 + write_error**2) ** 0.5)
+
+
+def _difference(passes: LinkedPasses, kind: int) -> tuple[float, float]:
+    """What a second call of a kind adds to each call of a pass: nanoseconds, and how far they may be off."""
+    for repeats in (1, 2):
+        passes.compose(kind, repeats)
+        passes.run(kind, repeats)
+    pairs = [[passes.run(kind, repeats).taken_ns / passes.calls for repeats in (1, 2)] for _ in range(_REPEATS)]
+    differences = [twice - once for once, twice in pairs]
+    low, high = median_interval(differences)
+    return statistics.median(differences), (high - low) / 4

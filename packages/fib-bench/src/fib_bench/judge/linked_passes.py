@@ -1,0 +1,190 @@
+"""Linked passes of one function, timed by the judge's own clock.
+
+A pass makes one call in each slot: link, cache flush, call, digest. The worker launches it and sleeps; then the judge
+starts its clock, sends a nonce and stops the clock on the last digest. A link chooses the inputs of a call, element by
+element, from two candidates by what the call before it wrote, so no call can start before its predecessor has ended.
+Afterwards the judge recomputes all links from the outputs that it finds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from fib_schema import EvaluationStatus
+
+from ..inputs.variation import LinkGranularity, Variation, link_granularity
+from ..secure_random import SECRET
+from ..timing.linked import native
+from ..timing.linked.native import Native
+from ..transport.arenas import tensor_in
+from ..transport.protocol import (
+    Composed,
+    ComposePass,
+    Launched,
+    LaunchPass,
+    LinkedInput,
+    Opened,
+    OpenPasses,
+    TensorSlot,
+)
+from ..transport.rpc import Rejected
+from ..worker.client import WorkerLost
+from ..worker.passes import link_inputs
+from .timed_function import TimedFunction
+
+_MODES = {
+    LinkGranularity.ELEMENT: native.ELEMENT,
+    LinkGranularity.PAIR_SWAP: native.PAIR_SWAP,
+    LinkGranularity.WHOLE: native.WHOLE,
+}
+_PASS_SECONDS = 10.0  # the device waits for a nonce for 20 s
+_REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
+
+
+@attrs.frozen(eq=False)
+class TimedPass:
+    """A pass that the judge has timed."""
+
+    taken_ns: int
+    """From the nonce to the last digest, by the judge's clock."""
+    nonce: Sequence[int]
+    digest: tuple[int, int]
+    free_multiprocessors: int
+    """Fewest that nothing else occupied while the cache was flushed."""
+
+
+def linked_inputs(function: TimedFunction, varying: Mapping[str, Variation]) -> tuple[LinkedInput, ...]:
+    """The inputs that links change, and how."""
+    found = []
+    for name, variation in varying.items():
+        slot = function.layout.inputs[name]
+        tensor = tensor_in(function.slots.inputs[0], slot)
+        if not tensor.nbytes or len(found) == native.MAX_INPUTS:
+            continue
+        position = next(i for i, other in enumerate(function.layout.wire.inputs) if other is slot)
+        row = tensor.shape[-1] if tensor.dim() else 1
+        mode = _MODES[link_granularity(variation)]
+        found.append(LinkedInput(position, tensor.nbytes, mode, tensor.dtype.itemsize, row))
+    return tuple(found)
+
+
+class LinkedPasses:
+    """The passes of one function over its slots.
+
+    Args:
+        function: Its slots are bound.
+        module: The native module in the judge's process.
+        inputs: What links change.
+    """
+
+    def __init__(self, function: TimedFunction, module: Native, inputs: Sequence[LinkedInput]) -> None:
+        self._function, self._module, self._inputs = function, module, tuple(inputs)
+        descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, native.MAILBOX_BYTES)
+            self._page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
+            self._mailbox = native.Mailbox.from_buffer(self._page)
+            self._launched = 0
+            function.ask(OpenPasses(), Opened, descriptors=(descriptor,))
+        finally:
+            os.close(descriptor)
+        self._indexes: dict[tuple[int, int], int] = {}
+        device, slots = function.context.device, function.slots.count
+        self._partials = torch.empty(slots * native.DIGEST_BLOCKS * 16, dtype=torch.uint8, device=device)
+        self._counts = torch.zeros(slots, dtype=torch.int32, device=device)
+
+    @property
+    def output_bytes(self) -> tuple[int, ...]:
+        """The bytes of each output."""
+        slots = self._function.slots
+        return tuple(tensor_in(slots.outputs[0], place).nbytes for place in self._function.layout.outputs.values())
+
+    @property
+    def calls(self) -> int:
+        """Calls of one pass."""
+        return self._function.slots.count
+
+    def compose(self, kind: int, repeats: int = 1) -> Composed:
+        """Have the worker compose passes of a kind.
+
+        Raises:
+            NotCapturable: The function cannot be captured, or contains what cannot be composed.
+            Rejected: It raised, or its outputs do not fit.
+            WorkerLost: The worker ended.
+        """
+        reply = self._function.ask(ComposePass(kind, repeats, self._inputs), Composed)
+        self._indexes[kind, repeats] = reply.index
+        return reply
+
+    def run(self, kind: int, repeats: int = 1) -> TimedPass:
+        """Make one pass.
+
+        Raises:
+            Rejected: The device reported an error.
+            WorkerLost: The worker ended, or no digest came.
+        """
+        self._function.context.synchronize()
+        self._function.ask(LaunchPass(self._indexes[kind, repeats]), Launched)
+        self._launched += 1
+        address = ctypes.addressof(self._mailbox)
+        if not self._module.wait_armed(address, self._launched, _PASS_SECONDS):
+            raise WorkerLost("a launched pass did not start on the device", is_timeout=True)
+        time.sleep(_REST_SECONDS)
+        nonce = [SECRET.getrandbits(64) for _ in range(4)]
+        taken_ns = self._module.time_pass(address, self._launched, nonce, self._function.context.timeout_seconds)
+        if not taken_ns:
+            problem = f"a pass of {self.calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"
+            raise WorkerLost(problem, is_timeout=True)
+        box = self._mailbox
+        return TimedPass(taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms)
+
+    def recompute(self, made: TimedPass) -> list[int]:
+        """Recompute the links of the last pass from the outputs in the slots; returns slots that hold poison.
+
+        Raises:
+            Rejected: The outputs are not those that the digest was made of.
+        """
+        slots = self._function.slots
+        outputs = [
+            native.Output(source=slots.outputs.data_ptr() + place.offset, target=0, bytes=size)
+            for place in self._function.layout.outputs.values()
+            if (size := tensor_in(slots.outputs[0], place).nbytes)
+        ]
+        digest = native.digest_of(outputs, stride=slots.outputs.stride(0))
+        self._counts.zero_()
+        self._function.context.synchronize()
+        found = self._module.recompute(
+            made.nonce, digest, self.calls, self._partials.data_ptr(), self._counts.data_ptr(), self._stream
+        )
+        if found != made.digest:
+            problem = (
+                "the digest that ended a timed pass is not that of its outputs: they were changed after the clock had "
+                "stopped, or the pass was not the one that was composed"
+            )
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        return [slot for slot, count in enumerate(self._counts.tolist()) if count]
+
+    def inputs_of(self, slot: int, fixed: torch.Tensor) -> torch.Tensor:
+        """What the call in a slot read in the pass that was recomputed last.
+
+        Shapes:
+            fixed: ``[bytes]``, the inputs that links leave alone.
+
+        Returns:
+            ``[bytes]``
+        """
+        target = fixed.clone()
+        layout = [place if isinstance(place, TensorSlot) else None for place in self._function.layout.wire.inputs]
+        items = link_inputs(self._inputs, layout, self._function.slots.candidates, target)
+        self._module.relink(slot, native.link_of(items, ()), self._stream)
+        return target
+
+    @property
+    def _stream(self) -> int:
+        return int(torch.cuda.current_stream(self._function.context.device).cuda_stream)

@@ -1,0 +1,225 @@
+"""Linked timer. The latency of captured calls by the judge's own clock over verified, sequentially dependent calls.
+
+Every pass counts only if all of its calls wrote all outputs, its digest is that of the outputs in the slots, and
+nothing else ran on the device or in the worker meanwhile. A secret sample of its calls is compared with fresh answers
+of the reference. No clock of the worker is involved.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import torch
+from fib_schema import EvaluationStatus
+
+from ..config.model import ResolvedEvalConfig
+from ..inputs.variation import vary
+from ..secure_random import SECRET
+from ..timing import Measurement, StopRule
+from ..timing.linked import native
+from ..timing.measurement import median_interval
+from ..transport.protocol import Warm, WarmUp
+from ..transport.rpc import NotCapturable, Rejected
+from .known_calls import BoundKnownCalls
+from .linked_passes import LinkedPasses, TimedPass, linked_inputs
+from .phase_timer import Phase
+from .prepared import InputSet, PreparedWorkload, two_of
+from .throttling import ThrottlingFilter
+from .timed_function import TimedFunction
+from .verification import Verifier
+
+_LEAST_PASSES, _MOST_PASSES = 6, 60
+_BUSY_SECONDS = 0.02  # of the device, for one function
+_FINE_NS = 15.0  # an interval of the median that is narrower serves for any latency
+_MOST_DISTURBED = 20
+_VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
+_VERIFY_SECONDS = 0.15
+_PENDING_BYTES = 1 << 30
+_SYSTEMATIC_NS = 40.0  # differences to CUPTI that are left after calibration
+
+
+class LinkedTimer:
+    """Times a function by linked passes.
+
+    Args:
+        function: What to time; its slots are bound.
+        verifier: Verifies its calls.
+        known: Known calls in the same slots; None where the function is only warmed up.
+    """
+
+    def __init__(self, function: TimedFunction, verifier: Verifier, known: BoundKnownCalls | None) -> None:
+        self.method = "linked"
+        self.verifier = verifier
+        verifier.is_captured = True
+        self._function, self._known = function, known
+        self._passes: LinkedPasses | None = None
+        self._base: InputSet | None = None
+        self._nodes = 0
+        self._host_ns = 0.0
+        self._samples_ns: list[float] = []
+        self._seconds = self._busy_seconds = 0.0
+        self._disturbed = 0
+        self._filter = ThrottlingFilter(function.context.watch)
+        self._pending: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+
+    def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
+        """Load the slots, call until compilers and caches have settled, and compose passes.
+
+        Raises:
+            NotCapturable: Use `HostTimer` in a fresh worker.
+            Rejected: The function raised.
+            WorkerLost: The worker ended.
+        """
+        known = self._function.load_all(prepared)
+        self._base = known[0] if self._function.keeps_integers else prepared.bases[0]
+        request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture=True)
+        self._host_ns = self._function.ask(request, Warm, extra_seconds=request.max_seconds).host_ns
+        if self._known is None:
+            return
+        inputs = linked_inputs(self._function, prepared.varying)
+        self.method = "linked" if inputs else "unlinked"
+        self._passes = LinkedPasses(self._function, self._known.module, inputs)
+        self._nodes = self._passes.compose(native.SOLUTION).nodes
+        self._refresh(prepared)
+        self._passes.run(native.SOLUTION)  # loads code; does not count
+
+    def sample(self, prepared: PreparedWorkload) -> None:
+        """Make one pass, and one of known calls every other time; verify it.
+
+        Raises:
+            NotCapturable: Outputs are wrong, for which the capture may be to blame.
+            Rejected: The pass was not the one that was composed, or something else ran meanwhile, again and again.
+            WorkerLost: The worker ended.
+        """
+        first, context = time.monotonic(), self._function.context
+        assert self._passes is not None
+        assert self._known is not None
+        with context.phases.during(Phase.INPUTS):
+            self._refresh(prepared)
+        if self._known.count < _LEAST_PASSES or self._known.count <= len(self._samples_ns) // 2:
+            self._known.sample()
+        begin = time.monotonic()
+        made = self._passes.run(native.SOLUTION)
+        self._busy_seconds += made.taken_ns / 1e9
+        self._verify(prepared, made)
+        if self._is_undisturbed(made) and self._filter.accepts(begin):
+            self._samples_ns.append(made.taken_ns / self._passes.calls)
+        self._seconds += time.monotonic() - first
+
+    def _refresh(self, prepared: PreparedWorkload) -> None:
+        """Draw new candidates."""
+        function, base = self._function, self._base
+        assert base is not None
+        function.slots.candidates[:] = base.inputs
+        if prepared.varying:
+            layout, (first, second) = function.layout, two_of(prepared.bases)
+            generator = torch.Generator(function.context.device).manual_seed(SECRET.getrandbits(62))
+            sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
+            vary(layout.input_tensors(function.slots.candidates), *sources, prepared.varying, generator)
+        function.context.synchronize()
+
+    def _is_undisturbed(self, made: TimedPass) -> bool:
+        """Whether nothing else was on the device.
+
+        Raises:
+            Rejected: Something was, too often.
+        """
+        expected = torch.cuda.get_device_properties(self._function.context.device).multi_processor_count
+        if made.free_multiprocessors >= expected:
+            return True
+        self._disturbed += 1
+        if self._disturbed > _MOST_DISTURBED:
+            problem = (
+                f"background activity: in {self._disturbed} timed passes another kernel occupied "
+                f"{expected - made.free_multiprocessors} of {expected} multiprocessors while the cache was flushed; "
+                "a call must have ended when its last node has"
+            )
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        return False
+
+    # -- verification --------------------------------------------------------------------------------
+
+    def _verify(self, prepared: PreparedWorkload, made: TimedPass) -> None:
+        """Recompute the links of a pass, check that all outputs were written, and choose calls to compare."""
+        assert self._passes is not None
+        assert self._base is not None
+        unwritten = self._passes.recompute(made)
+        if unwritten:
+            raise NotCapturable(f"{len(unwritten)} of {self._passes.calls} timed calls left outputs unwritten")
+        size = self._function.layout.size_bytes
+        wanted = -(-_VERIFIED_CALLS // _LEAST_PASSES)
+        room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
+        count = min(wanted, self._passes.calls, max(room, 2 if len(self._pending) < 2 else 0))
+        for slot in SECRET.sample(range(self._passes.calls), count):
+            inputs = self._passes.inputs_of(slot, self._base.inputs)
+            if not torch.equal(inputs, self._function.slots.inputs[slot]):
+                problem = "an input tensor was changed; a function must not write to its inputs"
+                raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+            self._pending.append((slot, inputs, self._function.slots.outputs[slot].clone()))
+
+    def finish(self, prepared: PreparedWorkload) -> None:
+        """Compare the chosen calls with fresh answers of the reference, outside the exclusive time.
+
+        Raises:
+            NotCapturable: Outputs are wrong, for which the capture may be to blame.
+            WorkerLost: The worker ended.
+        """
+        begin = time.monotonic()
+        SECRET.shuffle(self._pending)
+        for done, (slot, inputs, outputs) in enumerate(self._pending):
+            if done >= _VERIFIED_CALLS or (done >= 2 and time.monotonic() - begin > _VERIFY_SECONDS):
+                break
+            self.verifier.verify_outputs(prepared, {slot: inputs}, {slot: outputs})
+        self._pending = []
+
+    # -- results -------------------------------------------------------------------------------------
+
+    def is_done(self, rule: StopRule) -> bool:
+        """Whether there are enough passes."""
+        count = len(self._samples_ns)
+        if count < _LEAST_PASSES:
+            return self._seconds > 10 * rule.max_seconds and count > 0
+        if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
+            return True
+        low, high = median_interval(self._samples_ns)
+        target = max(rule.confidence * self._latency_ns(), _FINE_NS)
+        return (high - low) / 2 <= target or self._busy_seconds > _BUSY_SECONDS
+
+    def _latency_ns(self) -> float:
+        assert self._known is not None
+        return statistics.median(self._samples_ns) - self._known.overhead().per_call_ns
+
+    def measurement(self) -> Measurement:
+        """The latency with its samples, one for each pass."""
+        assert self._known is not None
+        assert self._passes is not None
+        overhead = self._known.overhead()
+        return Measurement(
+            samples_ns=tuple(max(taken - overhead.per_call_ns, 1.0) for taken in self._samples_ns),
+            method=self.method,
+            chain=self._passes.calls,
+            host_ns=self._host_ns,
+            overhead_ns=overhead.per_call_ns,
+        )
+
+    def uncertainty_ns(self) -> float:
+        """Half the interval that the latency is in, with what the calibration leaves."""
+        assert self._known is not None
+        low, high = median_interval(self._samples_ns)
+        spread = (high - low) / 2
+        return float((spread**2 + self._known.overhead().uncertainty_ns ** 2 + _SYSTEMATIC_NS**2) ** 0.5)
+
+    def to_extra(self) -> dict[str, object]:
+        """What a trace keeps of the timing beside the measurement."""
+        verified = self.verifier.verified_calls
+        extra: dict[str, object] = {
+            "verified_calls": verified,
+            "detected_share": round(1 - 0.01 ** (1 / verified), 4) if verified else None,
+            "uncertainty_ms": self.uncertainty_ns() / 1e6,
+            "nodes": self._nodes,
+            "exclusive_ms": round(self._seconds * 1e3, 3),
+        }
+        if self._disturbed:
+            extra["disturbed_passes"] = self._disturbed
+        return {**extra, **self._filter.to_extra()}

@@ -1,0 +1,290 @@
+"""Solution run. One solution on several workloads, in two phases.
+
+Phase A binds each workload, checks outputs and warms up, so that everything that compiles has compiled. Then the
+worker is sealed. Phase B times the workloads that passed. A lost worker costs one workload: the others are evaluated
+in fresh workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import attrs
+from fib_schema import Definition, Evaluation, EvaluationStatus, Performance, Solution
+
+from ..checking.comparison import Comparison
+from ..checking.precision import PrecisionWatch
+from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..errors import EvaluatorFailed
+from ..flags import UNSEALED, UNVERIFIED
+from ..plan import BuildFailure
+from ..timing.roofline import work_of
+from ..transport.rpc import NotCapturable, Rejected
+from ..worker.client import WorkerLost
+from ..worker.server_client import ForkServerClient
+from .background_activity import BackgroundActivity
+from .baselines import Baselines, InterleavedBaselines
+from .build import attempt
+from .device_context import DeviceContext
+from .function_worker import FunctionWorker
+from .output_checker import EvaluatorRaised
+from .phase_timer import Phase
+from .prepared import PreparedWorkload
+from .record import EvaluationRecorder, correctness_of, isolated, kernels_of, log_of, status_of
+from .stopping import stop_rule
+from .timed_function import TimedFunction
+from .timers import Timer, make_timer
+
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class _Checked:
+    """A workload that passed phase A."""
+
+    prepared: PreparedWorkload
+    comparisons: Sequence[Comparison]
+    findings: Mapping[str, Mapping[str, object]]
+    precision: PrecisionWatch
+    kernels: Sequence[tuple[str, float]]
+    printed: str
+
+
+@attrs.frozen(eq=False)
+class SolutionRun:
+    """Evaluates one solution.
+
+    Args:
+        candidate: Its worker; the solution is built.
+        definition: What it computes.
+        solution: The solution.
+        config: How to run.
+        server: Starts further workers.
+        context: What holds on this device.
+        baselines: The reference and the baseline.
+        recorder: Makes evaluations.
+    """
+
+    candidate: FunctionWorker
+    definition: Definition
+    solution: Solution
+    config: BenchmarkConfig
+    server: ForkServerClient
+    context: DeviceContext
+    baselines: Baselines
+    recorder: EvaluationRecorder
+
+    def evaluate(
+        self, workloads: Sequence[PreparedWorkload]
+    ) -> Iterator[tuple[PreparedWorkload, Evaluation | EvaluatorFailed]]:
+        """Evaluate on workloads; those that fail in phase A come first."""
+        pending, size = list(workloads), len(workloads)
+        while pending:
+            batch, could_capture = pending[:size], self.candidate.may_capture
+            done: list[PreparedWorkload] = []
+            for prepared, evaluation in self._evaluate_batch(batch):
+                done.append(prepared)
+                if isinstance(evaluation, Evaluation):
+                    evaluation = isolated(self.candidate.worker.isolation, evaluation)
+                yield prepared, evaluation
+            pending = [prepared for prepared in pending if not any(prepared is one for one in done)]
+            if could_capture == self.candidate.may_capture:
+                size = 1  # a worker was lost: from now on each workload has one of its own
+
+    def _evaluate_batch(
+        self, batch: Sequence[PreparedWorkload]
+    ) -> Iterator[tuple[PreparedWorkload, Evaluation | EvaluatorFailed]]:
+        """Evaluate in one worker; where that is lost, some workloads have no result."""
+        if (self.candidate.worker.is_closed or self.candidate.is_sealed) and (failed := self._renew()) is not None:
+            yield from ((prepared, failed) for prepared in batch)
+            return
+        checked: list[_Checked] = []
+        for prepared in batch:
+            found = self._attempt(prepared, partial(self._check, prepared))
+            if isinstance(found, _Checked):
+                checked.append(found)
+            elif found is not None:
+                yield prepared, found
+            if self.candidate.worker.is_closed:
+                return
+        for item in checked:
+            evaluation = self._time_or_retry(item)
+            if evaluation is not None:
+                yield item.prepared, evaluation
+            if self.candidate.worker.is_closed:
+                return
+
+    def _renew(self) -> Evaluation | None:
+        """Build in a fresh worker; returns the evaluation if the solution does not build any more."""
+        self.candidate.use(self.server.spawn())
+        with self.context.phases.during(Phase.BUILD):
+            failure = attempt(self.candidate, self.config.timeout_seconds)
+        return None if failure is None else self.failed(failure)
+
+    def failed(self, failure: BuildFailure) -> Evaluation:
+        """The evaluation of a solution that does not build."""
+        return self.recorder.evaluation(self.solution, failure.status, failure.log)
+
+    def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Evaluation | EvaluatorFailed | None:
+        """Do a step; what fails becomes an evaluation. None: it must be done again, in a worker without captures."""
+        candidate = self.candidate
+        try:
+            with self.context.phases.during(Phase.CHECK):
+                return step()
+        except EvaluatorRaised as error:
+            name = prepared.checker.evaluator.name
+            return EvaluatorFailed(self.definition.name, prepared.workload.uuid, name, str(error))
+        except NotCapturable as error:
+            candidate.worker.close()
+            if candidate.may_capture:
+                candidate.may_capture = False
+                return None
+            return self.recorder.evaluation(
+                self.solution, EvaluationStatus.RUNTIME_ERROR, str(error), prepared=prepared
+            )
+        except Rejected as error:
+            return self._rejected(prepared, error)
+        except WorkerLost as lost:
+            log = log_of(str(lost), candidate.worker)
+            return self.recorder.evaluation(self.solution, status_of(lost), log, prepared=prepared)
+
+    def _rejected(self, prepared: PreparedWorkload, error: Rejected) -> Evaluation:
+        log = log_of(error.message, self.candidate.worker)
+        correctness = None
+        if error.status is EvaluationStatus.INCORRECT_NUMERICAL:
+            correctness = correctness_of(error.comparisons, self._settings)
+        elif self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK:
+            self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
+        return self.recorder.evaluation(self.solution, error.status, log, correctness, prepared=prepared)
+
+    @property
+    def _settings(self) -> ResolvedEvalConfig:
+        return self.config.resolve_eval_config(self.definition)
+
+    def _bind(self, prepared: PreparedWorkload) -> TimedFunction:
+        return TimedFunction(
+            self.candidate.worker,
+            prepared.layout,
+            prepared.slots,
+            self.context,
+            has_setup=self.candidate.has_setup,
+            keeps_integers=self.baselines.baseline_has_setup(self.definition),
+        )
+
+    # -- phase A ---------------------------------------------------------------------------------
+
+    def _check(self, prepared: PreparedWorkload) -> _Checked:
+        """Check outputs and warm up.
+
+        Raises:
+            Rejected: Outputs are wrong, or the function raised.
+            NotCapturable: It must be timed in a fresh worker without graphs.
+            WorkerLost: The worker ended.
+        """
+        with self._bind(prepared) as function:
+            precision = PrecisionWatch(prepared.error_bounds)
+            for index, item in enumerate(prepared.rounds):
+                outputs = function.check(item, f"input set {index} ({item.distribution})")
+                if item.distribution == "normal":
+                    layout = prepared.layout
+                    precision.look(layout.output_tensors(outputs), layout.output_tensors(item.expected))
+            function.check_together(prepared)
+            with self.context.phases.during(Phase.WARM_UP):
+                timer = make_timer(function, may_capture=self.candidate.may_capture)
+                timer.warm_up(prepared, self._settings)
+            kernels: list[tuple[str, float]] = []
+            if not self.candidate.is_profiled:
+                self.candidate.is_profiled = True
+                with self.context.phases.during(Phase.AUDIT):
+                    kernels = kernels_of(function)
+            printed = self.candidate.worker.printed()
+            return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
+
+    # -- phase B ---------------------------------------------------------------------------------
+
+    def _time_or_retry(self, item: _Checked) -> Evaluation | EvaluatorFailed | None:
+        """Time in the sealed worker, and once more in a fresh one without a seal if the function fails there."""
+        result = self._attempt(item.prepared, lambda: self._time(item))
+        if not self.candidate.is_sealed or not _is_runtime_error(result):
+            return result
+        self.candidate.may_seal = False
+        if (failed := self._renew()) is not None:
+            return failed
+        again = self._attempt(item.prepared, lambda: self._time(self._check(item.prepared)))
+        self.candidate.may_seal = _is_runtime_error(again)  # then the seal was not the reason
+        self.candidate.worker.close()
+        return again
+
+    def _time(self, item: _Checked) -> Evaluation:
+        """The evaluation of a solution that passes.
+
+        Raises:
+            Rejected: Outputs of timed calls are wrong, or something else is.
+            NotCapturable: It must be timed in a fresh worker without graphs.
+            WorkerLost: The worker ended.
+        """
+        candidate, prepared = self.candidate, item.prepared
+        if candidate.may_seal and not candidate.is_sealed:
+            candidate.seal(self.context.timeout_seconds)
+        with self._bind(prepared) as function:
+            performance, flags = self._performance(function, item)
+            candidate.worker.confirm()
+            return self.recorder.evaluation(
+                self.solution,
+                EvaluationStatus.PASSED,
+                item.printed + candidate.worker.printed(),
+                correctness_of(
+                    [*item.comparisons, *function.comparisons], self._settings, {**item.findings, **function.findings}
+                ),
+                performance,
+                prepared=prepared,
+                precision=item.precision,
+                flags=flags if candidate.may_seal else [*flags, UNSEALED],
+            )
+
+    def _performance(self, function: TimedFunction, item: _Checked) -> tuple[Performance, list[str]]:
+        prepared, config = item.prepared, self._settings
+        is_reference_timed = self.config.profile_baseline
+        with self.baselines.interleaved(
+            function, self.definition, prepared, config, is_reference_timed=is_reference_timed
+        ) as baselines:
+            timer = make_timer(function, answers=baselines, may_capture=self.candidate.may_capture)
+            with self.context.phases.during(Phase.WARM_UP):
+                timer.warm_up(prepared, config)
+            self._time_with(timer, baselines, prepared, config)
+            performance = self.recorder.performance(function, timer, baselines)
+            flags = [UNVERIFIED] if baselines.failure else []
+        return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
+
+    def _time_with(
+        self, timer: Timer, baselines: InterleavedBaselines, prepared: PreparedWorkload, config: ResolvedEvalConfig
+    ) -> None:
+        """Take the samples of the solution and the baselines."""
+        activity = BackgroundActivity(self.candidate.worker)
+        rule = stop_rule(config, device=self.context.device.type)
+        with self.context.exclusive(), self.context.phases.during(Phase.TIME):
+            baselines.time(timer, rule, activity)
+        with self.context.phases.during(Phase.AUDIT):
+            activity.check()
+            timer.verifier.check_together(prepared)
+
+    def _with_roofline(self, prepared: PreparedWorkload, performance: Performance) -> Performance:
+        """The performance with the share of the roofline that it reaches.
+
+        Raises:
+            Rejected: The device cannot be so fast.
+        """
+        light = self.context.light
+        work = work_of(self.definition, prepared.workload.axes)
+        if objection := light.objection(work, performance.latency_ms):
+            raise Rejected(EvaluationStatus.REWARD_HACK, objection)
+        achieved = light.to_extra(work, performance.latency_ms)
+        if not achieved:
+            return performance
+        return attrs.evolve(performance, extra={**(performance.extra or {}), "speed_of_light": achieved})
+
+
+def _is_runtime_error(result: object) -> bool:
+    return isinstance(result, Evaluation) and result.status is EvaluationStatus.RUNTIME_ERROR

@@ -1,0 +1,72 @@
+"""Timers. The protocol of what measures the latency of a function, and the choice of one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..config.model import ResolvedEvalConfig
+from ..timing import Measurement, StopRule
+from .cpu_timing import CpuTimer
+from .host_timing import HostTimer
+from .prepared import PreparedWorkload
+from .timed_function import TimedFunction
+from .verification import FreshAnswers, Verifier
+
+
+class Timer(Protocol):
+    """Measures the latency of one function on one workload. Every pass is verified."""
+
+    method: str
+    """How the latency is measured: ``linked``, ``host`` or ``cpu``."""
+    verifier: Verifier
+
+    def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
+        """Load the slots and call until compilers and caches have settled.
+
+        Raises:
+            NotCapturable: Use `HostTimer` in a fresh worker.
+            Rejected: The function raised.
+            WorkerLost: The worker ended.
+        """
+        ...
+
+    def sample(self, prepared: PreparedWorkload) -> None:
+        """Time one pass and verify it.
+
+        Raises:
+            NotCapturable: Use `HostTimer` in a fresh worker.
+            Rejected: Outputs are wrong.
+            WorkerLost: The worker ended.
+        """
+        ...
+
+    def is_done(self, rule: StopRule) -> bool:
+        """Whether there are enough samples, and enough of their calls are verified."""
+        ...
+
+    def measurement(self) -> Measurement:
+        """The latency with its samples; there is at least one."""
+        ...
+
+    def to_extra(self) -> dict[str, object]:
+        """What a trace keeps of the timing beside the measurement."""
+        ...
+
+
+def make_timer(function: TimedFunction, *, answers: FreshAnswers | None = None, may_capture: bool = True) -> Timer:
+    """The timer for a function on its device.
+
+    Args:
+        function: What to time; its slots are bound.
+        answers: The reference, which timed calls are verified with; None if there is none.
+        may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
+    """
+    verifier = Verifier(function, answers)
+    if not function.context.is_cuda:
+        return CpuTimer(function, verifier)
+    if not may_capture:
+        return HostTimer(function, verifier)
+    from .linked_timing import LinkedTimer
+
+    timer: Timer = LinkedTimer(function, verifier)
+    return timer
