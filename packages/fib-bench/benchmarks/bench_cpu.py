@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.transport.protocol import Build, Built
-from fib_bench.worker.client import WorkerServer
+from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -88,7 +88,7 @@ def ready_ms() -> float:
     definition = format_json(DEFINITIONS[0])
     request = Build("cpu", definition, None)  # a reference of one line
     taken = []
-    with WorkerServer("cpu") as server:
+    with ForkServerClient("cpu") as server:
         server.start()
         for _ in range(10):
             begin = time.perf_counter()

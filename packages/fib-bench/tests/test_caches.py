@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench.transport.protocol import Build, Calibrate
-from fib_bench.worker.caches import FOLDER, Occupant, own_cache
+from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, Solution, format_json
 
@@ -30,73 +30,73 @@ def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def occupant_of(definition: Definition) -> Callable[[Solution | None], Occupant]:
-    return lambda solution: Occupant.of(
+def owner_of(definition: Definition) -> Callable[[Solution | None], CacheOwner]:
+    return lambda solution: CacheOwner.of(
         Build("cpu", format_json(definition), None if solution is None else format_json(solution))
     )
 
 
-class TestOccupant:
+class TestCacheOwner:
     def test_is_named_by_content(
-        self, make_solution: Callable[..., Solution], occupant_of: Callable[[Solution | None], Occupant]
+        self, make_solution: Callable[..., Solution], owner_of: Callable[[Solution | None], CacheOwner]
     ) -> None:
         one = make_solution("def run(x): pass")
         renamed = attrs.evolve(one, name="renamed", author="somebody")
-        names = [occupant_of(s).name for s in (one, renamed, make_solution("def run(x): return x"), None)]
+        names = [owner_of(s).name for s in (one, renamed, make_solution("def run(x): return x"), None)]
         assert names[0] == names[1]
         assert len(set(names)) == 3
 
     def test_a_solution_cannot_have_the_name_of_a_reference(
-        self, make_solution: Callable[..., Solution], occupant_of: Callable[[Solution | None], Occupant]
+        self, make_solution: Callable[..., Solution], owner_of: Callable[[Solution | None], CacheOwner]
     ) -> None:
-        assert occupant_of(make_solution("def run(x): pass")).name.startswith("solution-")
-        assert occupant_of(None).name.startswith("reference-")
+        assert owner_of(make_solution("def run(x): pass")).name.startswith("solution-")
+        assert owner_of(None).name.startswith("reference-")
 
     def test_a_worker_that_builds_nothing_has_a_name_too(self) -> None:
-        assert Occupant.of(Calibrate("cpu", (1,), 1)) == Occupant("nothing")
+        assert CacheOwner.of(Calibrate("cpu", (1,), 1)) == CacheOwner("nothing")
 
 
 class TestOwnCache:
     def test_is_made_once_and_kept(self, root: Path) -> None:
-        folder = own_cache(Occupant("one"), os.getuid())
+        folder = own_cache(CacheOwner("one"), os.getuid())
         assert folder.parent == root / FOLDER
         (folder / "built").write_text("x")
-        assert own_cache(Occupant("one"), os.getuid()) == folder
+        assert own_cache(CacheOwner("one"), os.getuid()) == folder
         assert (folder / "built").exists()
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
     def test_others_have_others(self, root: Path) -> None:
-        assert own_cache(Occupant("one"), os.getuid()) != own_cache(Occupant("two"), os.getuid())
+        assert own_cache(CacheOwner("one"), os.getuid()) != own_cache(CacheOwner("two"), os.getuid())
 
     def test_only_its_owner_can_look_into_it(self, root: Path) -> None:
-        assert own_cache(Occupant("one"), os.getuid()).stat().st_mode & 0o777 == 0o700
+        assert own_cache(CacheOwner("one"), os.getuid()).stat().st_mode & 0o777 == 0o700
 
     def test_one_that_belongs_to_somebody_else_is_not_used(self, root: Path) -> None:
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
-        folder = own_cache(Occupant("one"), os.getuid())
+        folder = own_cache(CacheOwner("one"), os.getuid())
         os.chown(folder, 60_999, 60_999)
-        with pytest.raises(PermissionError, match="belongs to somebody else"):
-            own_cache(Occupant("one"), os.getuid())
+        with pytest.raises(PermissionError, match="belongs to another user"):
+            own_cache(CacheOwner("one"), os.getuid())
 
     def test_it_is_given_to_its_owner(self, root: Path) -> None:
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
-        assert own_cache(Occupant("one"), 60_999).stat().st_uid == 60_999
+        assert own_cache(CacheOwner("one"), 60_999).stat().st_uid == 60_999
 
     def test_libraries_compiled_ahead_are_copied(
         self,
         root: Path,
         definition: Definition,
         make_solution: Callable[..., Solution],
-        occupant_of: Callable[[Solution | None], Occupant],
+        owner_of: Callable[[Solution | None], CacheOwner],
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         wanted, other = (make_solution(CPP + f"// {name}", name=name, language="cpp", dps=True) for name in "ab")
         registry = BuilderRegistry.get_instance()
         for outcome in registry.build_many([(definition, wanted), (definition, other)]):
             assert outcome.error is None
-        folder = own_cache(occupant_of(wanted), os.getuid())
+        folder = own_cache(owner_of(wanted), os.getuid())
         manifests = [json.loads(path.read_bytes()) for path in folder.rglob("manifest.json")]
         assert [manifest["facts"]["solution"] for manifest in manifests] == ["a"]
         monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
@@ -117,4 +117,4 @@ def test_where_the_cache_cannot_be_written_a_worker_builds_all_the_same(
         (cache_path / FOLDER).unlink()
         hidden.rename(cache_path / FOLDER)
     assert evaluation.status == "PASSED", evaluation.log
-    assert "what is built here is not kept" in evaluation.log
+    assert "builds of this run are not kept" in evaluation.log

@@ -22,7 +22,7 @@ from fib_bench import (
 )
 from fib_bench.evaluators import evaluator_for, evaluator_names
 from fib_bench.judge.evaluate import Judge
-from fib_bench.worker.client import WorkerServer
+from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
 
 Evaluate = Callable[..., list[Evaluation]]
@@ -264,7 +264,7 @@ class TestFromOutside:
         make_solution: MakeSolution,
         make_definition: Make,
         make_workload: MakeWorkload,
-        shared_server: WorkerServer,
+        shared_server: ForkServerClient,
     ) -> None:
         install(broken="acme_evaluators:Broken")
         other = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    return x\n", op_type="copy")

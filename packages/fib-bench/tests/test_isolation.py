@@ -16,31 +16,27 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig
-from fib_bench.sandbox import syscalls as _kernel
 from fib_bench.errors import InvalidConfig
-from fib_bench.judge.device_context import Conditions
+from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
-from fib_bench.sandbox.policy import (
+from fib_bench.sandbox import syscalls as _kernel
+from fib_bench.sandbox.environment import unreadable_path
+from fib_bench.sandbox.landlock import landlock_abi, without_hidden
+from fib_bench.sandbox.model import (
     LIMIT_VARIABLE,
-    MEASURES,
     Isolation,
     Level,
     NotPossible,
-    Place,
-    Premises,
+    SandboxPaths,
+    SandboxPolicy,
     Threat,
-    _can_enter,
-    _closed_to,
-    _filter,
-    _without,
-    isolate,
-    limit_from_environment,
-    prepare,
-    spare_user,
 )
-from fib_bench.sandbox.syscalls import Refusal
+from fib_bench.sandbox.namespaces import why_not
+from fib_bench.sandbox.policy import MEASURES, isolate, limit_from_environment, prepare
+from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
+from fib_bench.sandbox.users import require_other_user, reserve_uid
 from fib_bench.transport.protocol import Build, Built
-from fib_bench.worker.client import WorkerServer
+from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,7 +53,7 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 
 @pytest.fixture(scope="session")
-def isolation(server: WorkerServer) -> Isolation:
+def isolation(server: ForkServerClient) -> Isolation:
     """What holds for the workers of the shared server."""
     definition = Definition("d", "elementwise", {}, {}, {}, "def run(): pass\n")
     with server.spawn() as worker:
@@ -134,16 +130,16 @@ class TestLevel:
 
 class TestWithout:
     def test_a_folder_without_hidden_parts_is_granted_whole(self, tmp_path: Path) -> None:
-        assert _without(tmp_path, [Path("/elsewhere"), tmp_path.parent]) == [tmp_path]
+        assert without_hidden(tmp_path, [Path("/elsewhere"), tmp_path.parent]) == [tmp_path]
 
     def test_of_a_folder_with_hidden_parts_the_others_are_granted(self, tmp_path: Path) -> None:
         for name in ("a/b/data", "a/b/other", "a/c", "d"):
             (tmp_path / name).mkdir(parents=True)
-        granted = _without(tmp_path, [tmp_path / "a/b/data"])
+        granted = without_hidden(tmp_path, [tmp_path / "a/b/data"])
         assert sorted(granted) == [tmp_path / name for name in ("a/b/other", "a/c", "d")]
 
     def test_what_is_hidden_itself_is_not_granted(self, tmp_path: Path) -> None:
-        assert _without(tmp_path, [tmp_path]) == []
+        assert without_hidden(tmp_path, [tmp_path]) == []
 
 
 def test_every_measure_holds_or_says_why_not(isolation: Isolation) -> None:
@@ -216,7 +212,7 @@ class TestFiles:
         (tmp_path / "package.py").write_text("VALUE = 3")
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
         code = f"import package\nraise ValueError(package.VALUE, open('{tmp_path}/data/secret').read())"
-        with WorkerServer("cpu", [tmp_path / "data"]) as server, server.spawn() as worker:
+        with ForkServerClient("cpu", [tmp_path / "data"]) as server, server.spawn() as worker:
             request = Build("cpu", format_json(definition), format_json(make_solution(code)))
             reply = worker.request(request, seconds=60)
         assert "PermissionError" in repr(reply)
@@ -250,7 +246,12 @@ class TestOtherProcesses:
         ],
     )
     def test_keep_their_memory_and_descriptors(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, whose: str, body: str
+        self,
+        stops: Callable[[Threat], None],
+        attempt: Callable[..., str],
+        server: ForkServerClient,
+        whose: str,
+        body: str,
     ) -> None:
         stops(Threat.MEMORY)
         assert attempt(body, pid=_pid_of(whose, server)).startswith("refused")
@@ -266,7 +267,12 @@ class TestOtherProcesses:
         ],
     )
     def test_cannot_be_signalled(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, whose: str, body: str
+        self,
+        stops: Callable[[Threat], None],
+        attempt: Callable[..., str],
+        server: ForkServerClient,
+        whose: str,
+        body: str,
     ) -> None:
         stops(Threat.SIGNALS)
         assert attempt(body, pid=_pid_of(whose, server)) == "refused: PermissionError"
@@ -280,13 +286,13 @@ class TestOtherProcesses:
         ],
     )
     def test_cannot_be_slowed_down(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: WorkerServer, body: str
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], server: ForkServerClient, body: str
     ) -> None:
         stops(Threat.KERNEL)
         assert attempt(body, pid=_pid_of("server", server)) == "refused: PermissionError"
 
 
-def _pid_of(whose: str, server: WorkerServer) -> int:
+def _pid_of(whose: str, server: ForkServerClient) -> int:
     assert server._process is not None
     return os.getpid() if whose == "judge" else server._process.pid
 
@@ -538,7 +544,7 @@ class TestLowerLevels:
     def judged_at(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        conditions: Conditions,
+        device_context: DeviceContext,
         definition: Definition,
         make_workload: Callable[..., Workload],
         make_solution: Callable[..., Solution],
@@ -549,7 +555,7 @@ class TestLowerLevels:
             monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
             quick = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05}
             with Judge(BenchmarkConfig(**quick, timeout_seconds=60.0)) as judge:
-                judge._conditions = conditions
+                judge._context = device_context
                 prepared = [judge.prepare(definition, make_workload(definition, {"n": 8}))]
                 solutions = [make_solution(code, name=f"s{index}") for index, code in enumerate(codes)]
                 return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]
@@ -605,7 +611,7 @@ def _socket(family: int, kind: int) -> str:
     return "done"
 
 
-def _isolated(premises: Premises, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:
+def _isolated(policy: SandboxPolicy, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:
     """What holds for a process that has done something before, as `explain` tells it."""
     read_end, write_end = os.pipe()
     with tempfile.TemporaryDirectory() as folder:
@@ -613,8 +619,8 @@ def _isolated(premises: Premises, before: Callable[[], None] = lambda: None, *, 
         if (pid := os.fork()) == 0:
             try:
                 before()
-                prepare(premises)
-                os.write(write_end, isolate(Place(premises, "test", Path(folder), Path(folder))).explain().encode())
+                prepare(policy)
+                os.write(write_end, _isolate(policy, Path(folder)).explain().encode())
             finally:
                 os._exit(0)
         os.close(write_end)
@@ -623,9 +629,19 @@ def _isolated(premises: Premises, before: Callable[[], None] = lambda: None, *, 
         return answer.read().decode()
 
 
+def _isolate(policy: SandboxPolicy, folder: Path) -> Isolation:
+    lock, channel = socket.socketpair()
+    with lock, channel:
+        try:
+            uid, reason = reserve_uid(policy, "test", channel), ""
+        except NotPossible as error:
+            uid, reason = None, str(error)
+        return isolate(SandboxPaths(policy, folder, folder, uid, reason))
+
+
 def _forget() -> None:
     """Forget what was found out about this process when it could do more."""
-    for function in (_kernel.landlock_abi, _can_enter, _closed_to):
+    for function in (landlock_abi, why_not, unreadable_path):
         function.cache_clear()
 
 
@@ -642,7 +658,7 @@ def _refuse(*calls: str) -> Callable[[], None]:
 
     def refuse() -> None:
         _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
-        _kernel.Filter([Refusal(calls)]).load()
+        Filter([Refusal(calls)]).load()
         _forget()
 
     return refuse
@@ -654,7 +670,7 @@ class TestElsewhere:
     def test_an_ordinary_user_gets_all_but_another_user(self, isolation: Isolation) -> None:
         if os.getuid() != 0:
             pytest.skip("only root can become an ordinary user")
-        explained = _isolated(Premises("cpu"), _become_nobody, owner=65534)
+        explained = _isolated(SandboxPolicy("cpu"), _become_nobody, owner=65534)
         assert "another user: not possible: only root can become another user" in explained
         for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
             assert f"{name}: stops it" in explained
@@ -662,7 +678,7 @@ class TestElsewhere:
     def test_where_namespaces_and_landlock_are_refused_the_rest_holds(self, isolation: Isolation) -> None:
         if "few calls" not in isolation.held:
             pytest.skip("calls cannot be refused here")
-        explained = _isolated(Premises("cpu"), _refuse("unshare", "landlock_create_ruleset"))
+        explained = _isolated(SandboxPolicy("cpu"), _refuse("unshare", "landlock_create_ruleset"))
         assert "own files: not possible: the kernel has Landlock 0" in explained
         assert "own namespaces: not possible" in explained
         assert explained.startswith("level 1: process")
@@ -673,12 +689,12 @@ class TestElsewhere:
         if "few calls" not in isolation.held:
             pytest.skip("calls cannot be refused here")
         calls = ("unshare", "landlock_create_ruleset", "setresuid", "seccomp", "setgroups", "prlimit64", "capset")
-        explained = _isolated(Premises("cpu"), _refuse(*calls))
+        explained = _isolated(SandboxPolicy("cpu"), _refuse(*calls))
         assert explained.startswith("level 0: none")
         assert all(f"{measure.name}: not possible" in explained for measure in MEASURES)
 
     def test_for_cuda_nothing_is_done_that_it_does_not_bear(self, isolation: Isolation) -> None:
-        explained = _isolated(Premises("cuda:0"))
+        explained = _isolated(SandboxPolicy("cuda:0"))
         assert "own namespaces: not possible: CUDA" in explained
         assert "another user: not possible: CUDA" in explained
         for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
@@ -691,7 +707,7 @@ class TestElsewhere:
         if (pid := os.fork()) == 0:
             try:
                 _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
-                _filter(True).load()
+                worker_filter(True).load()
                 os.write(write_end, str([_socket(*kind) for kind in KINDS_OF_SOCKETS]).encode())
             finally:
                 os._exit(0)
@@ -707,23 +723,80 @@ class TestElsewhere:
         assert len(done.stdout.splitlines()) == 1 + len(MEASURES)
 
 
-class TestSpareUser:
-    def test_is_the_same_for_the_same_name_and_nobody_on_this_machine(self) -> None:
+class TestReservedUid:
+    @pytest.fixture
+    def reserve(self) -> Iterator[Callable[[str], tuple[int, socket.socket]]]:
+        """Reserves a uid; returns it with the socket that keeps it reserved."""
         try:
-            first, again, other = (spare_user(Premises("cpu"), name) for name in ("a", "a", "b"))
+            require_other_user(SandboxPolicy("cpu"))
         except NotPossible as reason:
             pytest.skip(str(reason))
-        assert first == again != other
+        held: list[socket.socket] = []
+
+        def reserve(name: str) -> tuple[int, socket.socket]:
+            lock, channel = socket.socketpair()
+            held.append(lock)
+            with channel:
+                return reserve_uid(SandboxPolicy("cpu"), name, channel), lock
+
+        yield reserve
+        for lock in held:
+            lock.close()
+
+    def test_belongs_to_nobody_on_this_machine(self, reserve: Callable[[str], tuple[int, socket.socket]]) -> None:
+        uid, _ = reserve("a")
         with pytest.raises(KeyError):
-            pwd.getpwuid(first)
+            pwd.getpwuid(uid)
+        with pytest.raises(ProcessLookupError):
+            os.getpriority(os.PRIO_USER, uid)
+
+    def test_is_the_same_for_the_same_name_once_it_is_free(
+        self, reserve: Callable[[str], tuple[int, socket.socket]]
+    ) -> None:
+        first, lock = reserve("a")
+        lock.close()
+        again, _ = reserve("a")
+        assert again == first
+
+    def test_is_another_one_while_it_is_reserved(self, reserve: Callable[[str], tuple[int, socket.socket]]) -> None:
+        uids = [reserve("a")[0] for _ in range(4)]
+        assert len(set(uids)) == 4
+
+    def test_is_another_one_while_a_process_has_it(self, reserve: Callable[[str], tuple[int, socket.socket]]) -> None:
+        first, lock = reserve("a")
+        lock.close()
+        with subprocess.Popen(["sleep", "60"], user=first) as process:
+            try:
+                assert reserve("a")[0] != first
+            finally:
+                process.kill()
+
+    def test_workers_with_the_same_content_never_share_one(
+        self,
+        server: ForkServerClient,
+        isolation: Isolation,
+        definition: Definition,
+        make_solution: Callable[..., Solution],
+    ) -> None:
+        if "another user" not in isolation.held:
+            pytest.skip("workers keep the user of the judge here")
+        request = Build("cpu", format_json(definition), format_json(make_solution(GOOD)))
+        with server.spawn() as one, server.spawn() as two:
+            for worker in (one, two):
+                assert isinstance(worker.request(request, seconds=60), Built)
+            first, second = (os.stat(f"/proc/{worker.pid}").st_uid for worker in (one, two))
+        assert first != second
+        with server.spawn() as later:
+            later.request(request, seconds=60)
+            assert os.stat(f"/proc/{later.pid}").st_uid == first
 
     @pytest.mark.parametrize(
-        ("premises", "reason"),
+        ("policy", "reason"),
         [
-            (Premises("cuda:0"), "among processes of one user only"),
-            (Premises("cpu", limit=Level.PROCESS), f"{LIMIT_VARIABLE} is 1"),
+            (SandboxPolicy("cuda:0"), "among processes of one user only"),
+            (SandboxPolicy("cpu", limit=Level.PROCESS), f"{LIMIT_VARIABLE} is 1"),
         ],
     )
-    def test_is_not_possible_for_a_reason(self, premises: Premises, reason: str) -> None:
+    def test_is_not_possible_for_a_reason(self, policy: SandboxPolicy, reason: str) -> None:
         with pytest.raises(NotPossible, match=reason):
-            spare_user(premises, "a")
+            require_other_user(policy)

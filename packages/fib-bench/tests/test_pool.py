@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.transport.protocol import Build, Failed
-from fib_bench.worker.client import KeptOutput, Worker, WorkerLost, WorkerServer
+from fib_bench.worker.client import Worker, WorkerLost
+from fib_bench.worker.output import KeptOutput
+from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.server_environment import server_environment
 from fib_schema import Definition, Solution, format_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +29,7 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 
 @pytest.fixture
-def worker(server: WorkerServer) -> Iterator[Worker]:
+def worker(server: ForkServerClient) -> Iterator[Worker]:
     with server.spawn() as worker:
         yield worker
 
@@ -94,7 +97,7 @@ def test_a_worker_that_overstays_is_killed(worker: Worker, build: Callable[[str]
     assert caught.value.is_timeout
 
 
-def test_a_closed_worker_is_gone_with_its_folder(server: WorkerServer) -> None:
+def test_a_closed_worker_is_gone_with_its_folder(server: ForkServerClient) -> None:
     with server.spawn() as worker:
         folder = worker._folder
         assert folder.is_dir()
@@ -103,14 +106,14 @@ def test_a_closed_worker_is_gone_with_its_folder(server: WorkerServer) -> None:
     worker.close()
 
 
-def test_closing_gives_back_every_descriptor(server: WorkerServer, nothing_left_open: Watch) -> None:
+def test_closing_gives_back_every_descriptor(server: ForkServerClient, nothing_left_open: Watch) -> None:
     server.start()
     with nothing_left_open():
         for _ in range(3):
             server.spawn().close()
 
 
-def test_workers_run_side_by_side(server: WorkerServer, build: Callable[[str], Build]) -> None:
+def test_workers_run_side_by_side(server: ForkServerClient, build: Callable[[str], Build]) -> None:
     with server.spawn() as first, server.spawn() as second:
         assert first.pid != second.pid
         assert isinstance(second.request(build("import gone_2"), seconds=60), Failed)
@@ -118,10 +121,10 @@ def test_workers_run_side_by_side(server: WorkerServer, build: Callable[[str], B
 
 
 def test_the_end_of_the_server_ends_its_workers(cache_path: Path, build: Callable[[str], Build]) -> None:
-    with WorkerServer("cpu") as server, server.spawn() as worker:
+    with ForkServerClient("cpu") as server, server.spawn() as worker:
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
-        with pytest.raises(WorkerLost, match=r"the worker server died under this worker|the worker is gone"):
+        with pytest.raises(WorkerLost, match=r"the worker server died under this worker|the worker has ended"):
             worker.request(build("while True: pass"), seconds=60)
 
 
@@ -129,7 +132,7 @@ def test_a_server_that_died_is_replaced_and_its_workers_are_gone(
     cache_path: Path, build: Callable[[str], Build]
 ) -> None:
     """No end of theirs will be reported, so nobody waits for one."""
-    with WorkerServer("cpu") as server, server.spawn() as old:
+    with ForkServerClient("cpu") as server, server.spawn() as old:
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
         with server.spawn() as new:
@@ -146,7 +149,7 @@ def test_a_server_that_does_not_start_is_an_error(
 ) -> None:
     (tmp_path / "torch.py").write_text("raise RuntimeError('broken installation')")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    with WorkerServer("cpu") as server, pytest.raises(WorkerPoolFailed, match="did not start"):
+    with ForkServerClient("cpu") as server, pytest.raises(WorkerPoolFailed, match="did not start"):
         server.start()
     assert "broken installation" in capfd.readouterr().err
 
@@ -157,10 +160,10 @@ def test_a_relative_cache_path_means_the_judges_folder(
     """Workers have folders and homes of their own, in which a build would be lost."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FIB_CACHE_PATH", "some/cache")
-    assert WorkerServer("cpu")._environment()["FIB_CACHE_PATH"] == str(tmp_path / "some/cache")
+    assert server_environment("cpu")["FIB_CACHE_PATH"] == str(tmp_path / "some/cache")
 
 
 def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FIB_CACHE_PATH")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert WorkerServer("cpu")._environment()["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
+    assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")

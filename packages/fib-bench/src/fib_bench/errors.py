@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 from fib_schema import FibError, Problem
 
@@ -50,6 +52,25 @@ class ReferenceFailed(FibError, RuntimeError):
     def reason(self) -> str:
         """What is wrong, without saying again which workload it is about."""
         return f"the reference failed: {self.problem}"
+
+
+@attrs.frozen
+class OutputsUndefined(ReferenceFailed):
+    """A reference that gives NaN for most of an output, where any value of a solution would be right."""
+
+    shares: Mapping[str, float]
+    """The share of undefined elements, by output."""
+    problem: str = attrs.field(init=False)
+
+    @problem.default
+    def _describe(self) -> str:
+        shares = ", ".join(f"{share:.1%} of {name!r}" for name, share in self.shares.items() if share)
+        return f"NaN in {shares}; at most half of an output may be undefined"
+
+    @property
+    def reason(self) -> str:
+        """What is wrong, without saying again which workload it is about."""
+        return f"the reference leaves outputs undefined: {self.problem}"
 
 
 @attrs.frozen
@@ -110,3 +131,27 @@ class JudgeFailed(FibError, RuntimeError):
 
     def __str__(self) -> str:
         return f"the judge's process failed: {self.problem}"
+
+
+@attrs.frozen
+class UnsafeFolder(FibError, RuntimeError):
+    """A shared folder, or a file in it, that another user could replace or redirect."""
+
+    path: str
+    owner: str
+    problem: str
+
+    def __str__(self) -> str:
+        remedy = "remove it, or name another folder"
+        return f"{self.path} of user {self.owner} is not usable: {self.problem}; {remedy}"
+
+
+@attrs.frozen
+class DeviceLockHeld(FibError, TimeoutError):
+    """Another run measures on the device."""
+
+    path: str
+    holder: str
+
+    def __str__(self) -> str:
+        return f"device lock {self.path} is held by {self.holder}; wait until that run has ended"

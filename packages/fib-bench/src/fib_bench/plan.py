@@ -19,7 +19,7 @@ from fib_schema import (
 )
 
 from .config.model import BenchmarkConfig
-from .sandbox.policy import Isolation
+from .sandbox.model import Isolation
 
 
 @attrs.frozen

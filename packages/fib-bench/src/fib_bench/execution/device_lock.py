@@ -1,43 +1,154 @@
-"""One run at a time measures on a physical device, whoever started the others.
+"""Device lock: one run at a time measures on a physical device, among all processes and users of a machine.
 
-A lock is a file in a folder that all users of the machine share, named by the device's UUID. The
-system drops it with the process that holds it, however that ends.
+A lock is an ``flock`` on a file, named by the device's UUID, in a folder that all users share. The kernel
+releases it when the process that holds it ends, however that happens. The holder writes into the file who it is.
+It is no `filelock.FileLock`: that one opens paths rather than entries of a checked folder, and truncates the
+file on every attempt, so that a waiting run would erase the holder's note.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
+import shlex
+import stat
+import sys
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+import msgspec
 import torch
-from filelock import FileLock
+
+from ..errors import DeviceLockHeld, UnsafeFolder
+from ..shared_folder import open_folder, user_name
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
-"""The folder, where the default will not do: containers that share a device must share it."""
+"""The folder of the locks, for containers that share a device but not ``/tmp``."""
 _FOLDER = Path("/tmp/fib-bench-locks")
 _FOR_ALL = 0o1777
+_POLL_SECONDS = 0.05
+_NOTICE_SECONDS = 1.0
+_MOST_BYTES = 2_000  # of the holder's note
+_MOST_LETTERS = 200  # of its command line
 
 
-def lock_of(device: torch.device) -> FileLock:
-    """The lock of a device; entered, it waits until nobody else measures there.
+class _Holder(msgspec.Struct):
+    """The holder's note: any user can write it, so it is only shown."""
+
+    pid: int
+    user: str
+    command: str
+    since: str
+
+    def __str__(self) -> str:
+        text = f"process {self.pid} of user {self.user} (`{self.command[:_MOST_LETTERS]}`) since {self.since}"
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+class DeviceLock:
+    """The lock of one device, for one thread; a context manager.
+
+    Args:
+        path: Its file, made if it is not there. Any user may lock it.
+        on_wait: Called once with a message if another run holds the lock for more than a second; by default it
+            prints to the standard error.
 
     Raises:
-        OSError: The folder cannot be made.
+        UnsafeFolder: Another user could replace the folder or the file.
+        OSError: The file cannot be made.
+    """
+
+    def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None) -> None:
+        self.path = path
+        self._on_wait = on_wait or _print
+        self._descriptor = _open_file(path)
+        self._is_held = False
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self._descriptor)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._is_held
+
+    def acquire(self, timeout_seconds: float | None = None) -> None:
+        """Wait until no other run holds the lock, and take it.
+
+        Args:
+            timeout_seconds: How long to wait at most; None waits for ever.
+
+        Raises:
+            DeviceLockHeld: Another run still holds it; the message says which, and since when.
+        """
+        begin, has_told = time.monotonic(), False
+        while not self._try():
+            waited = time.monotonic() - begin
+            if timeout_seconds is not None and waited >= timeout_seconds:
+                raise DeviceLockHeld(str(self.path), self.holder())
+            if waited >= _NOTICE_SECONDS and not has_told:
+                self._on_wait(f"waiting for device lock {self.path}: held by {self.holder()}")
+                has_told = True
+            time.sleep(_POLL_SECONDS)
+        self._is_held = True
+        self._write_note()
+
+    def release(self) -> None:
+        """Release the lock if it is held."""
+        if self._is_held:
+            with suppress(OSError):  # a full disk; the note is a courtesy
+                os.ftruncate(self._descriptor, 0)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self._is_held = False
+
+    def holder(self) -> str:
+        """Who holds the lock and since when, as far as the holder's note says."""
+        try:
+            return str(msgspec.json.decode(os.pread(self._descriptor, _MOST_BYTES, 0), type=_Holder))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return "a process that left no note (`fuser` shows it)"
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _write_note(self) -> None:
+        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        note = _Holder(os.getpid(), user_name(os.geteuid()), shlex.join(sys.argv)[:_MOST_LETTERS], since)
+        with suppress(OSError):  # a full disk; the note is a courtesy
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, msgspec.json.encode(note), 0)
+
+
+def lock_of(device: torch.device) -> DeviceLock:
+    """The lock of a device, not yet held.
+
+    Raises:
+        UnsafeFolder: Another user could replace the folder or the file.
+        OSError: The file cannot be made.
     """
     folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
-    if not folder.is_dir():
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-        with suppress(PermissionError):  # another user was faster
-            folder.chmod(_FOR_ALL)
-    path = folder / f"{identity_of(device)}.lock"
-    with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW)
-        os.fchmod(descriptor, 0o666)
-        os.close(descriptor)
-    return FileLock(path, thread_local=False)
+    return DeviceLock(folder / f"{identity_of(device)}.lock")
 
 
 def identity_of(device: torch.device) -> str:
@@ -45,3 +156,40 @@ def identity_of(device: torch.device) -> str:
     if device.type == "cpu":
         return "cpu"
     return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))
+
+
+def _open_file(path: Path) -> int:
+    folder = open_folder(path.parent, _FOR_ALL)
+    try:
+        return _open_entry(folder, path)
+    finally:
+        os.close(folder)
+
+
+def _open_entry(folder: int, path: Path) -> int:
+    """Open the file by name within a checked folder.
+
+    Linux refuses ``O_CREAT`` on another user's file in a sticky folder (``fs.protected_regular``), so the file is
+    made first and opened without that flag.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(FileExistsError):
+        descriptor = os.open(path.name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        return descriptor
+    try:
+        descriptor = os.open(path.name, flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        owner = user_name(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_uid)
+        raise UnsafeFolder(str(path), owner, "it is a link") from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        os.close(descriptor)
+        raise UnsafeFolder(str(path), user_name(found.st_uid), "it is no file, or has several names")
+    return descriptor
+
+
+def _print(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from fib_schema import Definition, FibError, Solution
 from ..config.model import BenchmarkConfig
 from ..plan import BuildFailure, DefinitionPlan
 from ..worker.caches import COMPILED
-from ..worker.client import WorkerServer
+from ..worker.server_client import ForkServerClient
 from .ray_cluster import RayError, Seat, TaskUnschedulableError, meaning_of, on_node, ray
 
 _MOST_LOSSES = 3  # of one build on one node
@@ -58,9 +58,9 @@ class BuildTask:
 
 
 @cache
-def _server(device: str, hidden: tuple[Path, ...]) -> WorkerServer:
+def _server(device: str, hidden: tuple[Path, ...]) -> ForkServerClient:
     """One for all builds in a process of Ray's; it ends with that process."""
-    return WorkerServer(device, hidden)
+    return ForkServerClient(device, hidden)
 
 
 def _build(task: BuildTask, definition: Definition, solution: Solution) -> BuildFailure | None:

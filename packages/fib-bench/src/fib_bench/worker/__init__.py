@@ -1,4 +1,4 @@
-"""Untrusted workers: the server that forks them, what runs inside, and the judge's handle on one.
+"""Untrusted workers: the fork server, the code that runs inside a worker, and the judge's handles on both.
 
-`server` and `session` run in other processes; `pool` is the judge's side of both.
+`fork_server`, `confinement`, `session` and `calls` run in other processes, `server_client` and `client` in the judge.
 """

@@ -1,9 +1,9 @@
-"""The part of the build cache that a worker has to itself.
+"""Build caches of workers, one for each solution and each reference.
 
-What a solution's worker can write, the solution can change: sources, libraries and bytecode that
-another one would load. So each solution builds into a folder of its own, named by a digest of its
-content, and so does each reference. Libraries that were compiled ahead, by ``fib-compile build``,
-are copied from the common cache, which no worker writes.
+A solution can change every file that its worker can write: sources, libraries and bytecode that another
+solution would load. Each solution therefore builds into a folder of its own, named by a digest of its
+content. Libraries that were compiled ahead, by ``fib-compile build``, are copied from the common cache,
+which no worker writes.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..transport.protocol import Build
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
 COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
-"""What compilers can make ahead of time."""
+"""Languages that are compiled ahead of time."""
 
 
 @attrs.frozen
-class Occupant:
-    """What will run in a worker.
+class CacheOwner:
+    """The content that a cache belongs to.
 
     Args:
-        name: A word that the same content always has, and no other.
-        solution: None for a reference, or for nothing.
+        name: A digest of the content, the same in every run.
+        solution: None for a reference, and for a worker that builds nothing.
     """
 
     name: str
     solution: Solution | None = None
 
     @classmethod
-    def of(cls, request: object) -> Occupant:
-        """What the first request to a worker will have it run."""
+    def of(cls, request: object) -> CacheOwner:
+        """The owner for the first request to a worker."""
         if not isinstance(request, Build):
             return cls("nothing")
         if request.solution is None:
@@ -50,49 +50,49 @@ class Occupant:
         return cls(f"solution-{solution.hash()[:32]}", solution)
 
 
-def own_cache(occupant: Occupant, owner: int) -> Path:
-    """The cache of an occupant, made if it is not there; the user `owner` can write it.
+def own_cache(owner: CacheOwner, uid: int) -> Path:
+    """The cache folder of an owner, made if it is not there, in which the user `uid` can write.
 
     Raises:
         OSError: It cannot be made.
     """
-    folder = get_fib_cache_path() / FOLDER / f"{occupant.name}-{owner}"
+    folder = get_fib_cache_path() / FOLDER / f"{owner.name}-{uid}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _make(folder, occupant, owner)
-    if folder.stat().st_uid != owner:
-        raise PermissionError(f"{folder} belongs to somebody else; delete it")
+        _make(folder, owner, uid)
+    if folder.stat().st_uid != uid:
+        raise PermissionError(f"cache {folder} belongs to another user; delete it")
     return folder
 
 
-def _make(folder: Path, occupant: Occupant, owner: int) -> None:
+def _make(folder: Path, owner: CacheOwner, uid: int) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
     try:
-        if occupant.solution is not None and occupant.solution.spec.language in COMPILED:
-            _copy_compiled(occupant.solution.name, temporary)
-        _give(temporary, owner)
+        if owner.solution is not None and owner.solution.spec.language in COMPILED:
+            _copy_compiled(owner.solution.name, temporary)
+        _give(temporary, uid)
         temporary.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another worker was faster
+        if not folder.is_dir():  # otherwise another worker made it first
             raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _copy_compiled(solution: str, target: Path) -> None:
-    """Copy what the common cache holds for solutions of this name; the builder finds by content what fits."""
+    """Copy the common cache's libraries of all solutions of this name; the builder selects by content."""
     common = get_fib_cache_path() / CACHE_FOLDER
     for entry in cache_entries():
         if entry.kind is EntryKind.LIBRARY and entry.solution == solution:
             shutil.copytree(entry.path, target / CACHE_FOLDER / entry.path.relative_to(common))
 
 
-def _give(folder: Path, owner: int) -> None:
-    """Give a new folder, which nobody else has written, to another user."""
-    if owner == os.getuid():
+def _give(folder: Path, uid: int) -> None:
+    """Give a new folder, in which no other user has written, to a user."""
+    if uid == os.getuid():
         return
     for path, folders, files, descriptor in os.fwalk(folder):
         del path
         for name in (*folders, *files):
-            os.chown(name, owner, owner, dir_fd=descriptor, follow_symlinks=False)
-    os.chown(folder, owner, owner)
+            os.chown(name, uid, uid, dir_fd=descriptor, follow_symlinks=False)
+    os.chown(folder, uid, uid)

@@ -1,8 +1,8 @@
-"""The worker server: imports torch once, then forks a worker in milliseconds whenever asked.
+"""Fork server: a process that imports torch once and then forks each worker in milliseconds.
 
-It runs no solution code itself, holds no CUDA context and starts no thread, so that its forks are
-sound. It is the subreaper of everything that its workers start: what a worker leaves behind falls
-to the server, which kills it. When the judge goes away the server and all workers do too.
+It runs no solution code, holds no CUDA context and starts no thread, so that its forks are sound. It is the
+subreaper of everything that its workers start, and kills what a worker leaves behind. It holds the lock of
+each worker's uid. It ends, with all workers, when the judge ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import attrs
 from fib_compile.device import architectures_of_machine
 
-from ..sandbox.policy import Premises, limit_from_environment, most_tasks, prepare, protect_memory, tasks_on_machine
+from ..sandbox.limits import most_tasks, tasks_on_machine
+from ..sandbox.model import SandboxPolicy
+from ..sandbox.policy import limit_from_environment, prepare, protect_memory
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..timing.linked.native import preload
 from ..transport.protocol import (
     MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
@@ -42,63 +46,64 @@ from ..transport.protocol import (
 )
 from . import process_tree
 
-_CENSUS_SECONDS = 0.2
+_TASK_COUNT_SECONDS = 0.2
 
 
 def main() -> None:
-    """Serve the judge: the arguments are a socket's descriptor, the device, and folders to hide from workers."""
+    """Serve the judge. Arguments: a socket's descriptor, the device, and folders to hide from workers."""
     descriptor, device, *hidden = sys.argv[1:]
     channel = socket.socket(fileno=int(descriptor))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     protect_memory()
     _import_ahead(device)
-    premises = Premises(device, tuple(map(Path, hidden)), limit_from_environment())
-    prepare(premises)
-    server = Server(channel, premises)
-    _go_first()
+    policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
+    prepare(policy)
+    server = Server(channel, policy)
+    _prefer_server()
     try:
         server.serve()
     except ChannelClosed:
-        pass  # the judge is gone; leave with everything that was started for it
+        pass  # the judge has ended
     finally:
         _end_all(process_tree.children)
         server.remove_folders()
-        gc.unfreeze()  # else extension modules report at exit what they take for leaks
+        gc.unfreeze()  # otherwise extension modules report leaks at exit
 
 
 def _import_ahead(device: str) -> None:
-    """Import what workers need, so that they do not pay for it, and find out what they may not be able to."""
+    """Import what workers need, and query what they may not be able to, so that no worker pays for it."""
     import torch  # noqa: F401
 
-    from ..timing import cuda  # noqa: F401 its originals are taken before any solution is there
+    from ..timing import cuda  # noqa: F401 it keeps the original functions before any solution can replace them
     from . import session  # noqa: F401
 
-    for optional in ("triton", "cuda.bindings.driver"):  # a builder or the device says so where one is missing
+    for optional in ("triton", "cuda.bindings.driver"):  # the builder or the device reports a missing one
         with suppress(ImportError):
             import_module(optional)
     if device.startswith("cuda"):
-        architectures_of_machine()  # remembered: nvidia-smi would want more than a worker may do
+        preload(architectures_of_machine())  # cached: nvidia-smi needs more than a worker may do
     gc.collect()
-    gc.freeze()  # workers that collect garbage need not look at all of this
+    gc.freeze()  # collections in workers skip these objects
 
 
-def _go_first() -> None:
-    """Run before all workers, where the system allows that: they may be hundreds. Workers do not inherit it."""
+def _prefer_server() -> None:
+    """Schedule this process before all workers, where the system allows it; workers do not inherit that."""
     with suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 class Server:
-    """Forks workers, watches them end, and cleans up behind them."""
+    """Forks workers, reports their ends, and kills what they leave."""
 
-    def __init__(self, channel: socket.socket, premises: Premises) -> None:
+    def __init__(self, channel: socket.socket, policy: SandboxPolicy) -> None:
         self._channel = channel
-        self._premises = premises
+        self._policy = policy
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, str] = {}
+        self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
-        self._quiet = 0  # the tasks on the machine without any of ours
+        self._foreign_tasks = 0  # on the machine before the first worker
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup_end = wakeup_end
@@ -106,12 +111,12 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Answer until the judge goes away (`ChannelClosed`)."""
+        """Answer until the judge ends (`ChannelClosed`)."""
         send(self._channel, ServerReady())
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select(_CENSUS_SECONDS if self._workers else None):
+            for key, _ in self._selector.select(_TASK_COUNT_SECONDS if self._workers else None):
                 if key.fileobj is self._channel:
                     self._receiver.fill()
                 else:
@@ -140,18 +145,22 @@ class Server:
     def _spawn(self, folder: str) -> None:
         channel, output = self._receiver.take_descriptors(2)
         if not self._workers:
-            self._quiet = tasks_on_machine()
+            self._foreign_tasks = tasks_on_machine()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside idle library threads
+            uid_lock, uid_channel = socket.socketpair()
             pid = os.fork()
         if pid == 0:
-            self._become_worker(channel, output, folder)
+            uid_lock.close()
+            self._become_worker(channel, output, folder, uid_channel.detach())
+        uid_channel.close()
+        self._uid_locks[pid] = uid_lock
         os.close(channel)
         os.close(output)
         self._workers[pid] = folder
         send(self._channel, Spawned(pid))
 
-    def _become_worker(self, channel: int, output: int, folder: str) -> None:
+    def _become_worker(self, channel: int, output: int, folder: str, uid_channel: int) -> None:
         status = 70
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -161,12 +170,13 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for descriptor in (self._wakeup, self._wakeup_end):
                 os.close(descriptor)
-            self._channel.close()
             self._selector.close()
+            for held in (self._channel, *self._uid_locks.values()):
+                held.close()
             from .session import run_session
 
-            status = run_session(channel, output, folder, self._premises)
-        except BaseException:  # noqa: BLE001 nothing above this frame is the worker's
+            status = run_session(channel, output, folder, attrs.evolve(self._policy, uid_channel=uid_channel))
+        except BaseException:  # noqa: BLE001 no frame above this one belongs to a worker
             traceback.print_exc()
         finally:
             os._exit(status)
@@ -178,15 +188,16 @@ class Server:
             if pid in self._workers:
                 del self._workers[pid]
                 self._kill_strays(pid)
+                self._uid_locks.pop(pid).close()  # no process has the uid any more
                 send(self._channel, Exited(pid, wait_status, self._reasons.pop(pid, "")))
 
     def _end_bombs(self) -> None:
-        """End a worker that has more processes and threads than any needs; root's are not limited by the system."""
+        """Kill a worker that has too many processes and threads; the system does not limit root's."""
         most = most_tasks() * 3 // 4  # below what the system allows others
-        if not self._workers or tasks_on_machine() - self._quiet <= most:
+        if not self._workers or tasks_on_machine() - self._foreign_tasks <= most:
             return
         tasks, worker = max((process_tree.count_tasks([pid]), pid) for pid in self._workers)
-        if tasks + process_tree.count_tasks(self._strays()) > most:  # whose those are is not known any more
+        if tasks + process_tree.count_tasks(self._strays()) > most:  # any worker may have started the strays
             self._reasons[worker] = f"the worker was ended: it had more than {most} processes and threads"
             process_tree.kill(lambda: [worker, *self._strays()])
 

@@ -1,6 +1,6 @@
-"""Counts and kills what workers have started, from the kernel's own lists.
+"""Process tree: counts and kills the processes that workers have started, by the kernel's lists of children.
 
-Among hundreds of processes that all want a core this one gets little of it, so it reads little.
+It reads little, because beside hundreds of busy processes the fork server gets little of a core.
 """
 
 from __future__ import annotations

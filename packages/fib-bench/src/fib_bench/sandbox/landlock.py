@@ -1,0 +1,141 @@
+"""Landlock: a worker reads the system and the Python environment, writes its own folders, and sees nothing else.
+
+The system calls are made directly: PyPI's ``landlock`` 1.0.0.dev5 is an alpha without scopes and network rights.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from . import syscalls as kernel
+from .environment import readable_paths
+from .model import NotPossible, SandboxPaths, SandboxState, Threat
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
+_CREATE_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+
+(
+    EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR,
+    MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM, REFER, TRUNCATE, IOCTL_DEV,
+) = (1 << bit for bit in range(16))  # fmt: skip
+_OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many of the above an ABI knows
+_TCP = 0b11  # bind and connect
+SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+
+
+@cache
+def landlock_abi() -> int:
+    """The Landlock ABI version of the kernel; 0 without Landlock."""
+    version: int = kernel.LIBC.syscall(
+        _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_CREATE_RULESET_VERSION)
+    )
+    return max(version, 0)
+
+
+def restrict(grants: Iterable[tuple[Path, int]], scopes: int) -> None:
+    """Deny this process and its children every file but those granted, and TCP where the kernel can.
+
+    Requires no_new_privs. From ABI 6 on it also confines signals and abstract sockets.
+
+    Args:
+        grants: Paths with the access rights to them and to what is below; paths that do not exist are left out.
+        scopes: ``SCOPE_`` bits.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    abi = landlock_abi()
+    handled = (1 << _FILE_RIGHTS[min(abi, max(_FILE_RIGHTS))]) - 1
+    attributes = struct.pack("3Q", handled, _TCP if abi >= 4 else 0, scopes if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = kernel.checked(kernel.LIBC.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0), "landlock")
+    try:
+        for path, rights in grants:
+            _allow(ruleset, path, rights & handled)
+        kernel.checked(kernel.LIBC.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # the process cannot reach it anyway
+    try:
+        if not path.is_dir():
+            rights &= _OF_FILES
+        rule = struct.pack("=Qi", rights, descriptor)
+        kernel.checked(kernel.LIBC.syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0), f"landlock: {path}")
+    finally:
+        os.close(descriptor)
+
+
+# -- the measure -------------------------------------------------------------------------------
+
+_READ = EXECUTE | READ_FILE | READ_DIR
+_USE = READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV
+_OWN = (
+    _READ | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | MAKE_SOCK | MAKE_FIFO | MAKE_SYM
+    | REFER | TRUNCATE
+)  # fmt: skip
+_SHARE = _OWN & ~(EXECUTE | MAKE_SOCK | MAKE_FIFO | MAKE_SYM)
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_DEVICES_OF_CUDA = ("nvidia*", "nvhost*", "nvmap", "dxg")  # the others are of Tegra and WSL
+_ABI_WITH_MOVES = 2  # before it, files cannot be moved between folders, as compilers' caches do
+_ABI_WITH_SCOPES = 6
+
+
+def is_usable() -> bool:
+    """Whether the kernel's Landlock allows what honest workers do."""
+    return landlock_abi() >= _ABI_WITH_MOVES
+
+
+def confine_files(state: SandboxState) -> frozenset[Threat]:
+    """Grant the readable paths, the devices and the worker's own folders, and deny all other files.
+
+    Landlock also keeps a worker off the memory of every process outside its own domain.
+    """
+    if not is_usable():
+        raise NotPossible(f"the kernel has Landlock {landlock_abi()}, and {_ABI_WITH_MOVES} is needed")
+    scopes = SCOPE_SIGNALS
+    if not state.policy.is_cuda:  # CUDA maps the judge's memory through an abstract socket
+        scopes |= SCOPE_ABSTRACT_SOCKETS
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    restrict(_grants(state.paths), scopes)
+    threats = {Threat.FILES, Threat.MEMORY}
+    return frozenset(threats | {Threat.SIGNALS} if landlock_abi() >= _ABI_WITH_SCOPES else threats)
+
+
+def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
+    for path in readable_paths():
+        for part in without_hidden(path, paths.policy.hidden):
+            yield part, _READ
+    for name in _DEVICES:
+        yield Path("/dev") / name, _USE
+    yield Path("/dev/shm"), _SHARE  # locks between processes
+    if paths.policy.is_cuda:
+        for path in (path for pattern in _DEVICES_OF_CUDA for path in Path("/dev").glob(pattern)):
+            yield path, _USE
+    tasks = Path("/proc/self/task").resolve()  # for the names of threads
+    os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for the inode that is in memory now
+    yield tasks, _READ | WRITE_FILE | TRUNCATE
+    yield paths.folder, _OWN
+    yield paths.cache, _OWN
+
+
+def without_hidden(path: Path, hidden: Iterable[Path]) -> list[Path]:
+    """A folder, or everything in it except the hidden folders."""
+    inside = [one for one in hidden if one.is_relative_to(path)]
+    if not inside:
+        return [path]
+    if path in inside:
+        return []
+    return [part for child in path.iterdir() for part in without_hidden(child, inside)]

@@ -1,0 +1,162 @@
+"""Values of the sandbox: threats, isolation levels, and what a worker is given.
+
+`policy` applies the measures; `namespaces`, `users`, `limits`, `landlock` and `seccomp` implement them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum, StrEnum
+from pathlib import Path
+
+import attrs
+
+LIMIT_VARIABLE = "FIB_BENCH_ISOLATION"
+"""The highest level to aim for, 0 to 3. Without it the sandbox applies every measure that the system allows."""
+
+
+class Threat(StrEnum):
+    """What a worker might do."""
+
+    PRIVILEGES = "gain privileges"
+    RESOURCES = "exhaust processes, memory or files"
+    FILES = "read or write files of others"
+    MEMORY = "read the memory of others"
+    SIGNALS = "signal processes of others"
+    NETWORK = "reach a network"
+    SERVICES = "talk to daemons"
+    KERNEL = "use rare interfaces of the kernel"
+
+
+class Level(IntEnum):
+    """Isolation levels: each level stops the threats of all lower levels, and more."""
+
+    NONE = 0
+    PROCESS = 1
+    CONFINED = 2
+    SANDBOXED = 3
+
+
+_NEEDS: Mapping[Level, frozenset[Threat]] = {
+    Level.PROCESS: frozenset({Threat.PRIVILEGES, Threat.RESOURCES}),
+    Level.CONFINED: frozenset({Threat.FILES, Threat.MEMORY}),
+    Level.SANDBOXED: frozenset({Threat.SIGNALS, Threat.NETWORK, Threat.SERVICES, Threat.KERNEL}),
+}
+
+
+class NotPossible(Exception):
+    """A measure that this system does not allow; the text gives the reason."""
+
+
+@attrs.frozen
+class Isolation:
+    """The measures in force for a worker.
+
+    Args:
+        held: The measures that were applied, with the threats that each one stops.
+        missing: The measures that could not be applied, with the reasons.
+    """
+
+    held: Mapping[str, frozenset[Threat]]
+    missing: Mapping[str, str]
+
+    @property
+    def stopped(self) -> frozenset[Threat]:
+        """All threats that are stopped."""
+        return frozenset[Threat]().union(*self.held.values())
+
+    @property
+    def level(self) -> Level:
+        """The highest level whose threats, and those of all lower levels, are stopped."""
+        reached = Level.NONE
+        for level, needs in _NEEDS.items():
+            if not needs <= self.stopped:
+                break
+            reached = level
+        return reached
+
+    def to_extra(self) -> dict[str, object]:
+        """The entry of a trace's ``extra``."""
+        return {"level": int(self.level), "name": self.level.name.lower(), "measures": list(self.held)}
+
+    def explain(self) -> str:
+        """A line for the level and one for each measure."""
+        lines = [f"level {int(self.level)}: {self.level.name.lower()}"]
+        lines += [f"  {name}: stops it from trying to {_listed(threats)}" for name, threats in self.held.items()]
+        lines += [f"  {name}: not possible: {reason}" for name, reason in self.missing.items()]
+        return "\n".join(lines)
+
+
+def _listed(threats: Iterable[Threat]) -> str:
+    return ", ".join(threat for threat in Threat if threat in threats)
+
+
+@attrs.frozen
+class SandboxPolicy:
+    """Settings that all workers of a fork server share.
+
+    Args:
+        device: The device that the workers run on.
+        hidden: Folders that no worker may read, wherever they lie.
+        limit: The highest level to aim for.
+        uid_channel: In a worker, the socket's descriptor over which `users.reserve_uid` hands the lock of the
+            worker's uid to the fork server.
+    """
+
+    device: str
+    hidden: tuple[Path, ...] = ()
+    limit: Level = Level.SANDBOXED
+    uid_channel: int | None = None
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the measures must suit CUDA."""
+        return self.device.startswith("cuda")
+
+
+@attrs.frozen
+class SandboxPaths:
+    """The folders and the user of one worker.
+
+    Args:
+        policy: The settings of all workers.
+        folder: Its home and temporary folder, which belongs to the user that starts the worker.
+        cache: The part of the build cache that is its own.
+        uid: The user that it becomes, from `users.reserve_uid`; None keeps the current one.
+        why_no_uid: The reason where `uid` is None.
+    """
+
+    policy: SandboxPolicy
+    folder: Path
+    cache: Path
+    uid: int | None = None
+    why_no_uid: str = "no user was reserved"
+
+
+@attrs.define
+class SandboxState:
+    """A worker while its measures are being applied, each of which may depend on earlier ones."""
+
+    paths: SandboxPaths
+    held: dict[str, frozenset[Threat]] = attrs.Factory(dict)
+    missing: dict[str, str] = attrs.Factory(dict)
+
+    @property
+    def policy(self) -> SandboxPolicy:
+        """The settings of all workers."""
+        return self.paths.policy
+
+
+@attrs.frozen
+class Measure:
+    """One measure.
+
+    Args:
+        name: Its name in reports.
+        level: The lowest level that includes it.
+        apply: Applies it and returns the threats that it stops; raises `NotPossible` or `OSError`.
+    """
+
+    name: str
+    level: Level
+    apply: Callable[[SandboxState], frozenset[Threat]]

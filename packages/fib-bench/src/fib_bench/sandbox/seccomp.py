@@ -1,0 +1,174 @@
+"""seccomp: the system calls that workers are refused, and filters made of them.
+
+Filters are built by the system's libseccomp, called directly: its binding ``pyseccomp`` had its last
+release in January 2021, and needs that library as well.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterable
+from functools import cache
+
+import attrs
+
+from . import syscalls as kernel
+from .model import SandboxState, Threat
+
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_NOT_EQUAL, _MASKED_EQUAL = 1, 7
+_ALL_THREADS, _LEAVE_MITIGATIONS = 4, 7  # SCMP_FLTATR_CTL_TSYNC, SCMP_FLTATR_CTL_SSB
+
+
+class _Comparison(ctypes.Structure):
+    _fields_ = (("arg", ctypes.c_uint), ("op", ctypes.c_int), ("a", ctypes.c_uint64), ("b", ctypes.c_uint64))
+
+
+@attrs.frozen
+class Refusal:
+    """System calls that a filter refuses.
+
+    Args:
+        calls: Their names; names that libseccomp does not know are left out.
+        number: The ``errno`` that they fail with.
+        argument: The argument that decides, counted from 0; None refuses them whatever the arguments.
+        mask: Refuse if the argument's bits under this mask equal `value`. Without a mask, refuse if the
+            argument differs from `value`.
+        value: The value to compare with.
+    """
+
+    calls: tuple[str, ...]
+    number: int = errno.EPERM
+    argument: int | None = None
+    mask: int | None = None
+    value: int = 0
+
+    def comparisons(self) -> list[_Comparison]:
+        """The condition, as libseccomp takes it."""
+        if self.argument is None:
+            return []
+        if self.mask is None:
+            return [_Comparison(self.argument, _NOT_EQUAL, self.value, 0)]
+        return [_Comparison(self.argument, _MASKED_EQUAL, self.mask, self.value)]
+
+
+class Filter:
+    """A seccomp filter that allows everything but some refusals; built once, loaded after forks.
+
+    Args:
+        refusals: The system calls that it refuses.
+        all_threads: Whether it applies to every thread of the process (``SECCOMP_FILTER_FLAG_TSYNC``), also to
+            those that exist already; otherwise only to the calling thread and to threads that it starts.
+
+    Raises:
+        OSError: There is no libseccomp, or it cannot make the filter.
+    """
+
+    def __init__(self, refusals: Iterable[Refusal], *, all_threads: bool = False) -> None:
+        self._library = _libseccomp()
+        self._context = self._library.seccomp_init(_ALLOW)
+        if not self._context:
+            raise OSError("libseccomp makes no filter")
+        self._library.seccomp_attr_set(self._context, _LEAVE_MITIGATIONS, 1)  # else old kernels slow the process down
+        self._library.seccomp_attr_set(self._context, _ALL_THREADS, int(all_threads))
+        for refusal in refusals:
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        conditions = refusal.comparisons()
+        array = (_Comparison * max(len(conditions), 1))(*conditions)
+        for name in refusal.calls:
+            number = self._library.seccomp_syscall_resolve_name(name.encode())
+            if number < 0:
+                continue  # too new for the library, or of another architecture
+            code = self._library.seccomp_rule_add_array(
+                self._context, _ERRNO | refusal.number, number, len(conditions), array
+            )
+            if code < 0:
+                raise OSError(-code, f"libseccomp cannot refuse {name}: {os.strerror(-code)}")
+
+    def load(self) -> None:
+        """Install the filter for this process and its children; it cannot be removed. Requires no_new_privs.
+
+        Raises:
+            OSError: The system refuses.
+        """
+        code = self._library.seccomp_load(self._context)
+        if code < 0:
+            raise OSError(-code, f"seccomp: {os.strerror(-code)}")
+
+
+@cache
+def _libseccomp() -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL("libseccomp.so.2")
+    except OSError as error:
+        raise OSError("there is no libseccomp.so.2 (Debian: libseccomp2)") from error
+    library.seccomp_init.restype = ctypes.c_void_p
+    library.seccomp_init.argtypes = [ctypes.c_uint32]
+    library.seccomp_attr_set.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32]
+    library.seccomp_load.argtypes = [ctypes.c_void_p]
+    library.seccomp_rule_add_array.argtypes = [
+        ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint, ctypes.POINTER(_Comparison),
+    ]  # fmt: skip
+    return library
+
+
+# -- the measure -------------------------------------------------------------------------------
+
+_STREAM, _DATAGRAM, _RAW = 1, 2, 3  # kinds of sockets; CUDA listens on one of another kind
+_NAMESPACES = (
+    kernel.CLONE_NEWNS, kernel.CLONE_NEWUTS, kernel.CLONE_NEWIPC, kernel.CLONE_NEWUSER, kernel.CLONE_NEWPID,
+    kernel.CLONE_NEWNET, kernel.CLONE_NEWCGROUP,
+)  # fmt: skip
+_AF_UNIX = 1
+
+REFUSALS: tuple[Refusal, ...] = (
+    # other processes
+    Refusal(("ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd")),
+    Refusal(("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setattr"), argument=0, value=0),
+    Refusal(("migrate_pages", "move_pages"), argument=0, value=0),
+    Refusal(("setpriority", "ioprio_set"), argument=1, value=0),
+    # namespaces and mounts
+    Refusal(("unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "open_tree", "move_mount", "fsopen")),
+    Refusal(("fsconfig", "fsmount", "fspick", "mount_setattr", "open_by_handle_at", "quotactl", "quotactl_fd")),
+    *(Refusal(("clone",), argument=0, mask=flag, value=flag) for flag in _NAMESPACES),
+    Refusal(("clone3",), errno.ENOSYS),  # a filter cannot read its flags; callers fall back to clone
+    # interfaces with a history of vulnerabilities
+    Refusal(("bpf", "perf_event_open", "userfaultfd", "fanotify_init", "lookup_dcookie", "syslog")),
+    Refusal(("io_uring_setup", "io_uring_enter", "io_uring_register")),
+    Refusal(("keyctl", "add_key", "request_key")),
+    Refusal(("shmget", "semget", "msgget", "mq_open"), errno.EACCES),
+    # the machine
+    Refusal(("kexec_load", "kexec_file_load", "init_module", "finit_module", "delete_module", "reboot", "acct")),
+    Refusal(("swapon", "swapoff", "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "iopl", "ioperm")),
+    Refusal(("sethostname", "setdomainname", "vhangup")),
+)
+_NO_SOCKETS = (Refusal(("socket",), errno.EACCES),)
+_ONLY_SOCKETS_OF_CUDA = (
+    Refusal(("socket",), errno.EACCES, argument=0, value=_AF_UNIX),
+    # as if no daemon were there: NVIDIA's libraries continue without theirs, but fail where access is denied
+    *(
+        Refusal(("socket",), errno.ECONNREFUSED, argument=1, mask=0xF, value=kind)
+        for kind in (_STREAM, _DATAGRAM, _RAW)
+    ),
+)
+
+
+def refuse_calls(state: SandboxState) -> frozenset[Threat]:
+    """Refuse all sockets but pairs, and the system calls that no kernel needs: `REFUSALS`."""
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    worker_filter(state.policy.is_cuda).load()
+    return frozenset({Threat.NETWORK, Threat.SERVICES, Threat.KERNEL})
+
+
+@cache
+def worker_filter(is_cuda: bool) -> Filter:
+    """The filter of workers; built once in the fork server.
+
+    Raises:
+        OSError: There is no libseccomp, or it cannot build the filter.
+    """
+    return Filter((*REFUSALS, *(_ONLY_SOCKETS_OF_CUDA if is_cuda else _NO_SOCKETS)))

@@ -1,0 +1,310 @@
+"""Outside checks: facts about a worker that the judge reads from the kernel, without the worker's help.
+
+Nothing here depends on code in the worker, so a solution that has taken its process over cannot forge it.
+
+Rights. Times of threads and filter counts are readable by every user (unless ``/proc`` is mounted with
+``hidepid``). Mappings, descriptors and memory need the worker's user and a dumpable worker, or
+CAP_SYS_PTRACE (which root in a container often lacks); memory also needs Yama's ``ptrace_scope`` 0, or 1 with a
+worker that descends from the judge, as workers do. A worker that makes itself undumpable becomes unreadable, which
+the seal forbids. Every function raises `NotPermitted` with the reason where the system refuses, and
+`ProcessLookupError` where the process has ended.
+
+Costs, of a torch process with 27 threads and 700 mappings on a 2-core machine: see each function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import attrs
+from fib_schema import FibError
+
+_CHUNK = 1 << 20
+_ANY_FILE = re.compile(r"(/memfd:|/dev/zero|/dev/shm/|/SYSV|anon_inode:)")
+_EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ..x.*$", re.MULTILINE)
+_ANONYMOUS, _SWAPPED = (re.compile(rb"^%b: +(\d+)" % name, re.MULTILINE) for name in (b"Anonymous", b"Swap"))
+_KERNELS_OWN = frozenset({"[vdso]", "[vsyscall]", "[vvar]", "[vvar_vclock]", "[uprobes]"})
+
+
+@attrs.frozen
+class NotPermitted(FibError, RuntimeError):
+    """The system does not let this process look into another one."""
+
+    pid: int
+    what: str
+    problem: str
+
+    def __str__(self) -> str:
+        remedy = "run the judge as the worker's user, or with CAP_SYS_PTRACE"
+        return f"cannot read {self.what} of process {self.pid}: {self.problem}; {remedy}"
+
+
+@attrs.frozen
+class ThreadActivity:
+    """What threads did between two readings of `thread_run_times`.
+
+    Args:
+        ran: Nanoseconds on a processor, by thread that existed before and ran.
+        started: The same for threads that did not exist before.
+        ended: Threads that existed before only.
+    """
+
+    ran: Mapping[int, int]
+    started: Mapping[int, int]
+    ended: tuple[int, ...]
+
+    def without(self, *allowed: int) -> ThreadActivity:
+        """The activity of all threads but these, such as the main thread."""
+        ran = {thread: time for thread, time in self.ran.items() if thread not in allowed}
+        return attrs.evolve(self, ran=ran)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no thread ran, started or ended."""
+        return not self.ran and not self.started and not self.ended
+
+    def __str__(self) -> str:
+        parts = [f"thread {thread} ran for {time / 1e3:.1f} us" for thread, time in self.ran.items()]
+        parts += [f"thread {thread} started" for thread in self.started]
+        parts += [f"thread {thread} ended" for thread in self.ended]
+        return "; ".join(parts) or "no thread ran"
+
+
+@attrs.frozen
+class MemoryMapping:
+    """A range of a process's addresses.
+
+    Args:
+        start: The first address.
+        end: The address after the last.
+        permissions: As ``/proc`` shows them: ``r-xp``.
+        offset: Of the range in its file, in bytes.
+        device: Of the file, as ``major:minor``.
+        inode: Of the file; 0 without a file.
+        path: Of the file, or a name in brackets, or empty.
+        changed_kib: KiB of pages that are not those of the file: written copies, in memory or swapped out. Only
+            `modified_text` knows it; 0 otherwise.
+    """
+
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    device: str
+    inode: int
+    path: str
+    changed_kib: int = 0
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether it can be executed."""
+        return "x" in self.permissions
+
+    @property
+    def is_of_file(self) -> bool:
+        """Whether its pages come from a file on a disk that still has that name."""
+        is_file = self.inode != 0 and self.path.startswith("/") and not _ANY_FILE.match(self.path)
+        return is_file and not self.path.endswith(" (deleted)")
+
+    def __str__(self) -> str:
+        return f"{self.path or 'anonymous memory'} at {self.start:#x}-{self.end:#x} {self.permissions}"
+
+
+# -- threads -----------------------------------------------------------------------------------
+
+
+def thread_run_times(pid: int) -> Mapping[int, int]:
+    """Nanoseconds that each thread of a process has run, by thread.
+
+    A sleeping thread's time is exact; the kernel adds to a running thread's time at each scheduler tick (1 to
+    10 ms) and when it sleeps. Threads that have ended are absent.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+    """
+    times = {}
+    with _refusals(pid, "the threads"):
+        for entry in os.scandir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                times[int(entry.name)] = int(_read(f"{entry.path}/schedstat").split()[0])
+    return times
+
+
+def ran_between(before: Mapping[int, int], after: Mapping[int, int]) -> ThreadActivity:
+    """What threads did between two readings of `thread_run_times`.
+
+    A thread that both starts and ends in between is not seen; a sealed process cannot start any.
+    """
+    ran = {thread: after[thread] - time for thread, time in before.items() if after.get(thread, time) > time}
+    started = {thread: time for thread, time in after.items() if thread not in before}
+    return ThreadActivity(ran, started, tuple(thread for thread in before if thread not in after))
+
+
+def seccomp_filters(pid: int) -> Mapping[int, int]:
+    """How many seccomp filters each thread of a process has: the seal adds one to every thread.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The kernel does not tell (before Linux 5.9).
+    """
+    found = {}
+    with _refusals(pid, "the filters"):
+        for entry in os.scandir(f"/proc/{pid}/task"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+                status = _read(f"{entry.path}/status")
+                if (match := re.search(rb"^Seccomp_filters:\t(\d+)", status, re.MULTILINE)) is None:
+                    raise NotPermitted(pid, "the filters", "the kernel does not count them")
+                found[int(entry.name)] = int(match[1])
+    return found
+
+
+# -- mappings ----------------------------------------------------------------------------------
+
+
+def mappings_of(pid: int) -> tuple[MemoryMapping, ...]:
+    """All mappings of a process, by address.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses.
+    """
+    with _refusals(pid, "the mappings"):
+        return tuple(map(_parse, _read(f"/proc/{pid}/maps").splitlines()))
+
+
+def mapping_of(pid: int, path_suffix: str) -> tuple[MemoryMapping, ...]:
+    """The mappings of files whose path ends so, by address; empty without any.
+
+    Args:
+        pid: The process.
+        path_suffix: The end of the file's path, such as ``/libcuda.so.1``.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses.
+    """
+    return tuple(one for one in mappings_of(pid) if one.is_of_file and one.path.endswith(path_suffix))
+
+
+def modified_text(pid: int) -> list[str]:
+    """Executable mappings of files that contain pages which are not those of the file, as sentences.
+
+    A write to a private mapping, by mprotect or through ``/proc/self/mem``, replaces a page of the file by an
+    anonymous copy; such a page in executable memory is a detoured function. Private_Dirty alone is no sign: the
+    kernel counts the pages of a library that was just compiled and is not yet written back. Executable mappings
+    that are writable, or shared with a writer, are listed too.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses.
+    """
+    with _refusals(pid, "the mappings"):
+        found = [one for one in _executable_with_pages(_read(f"/proc/{pid}/smaps")) if one.is_of_file]
+    changed = [f"{one}: {one.changed_kib} KiB differ from the file" for one in found if one.changed_kib]
+    return changed + [f"{one}: it can be written" for one in found if "w" in one.permissions and not one.changed_kib]
+
+
+def anonymous_code(pid: int) -> tuple[MemoryMapping, ...]:
+    """Executable mappings that are not of a file: anonymous, in memory files, or of a file that was deleted.
+
+    JIT compilers and closures of libffi have some, so a caller compares the ranges before and after.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses.
+    """
+    found = mappings_of(pid)
+    return tuple(one for one in found if one.is_executable and not one.is_of_file and one.path not in _KERNELS_OWN)
+
+
+def open_memory_files(pid: int) -> list[str]:
+    """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses.
+    """
+    found = []
+    with _refusals(pid, "the descriptors"):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(entry.path)  # noqa: PTH115 many
+                if re.fullmatch(r"/proc/\d+(/task/\d+)?/mem", target):
+                    found.append(f"descriptor {entry.name} is {target}")
+    return found
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+def memory_digest(pid: int, start: int, length: int) -> str:
+    """The SHA-256 digest of a range of a process's memory, such as a pointer table or read-only data.
+
+    Args:
+        pid: The process.
+        start: The first address.
+        length: In bytes.
+
+    Raises:
+        ProcessLookupError: The process has ended.
+        NotPermitted: The system refuses, or a page of the range is not mapped or not readable.
+    """
+    digest = hashlib.sha256()
+    with _refusals(pid, "the memory"), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:  # noqa: PTH123 unbuffered
+        while length > 0:
+            part = os.pread(memory.fileno(), min(length, _CHUNK), start)
+            if not part:  # the process has ended, or replaced its memory by exec
+                raise ProcessLookupError(f"process {pid} has no memory at {start:#x}")
+            digest.update(part)
+            start, length = start + len(part), length - len(part)
+    return digest.hexdigest()
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _executable_with_pages(smaps: bytes) -> Iterator[MemoryMapping]:
+    """The executable mappings of ``smaps``, with their changed pages; a search reads a tenth of its lines."""
+    for header in _EXECUTABLE.finditer(smaps):
+        changed = 0
+        for pages in (_ANONYMOUS, _SWAPPED):  # fields of every mapping, in this order
+            if (field := pages.search(smaps, header.end())) is not None:
+                changed += int(field[1])
+        yield attrs.evolve(_parse(header[0]), changed_kib=changed)
+
+
+def _parse(line: bytes) -> MemoryMapping:
+    """A mapping by a line ``start-end permissions offset device inode path``."""
+    fields = line.decode("utf-8", "surrogateescape").split(None, 5)
+    start, _, end = fields[0].partition("-")
+    path = fields[5] if len(fields) > 5 else ""
+    return MemoryMapping(int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path)
+
+
+def _read(path: str) -> bytes:
+    """All of a file; ``open`` and its buffers cost several times as much."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(descriptor, _CHUNK):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _refusals(pid: int, what: str) -> Iterator[None]:
+    """Turn the system's refusals into `NotPermitted`, and a missing process into `ProcessLookupError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ProcessLookupError(f"process {pid} has ended") from error
+    except ProcessLookupError:
+        raise
+    except OSError as error:
+        raise NotPermitted(pid, what, error.strerror or str(error)) from error
