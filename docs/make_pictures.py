@@ -63,8 +63,8 @@ def _missing(what: str) -> int:
 def _leaderboard(tab: Any, data_set: Path) -> None:
     """What `fib-bench report summary` prints."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    rows = summarise(TraceSet.from_path(data_set)).standings
-    shown = (attrs.evolve(row, complaint=row.complaint and textwrap.shorten(row.complaint, 46)) for row in rows)
+    rows = summarise(TraceSet.from_path(data_set)).leaderboard
+    shown = (attrs.evolve(row, problem=row.problem and textwrap.shorten(row.problem, 46)) for row in rows)
     print_leaderboard(console, shown)  # it does not wrap lines, for terminals do
     svg = _REMOTE_FONT.sub("", console.export_svg(title="fib-bench report summary fib-demo"))
     tab.set_content(f"<body style='margin:0'>{svg}</body>")

@@ -165,7 +165,7 @@ class TestReport:
     def test_json_parses(self, run: Run, root: Path) -> None:
         run("run", root)
         _, out, _ = run("report", "summary", root, "--json")
-        assert [row["solution"] for row in json.loads(out)["standings"]] == ["good", "wrong"]
+        assert [row["solution"] for row in json.loads(out)["leaderboard"]] == ["good", "wrong"]
         _, out, _ = run("report", "best", root, "--json", "--definitions", "double")
         assert [row["solution"] for row in json.loads(out)] == ["good", "good"]
 

@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 from fib_bench.cli.main import main
+from fib_bench.cli.progress import format_trace, progress_on
 from fib_bench.cli.tables import (
     format_latency,
-    format_ratio,
-    format_trace,
     print_best,
     print_leaderboard,
     print_skipped,
     print_summary,
-    progress_on,
 )
 from fib_bench.events import Evaluated, Planned, Skipped, Working
 from fib_bench.plan import Plan, Skip
-from fib_bench.report import best, complaint, latest, leaderboard, summarise
-from fib_bench.report.standings import Options
+from fib_bench.report import Options, best, error_line, latest, leaderboard, summarise
+from fib_bench.report.ratios import format_ratio
 from fib_schema import (
     Correctness,
     Definition,
@@ -94,16 +92,16 @@ class TestFlags:
             make_trace("rough", "1", 9.0, flags=["fixed_inputs", "low_precision"]),
         )
         exact, rough = leaderboard(trace_set)
-        assert (exact.solution, exact.speedup, exact.complaint) == ("exact", 2.0, "")
+        assert (exact.solution, exact.speedup, exact.problem) == ("exact", 2.0, "")
         assert (rough.speedup, rough.passed) == (None, 1)
-        assert rough.complaint == "not ranked, for it is flagged: low_precision"
+        assert rough.problem == "unranked, flagged: low_precision"
         assert [row.solution for row in best(trace_set)] == ["exact"]
 
     def test_it_is_ranked_where_the_flag_is_allowed(
         self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
     ) -> None:
         trace_set = make_set(make_trace("exact", "1", 2.0), make_trace("rough", "1", 9.0, flags=["low_precision"]))
-        rows = summarise(trace_set, allow_flags=["low_precision"]).standings
+        rows = summarise(trace_set, allow_flags=["low_precision"]).leaderboard
         assert [(row.solution, row.speedup) for row in rows] == [("rough", pytest.approx(9.0)), ("exact", 2.0)]
         assert [row.solution for row in best(trace_set, allow_flags=["low_precision"])] == ["rough"]
 
@@ -131,7 +129,7 @@ class TestLeaderboard:
         ]
         assert [r.speedup for r in rows] == [pytest.approx(6.0), pytest.approx(1.0), None, None]
         assert rows[0].latency_ms == (1 / 9, 1 / 4)
-        assert rows[2].complaint == "RUNTIME_ERROR: boom"
+        assert rows[2].problem == "RUNTIME_ERROR, untrusted output: boom"
 
     def test_the_latest_trace_counts(self, make_set: Callable[..., TraceSet], make_trace: MakeTrace) -> None:
         (row,) = leaderboard(make_set(make_trace("a", "1", log="boom"), make_trace("a", "1", 3.0)))
@@ -183,7 +181,7 @@ def test_a_summary_counts(make_set: Callable[..., TraceSet], make_trace: MakeTra
     summary = summarise(make_set(make_trace("a", "1", 2.0), make_trace("b", "1", log="boom")))
     assert (summary.definitions, summary.solutions, summary.workloads, summary.traces) == (1, 2, 0, 2)
     assert summary.statuses == {"PASSED": 1, "RUNTIME_ERROR": 1}
-    assert len(summary.standings) == 2
+    assert len(summary.leaderboard) == 2
 
 
 @pytest.mark.parametrize(
@@ -196,10 +194,10 @@ def test_a_summary_counts(make_set: Callable[..., TraceSet], make_trace: MakeTra
         ("\x1b[2Jcleared\x07", " [2Jcleared "),
     ],
 )
-def test_a_complaint_is_the_line_that_says_what_went_wrong(make_trace: MakeTrace, log: str, line: str) -> None:
+def test_the_error_line_says_why_an_evaluation_failed(make_trace: MakeTrace, log: str, line: str) -> None:
     evaluation = make_trace("a", "1", log=log).evaluation
     assert evaluation is not None
-    assert complaint(evaluation) == line
+    assert error_line(evaluation) == line
 
 
 @pytest.mark.parametrize(
@@ -225,13 +223,13 @@ def test_tables_show_names_as_they_are(
     print_best(console, best(trace_set))
     text = console.export_text()
     assert text.count("a[bold]b") == 2
-    assert "c[red]d: RUNTIME_ERROR: lost [red]text" in text
+    assert "c[red]d: RUNTIME_ERROR, untrusted output: lost [red]text" in text
     assert "1 definitions, 2 solutions, 0 workloads, 2 traces (1 PASSED, 1 RUNTIME_ERROR)" in text
 
 
 def test_a_trace_in_one_line_says_how_fast_or_what_is_wrong(make_trace: MakeTrace) -> None:
     assert format_trace(make_trace("a", "1", 2.0)) == "double [n=4] a: PASSED 500 us, 2.00x"
-    assert format_trace(make_trace("a", "1", log="boom")) == "double [n=4] a: RUNTIME_ERROR boom"
+    assert format_trace(make_trace("a", "1", log="boom")) == "double [n=4] a: RUNTIME_ERROR, untrusted output: boom"
 
 
 def test_skips_are_listed_with_their_reasons_and_not_without_end(console: Console) -> None:
@@ -254,7 +252,7 @@ def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -
         observe(Evaluated(make_trace("b", "1", log="boom [x]")))
         observe(Skipped(Skip("d", None, "w", "no blob\nat all", is_failure=True), 3))
     text = console.export_text()
-    assert "b: RUNTIME_ERROR boom [x]" in text
+    assert "b: RUNTIME_ERROR, untrusted output: boom [x]" in text
     assert "could not run: d / w: no blob\n" in text
     assert ("a: PASSED" in text) is not is_terminal
 
@@ -289,7 +287,7 @@ def test_several_failures_are_counted(
     console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
 ) -> None:
     print_leaderboard(console, leaderboard(make_set(make_trace("a", "1", log="x"), make_trace("a", "2", log="y"))))
-    assert "a: RUNTIME_ERROR: x (of 2 RUNTIME_ERROR)" in console.export_text()
+    assert "a: RUNTIME_ERROR, untrusted output: x (of 2 RUNTIME_ERROR)" in console.export_text()
 
 
 class TestCommands:
@@ -297,7 +295,7 @@ class TestCommands:
 
     @pytest.fixture
     def root(self, write_set: Callable[..., Path], make_result: MakeTrace) -> str:
-        extra = {"timing": {"interval_ms": [0.4, 0.6]}, "speed_of_light": {"attainable_fraction": 0.5}}
+        extra = {"timing": {"interval_ms": [0.48, 0.52]}, "speed_of_light": {"attainable_fraction": 0.5}}
         return str(
             write_set(
                 make_result("a", "1", 0.5, performance_extra=extra),
@@ -316,15 +314,15 @@ class TestCommands:
         assert main(["report", "best", root, "--csv"]) == 0
         rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
         assert [(row["axes"], row["interval_ms.low"], row["speedup"]) for row in rows] == [
-            ("n=4", "0.4", "2.0"),
+            ("n=4", "0.48", "2.0"),
             ("n=4", "", ""),
         ]
 
     @pytest.mark.parametrize("prefix", [["report"], []])
     def test_short_forms_say_the_same(self, prefix: list[str], root: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*prefix, "summary", root, "--json", "--win", "2"]) == 0
-        standings = json.loads(capsys.readouterr().out)["standings"]
-        assert [row["win_at"] for row in standings] == [{"2": 1.0}, {"2": 0.0}]
+        rows = json.loads(capsys.readouterr().out)["leaderboard"]
+        assert [row["win_at"] for row in rows] == [{"2": 1.0}, {"2": 0.0}]
         assert main([*prefix, "best", root]) == 0
         assert "50%" in capsys.readouterr().out
 

@@ -13,10 +13,10 @@ import pytest
 from fib_bench.cli.main import main
 from fib_bench.report import charts
 from fib_bench.report.charts import OTHERS, PALETTE, ChartsUnavailable, drawn, file_name
-from fib_bench.report.digest import charts as charts_of
-from fib_bench.report.digest import digest
 from fib_bench.report.page import _block, page_of
-from fib_bench.report.standings import Options
+from fib_bench.report.page_data import charts as charts_of
+from fib_bench.report.page_data import page_data
+from fib_bench.report.results import Options
 from fib_schema import Trace, TraceSet, UnknownName
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def in_memory(*traces: Trace) -> TraceSet:
 
 
 def page_with(*traces: Trace, **options: Any) -> str:
-    return page_of(digest(in_memory(*traces), Options(**options)))
+    return page_of(page_data(in_memory(*traces), Options(**options)))
 
 
 def block(page: str, name: str) -> Any:
@@ -60,7 +60,7 @@ def full(make_result: MakeResult, solution: str, workload: str, latency: float, 
 class TestDigest:
     def test_columns_say_what_traces_say(self, make_result: MakeResult) -> None:
         traces = [full(make_result, "a", "1", 0.5), make_result("a", "2", log="boom"), make_result("b", "1", 2.0)]
-        (section,) = digest(in_memory(*traces), Options()).sections
+        (section,) = page_data(in_memory(*traces), Options()).sections
         columns = section.columns
         assert (columns["workloads"], columns["solutions"], columns["axes"]) == (["1", "2"], ["b", "a"], {"n": [4, 4]})
         assert (columns["solution"], columns["workload"], columns["status"]) == ([0, 1, 1], [0, 0, 1], [0, 0, 4])
@@ -73,13 +73,13 @@ class TestDigest:
         assert (columns["bytes"], columns["bandwidth"]) == ([4000000, None], 4e10)
 
     def test_columns_that_say_nothing_are_left_out(self, make_result: MakeResult) -> None:
-        (section,) = digest(in_memory(make_result("a", "1")), Options()).sections
+        (section,) = page_data(in_memory(make_result("a", "1")), Options()).sections
         assert not {"us", "low", "host", "fraction", "bytes", "speedup"} & set(section.columns)
 
     def test_long_logs_keep_their_ends_and_many_logs_their_first_lines(self, make_result: MakeResult) -> None:
         logs = [f"{index}: first\n" + "x" * 9000 + f"last {index}" for index in range(1000)]
         traces = [make_result("a", str(index), log=log) for index, log in enumerate(logs)]
-        (section,) = digest(in_memory(*traces), Options()).sections
+        (section,) = page_data(in_memory(*traces), Options()).sections
         kept = section.columns["logs"]
         assert kept[0].startswith("0: first\n")
         assert kept[0].endswith("last 0")
@@ -89,9 +89,9 @@ class TestDigest:
     def test_unknown_names_are_errors(self, write_set: WriteSet) -> None:
         trace_set = TraceSet.from_path(write_set())
         with pytest.raises(UnknownName):
-            digest(trace_set, Options(), ["nothing"])
+            page_data(trace_set, Options(), ["nothing"])
         with pytest.raises(UnknownName):
-            digest(trace_set, Options(baseline="nothing"))
+            page_data(trace_set, Options(baseline="nothing"))
 
 
 class TestSafety:
@@ -131,7 +131,7 @@ class TestCharts:
         traces = [
             full(make_result, "a", name, latency, axes={"n": 4, "m": 2}) for name, latency in (("1", 0.5), ("2", 1.0))
         ]
-        (section,) = digest(in_memory(*traces), Options()).sections
+        (section,) = page_data(in_memory(*traces), Options()).sections
         assert [name for name, _ in charts_of(section)] == [
             "double-cpu-latency-n.png",
             "double-cpu-latency-m.png",
@@ -140,7 +140,7 @@ class TestCharts:
         ]
 
     def test_only_failures_have_none(self, make_result: MakeResult) -> None:
-        (section,) = digest(in_memory(make_result("a", "1")), Options()).sections
+        (section,) = page_data(in_memory(make_result("a", "1")), Options()).sections
         assert list(charts_of(section)) == []
 
     def test_no_name_leads_out_of_the_folder(self) -> None:
@@ -148,7 +148,7 @@ class TestCharts:
 
     def test_more_solutions_than_colours_are_drawn_in_grey(self, make_result: MakeResult) -> None:
         traces = [full(make_result, f"s{i:02}", "1", 0.5 + i) for i in range(12)]
-        (section,) = digest(in_memory(*traces), Options()).sections
+        (section,) = page_data(in_memory(*traces), Options()).sections
         specs = dict(charts_of(section))
         points = specs["double-cpu-latency-n.png"]["datasets"]["points"]
         assert [row["k"] for row in points] == [f"s{i:02}" for i in range(len(PALETTE))] + [OTHERS] * 4
@@ -191,7 +191,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """Open a page; what it complains of, and what it wants to load, fails the test."""
-    complaints: list[str] = []
+    messages: list[str] = []
     contexts = []
 
     def show(page: str, width: int = 1280, scheme: str = "light") -> Any:
@@ -200,9 +200,9 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
         contexts.append(browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme))
         tab = contexts[-1].new_page()
         tab.set_default_timeout(20_000)
-        tab.on("console", lambda message: complaints.append(message.text))
-        tab.on("pageerror", lambda error: complaints.append(str(error)))
-        tab.on("request", lambda request: complaints.append(request.url) if request.url != path.as_uri() else None)
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
+        tab.on("request", lambda request: messages.append(request.url) if request.url != path.as_uri() else None)
         tab.add_init_script("window.hacked = () => { document.title = 'hacked'; }")
         tab.goto(path.as_uri())
         return tab
@@ -210,7 +210,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield show
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert messages == []
 
 
 def rows_of(tab: Any) -> list[str]:

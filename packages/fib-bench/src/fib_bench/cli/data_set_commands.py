@@ -9,7 +9,7 @@ from fib_schema import MigrationReport, Problem, Report, migrate, validate
 from rich.console import Console
 from rich.text import Text
 
-from .help_pages import dress
+from .help_pages import add_help
 from .printing import print_json
 
 _SHOWN = 100
@@ -17,7 +17,7 @@ _SHOWN = 100
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """Declare what ``validate`` takes."""
-    dress(parser, "validate")
+    add_help(parser, "validate")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.set_defaults(command=_validate)
@@ -25,7 +25,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 def add_migrate(parser: argparse.ArgumentParser) -> None:
     """Declare what ``migrate`` takes."""
-    dress(parser, "migrate")
+    add_help(parser, "migrate")
     parser.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
     parser.add_argument("target", metavar="DST", help="a folder that is new or empty")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")

@@ -156,8 +156,8 @@ examples:
 })  # fmt: skip
 
 
-def dress(parser: argparse.ArgumentParser, name: str) -> None:
-    """Give a parser its page."""
+def add_help(parser: argparse.ArgumentParser, name: str) -> None:
+    """Set the description and the examples of a parser."""
     page = PAGES[name]
     parser.description, parser.epilog = page.description, page.examples
     parser.formatter_class = argparse.RawDescriptionHelpFormatter

@@ -23,15 +23,16 @@ from rich.console import Console
 
 from .. import __version__
 from ..config.model import DATA_SET_FILE, BenchmarkConfig
-from ..demo import NEXT_STEPS, ON_THE_CPU, write_demo
+from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
 from .data_set_commands import add_migrate, add_validate
-from .help_pages import dress
+from .help_pages import add_help
 from .printing import print_json
+from .progress import progress_on
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
 from .selftest_command import add_selftest
-from .tables import print_leaderboard, print_seconds, print_skipped, print_summary, progress_on
+from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
 
 if TYPE_CHECKING:
     from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
@@ -73,8 +74,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         print_json(_plain_result(result))
     else:
         ran = {trace.definition for trace in result.traces}
-        standings = [row for row in summarise(trace_set).standings if row.definition in ran]
-        print_leaderboard(Console(), standings)
+        print_leaderboard(Console(), [row for row in summarise(trace_set).leaderboard if row.definition in ran])
         print_skipped(errors, result.skipped)
         print_seconds(errors, result.seconds)
         if not result.traces and not result.failures:
@@ -123,7 +123,7 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(root)
     result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
     print_summary(Console(), summarise(trace_set))
-    Console().print(ON_THE_CPU, markup=False, highlight=False, soft_wrap=True)
+    Console().print(CPU_NOTE, markup=False, highlight=False, soft_wrap=True)
     print_skipped(errors, result.skipped)
     Console().print(NEXT_STEPS.format(dir=root), markup=False, highlight=False, soft_wrap=True)
     return _exit_code(result, errors)
@@ -140,11 +140,11 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fib-bench")
-    dress(parser, "fib-bench")
+    add_help(parser, "fib-bench")
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="evaluate solutions and append their traces")
-    dress(run, "run")
+    add_help(run, "run")
     add_run_options(run)
     run.set_defaults(command=_run)
     add_reports(commands)
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     add_selftest(commands.add_parser("selftest", help="show what this harness withstands on this machine"))
     add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
-    dress(demo, "demo")
+    add_help(demo, "demo")
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
     demo.set_defaults(command=_demo)
     return parser

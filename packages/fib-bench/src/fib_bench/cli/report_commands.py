@@ -1,34 +1,31 @@
-"""``fib-bench report ...``: what the traces say, to people, to programs, and to a gate in CI."""
+"""Commands ``fib-bench report ...``: tables for people, JSON and CSV for programs, exit codes for CI."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Comparison, Pair, Rule, Run, Verdict, compare
-from ..report.merging import MergeConflicts, MergeReport, merge
-from ..report.standings import WIN_FACTORS, Options, best, summarise
-from .help_pages import dress
+from ..flags import CPU_TIMING
+from ..report import best, summarise
+from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Rule, Run, compare
+from ..report.merging import MergeConflicts, merge
+from ..report.results import WIN_FACTORS, Options, count_cpu_timed
+from .comparison_tables import print_comparison, print_merge
+from .help_pages import add_help
 from .printing import print_csv, print_json
 from .run_options import names_of
-from .tables import format_latency, print_best, print_summary
-
-_SHOWN_PAIRS = 100
-_STYLES = {Verdict.BROKEN: "red", Verdict.SLOWER: "red", Verdict.FASTER: "green", Verdict.FIXED: "green"}
+from .tables import print_best, print_summary
 
 
 @attrs.frozen
 class InvalidRequest(FibError, ValueError):
-    """Words on the command line that do not go together."""
+    """Arguments that cannot be combined."""
 
     problem: str
 
@@ -37,27 +34,27 @@ class InvalidRequest(FibError, ValueError):
 
 
 class _Commands(Protocol):
-    """What `argparse` gives to add sub-commands to; its own type is private."""
+    """The object of `argparse` that sub-commands are added to; its own type is private."""
 
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...
 
 
 def add_reports(commands: _Commands) -> None:
-    """Declare ``report`` and its parts, and ``summary`` and ``best`` as short forms of two of them."""
-    report = commands.add_parser("report", help="show what the traces say")
-    dress(report, "report")
+    """Declare ``report`` and its sub-commands, and ``summary`` and ``best`` as short forms of two of them."""
+    report = commands.add_parser("report", help="tables and pages made from traces")
+    add_help(report, "report")
     reports = report.add_subparsers(required=True, metavar="REPORT")
     for where in (reports, commands):
         add_summary(where.add_parser("summary", help="totals, the leaderboard, and the ranking of authors"))
         add_best(where.add_parser("best", help="the fastest passing solution of each workload"))
-    add_compare(reports.add_parser("compare", help="what became faster or slower between two runs, or two solutions"))
-    add_merge(reports.add_parser("merge", help="make several data sets one"))
-    add_html(reports.add_parser("html", help="one page with everything, which needs no network"))
+    add_compare(reports.add_parser("compare", help="changes of latency between two runs, or two solutions"))
+    add_merge(reports.add_parser("merge", help="merge several data sets"))
+    add_html(reports.add_parser("html", help="one HTML page that needs no network"))
 
 
 def add_summary(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``summary`` takes."""
-    dress(parser, "report summary")
+    """Declare the arguments of ``summary``."""
+    add_help(parser, "report summary")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     _add_output(parser)
     _add_options(parser)
@@ -65,8 +62,8 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
 
 def add_best(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``best`` takes."""
-    dress(parser, "report best")
+    """Declare the arguments of ``best``."""
+    add_help(parser, "report best")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     _add_definitions(parser)
     _add_output(parser)
@@ -75,8 +72,8 @@ def add_best(parser: argparse.ArgumentParser) -> None:
 
 
 def add_compare(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``compare`` takes."""
-    dress(parser, "report compare")
+    """Declare the arguments of ``compare``."""
+    add_help(parser, "report compare")
     parser.add_argument("before", metavar="BEFORE", help="a data set")
     parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
     said = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
@@ -86,9 +83,9 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--margin", type=_share, default=DEFAULT_MARGIN, metavar="SHARE", help=said)
     said = f"share by which latencies whose intervals are apart must differ too (default: {DEFAULT_MIN_CHANGE:g})"
     parser.add_argument("--min-change", type=_share, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=said)
-    said = "compare what ran on different devices too"
+    said = "compare traces of different devices too"
     parser.add_argument("--any-hardware", action="store_true", help=said)
-    said = "exit with 1 also if something was not tried any more"
+    said = "exit with 1 also if a workload was tried before only"
     parser.add_argument("--complete", action="store_true", help=said)
     _add_output(parser)
     _add_flags(parser)
@@ -96,8 +93,8 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 
 
 def add_merge(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``merge`` takes."""
-    dress(parser, "report merge")
+    """Declare the arguments of ``merge``."""
+    add_help(parser, "report merge")
     parser.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
     parser.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -105,8 +102,8 @@ def add_merge(parser: argparse.ArgumentParser) -> None:
 
 
 def add_html(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``html`` takes."""
-    dress(parser, "report html")
+    """Declare the arguments of ``html``."""
+    add_help(parser, "report html")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     parser.add_argument("--png", metavar="FOLDER", help="write each chart as a PNG file too")
@@ -130,6 +127,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     flags = ", ".join(sorted(UNRANKED_FLAGS))
     said = f"rank solutions with these flags too, which are left out otherwise ({flags})"
     parser.add_argument("--allow-flags", nargs="+", metavar="FLAG", default=(), choices=UNRANKED_FLAGS, help=said)
+    said = f"rank traces with the flag {CPU_TIMING!r} too: for solutions that you trust"
+    parser.add_argument("--include-unranked", action="store_true", help=said)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -142,9 +141,14 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--win", nargs="+", type=_factor, default=WIN_FACTORS, metavar="P", help=said)
 
 
+def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The flags with which traces are ranked all the same."""
+    return (*arguments.allow_flags, *([CPU_TIMING] if arguments.include_unranked else ()))
+
+
 def _options_of(arguments: argparse.Namespace) -> Options:
     return Options(
-        allow_flags=arguments.allow_flags,
+        allow_flags=_flags_of(arguments),
         baseline=arguments.baseline,
         baseline_author=arguments.baseline_author,
         win_factors=tuple(dict.fromkeys(arguments.win)),
@@ -177,7 +181,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(attrs.asdict(summary))
     elif arguments.csv:
-        print_csv(map(attrs.asdict, summary.standings))
+        print_csv(map(attrs.asdict, summary.leaderboard))
     else:
         print_summary(Console(), summary)
         if summary.authors_note:
@@ -186,15 +190,20 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _best(arguments: argparse.Namespace, errors: Console) -> int:
-    rows = best(TraceSet.from_path(arguments.dir), names_of(arguments.definitions), allow_flags=arguments.allow_flags)
+    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
+    left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
     if arguments.json:
         print_json([attrs.asdict(row) for row in rows])
     elif arguments.csv:
         print_csv(map(attrs.asdict, rows))
     elif rows:
         print_best(Console(), rows)
-    else:
+    elif not left_out:
         errors.print("no passing trace yet; make some with 'fib-bench run'", style="yellow")
+    if left_out:
+        note = f"{left_out} traces are left out: {CPU_TIMING} (--include-unranked includes them)"
+        errors.print(Text(note, style="yellow"), soft_wrap=True)
     return 0
 
 
@@ -203,7 +212,7 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
     rule = Rule(
         margin=arguments.margin,
         min_change=arguments.min_change,
-        allow_flags=arguments.allow_flags,
+        allow_flags=_flags_of(arguments),
         any_hardware=arguments.any_hardware,
     )
     found = compare(before, after, rule, names_of(arguments.definitions))
@@ -219,10 +228,10 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[Run, Run]:
-    """What is compared with what.
+    """The two runs to compare.
 
     Raises:
-        InvalidRequest: It would be compared with itself.
+        InvalidRequest: The arguments name one run only.
     """
     if arguments.after is None and arguments.solutions is None:
         raise InvalidRequest("compare takes two data sets, or --solutions X Y and one")
@@ -255,10 +264,10 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
 def _html(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     from ..report.charts import save_png
-    from ..report.digest import charts, digest
     from ..report.page import page_of
+    from ..report.page_data import charts, page_data
 
-    found = digest(TraceSet.from_path(arguments.dir), _options_of(arguments), names_of(arguments.definitions))
+    found = page_data(TraceSet.from_path(arguments.dir), _options_of(arguments), names_of(arguments.definitions))
     page = Path(arguments.output)
     page.write_text(page_of(found), "utf-8")
     written = [page]
@@ -277,60 +286,3 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
         shown += f"; {len(written) - 1} charts in {arguments.png}" if arguments.png is not None else ""
         Console().print(Text(shown), soft_wrap=True)
     return 0
-
-
-# -- to people ---------------------------------------------------------------------------------
-
-
-def print_comparison(console: Console, found: Comparison) -> None:
-    """Print what changed, the worst first, and what it adds up to."""
-    changed = [pair for pair in found.pairs if pair.verdict in _STYLES or pair.verdict is Verdict.UNMEASURED]
-    if changed:
-        table = Table(title=escape(f"{found.before} -> {found.after}"), title_justify="left", title_style="bold")
-        for column in ("definition", "solution", "axes"):
-            table.add_column(column, overflow="fold")
-        for column in ("before", "after", "ratio", "verdict"):
-            table.add_column(column, justify="right", no_wrap=True)
-        for pair in changed[:_SHOWN_PAIRS]:
-            table.add_row(*_cells(pair), style=_STYLES.get(pair.verdict, ""))
-        console.print(table)
-    if (more := len(changed) - _SHOWN_PAIRS) > 0:
-        console.print(f"{more} more changed (--json lists all)")
-    for reason in dict.fromkeys(f"{p.solution}: {p.reason}" for p in changed if p.verdict is Verdict.BROKEN):
-        console.print(Text(reason, style="red"), soft_wrap=True)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
-    ratio = "" if found.ratio is None else f"; after / before: {found.ratio:.3f} (geometric mean)"
-    style = "red" if found.is_worse else ""
-    console.print(Text(f"{counts}{ratio}; {_grounds(found.pairs)}", style=style), soft_wrap=True)
-
-
-def _cells(pair: Pair) -> tuple[str, ...]:
-    axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
-    times = ("-" if ms is None else format_latency(ms) for ms in (pair.before_ms, pair.after_ms))
-    ratio = "-" if pair.ratio is None else f"{pair.ratio:.3f}"
-    return *map(escape, (pair.definition, pair.solution, axes)), *times, ratio, str(pair.verdict)
-
-
-def _grounds(pairs: Iterable[Pair]) -> str:
-    """By what latencies were compared."""
-    grounds = [pair.decided_by for pair in pairs if pair.decided_by]
-    by_margin = grounds.count("margin")
-    if not grounds:
-        return "no latencies to compare"
-    if not by_margin:
-        return "decided by confidence intervals"
-    if by_margin == len(grounds):
-        return "decided by --margin, for these traces have no confidence intervals"
-    return f"decided by confidence intervals, and for {by_margin} without any by --margin"
-
-
-def print_merge(console: Console, report: MergeReport) -> None:
-    """Print what a merge did."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items()) or "nothing"
-    console.print(Text(f"{' + '.join(report.sources)} -> {report.target}: {counts}"), soft_wrap=True)
-    console.print(f"{report.copied} files are byte for byte those of a source")
-    if report.repeated:
-        repeated = ", ".join(f"{count} {kind}" for kind, count in report.repeated.items())
-        console.print(f"there more than once, and taken once: {repeated}", soft_wrap=True)
-    for notice in report.notices:
-        console.print(Text(f"notice: {notice}", style="yellow"), soft_wrap=True)

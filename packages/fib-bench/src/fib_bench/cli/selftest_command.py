@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from .help_pages import dress
+from .help_pages import add_help
 from .printing import print_json
-from .tables import progress_on
+from .progress import progress_on
 
 if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
@@ -24,7 +24,7 @@ _OTHER_COLUMNS = 105
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
     """Declare what ``selftest`` takes."""
-    dress(parser, "selftest")
+    add_help(parser, "selftest")
     parser.add_argument("--device", default="cpu", help="where to run (default: %(default)s)")
     parser.add_argument(
         "--only",

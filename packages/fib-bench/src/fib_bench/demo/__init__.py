@@ -1,4 +1,4 @@
-"""A small data set of the project's own, to see the benchmark work: see `write_demo`."""
+"""A small example data set: `write_demo` writes it, the command ``fib-bench demo`` benchmarks it."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ from fib_schema import (
 )
 
 AUTHOR = "fib-demo"
-ON_THE_CPU = "On the CPU, Triton runs in its interpreter: its results are checked, its latency says nothing."
+CPU_NOTE = (
+    "CPU timings are for development: a speedup is a number only where both latencies were precise, else a tie or "
+    "imprecise. Triton kernels run in the interpreter: their results are checked, their latency has no meaning."
+)
 NEXT_STEPS = """
-What you saw: each solution ran in a worker process of its own; a judge compared its outputs with
-the definition's reference and appended one trace per solution and workload below {dir}/traces.
+Each solution ran in a worker process of its own; a judge compared its outputs with the definition's
+reference and appended one trace per solution and workload below {dir}/traces.
 
 Next:
-  fib-bench report best {dir}           the fastest passing solution of each workload
+  fib-bench report best {dir} --include-unranked
+                                        the fastest passing solution of each workload
   fib-bench report summary {dir} --json the same numbers for programs
-  fib-bench run {dir} --resume          run what has no trace yet: add a solution and see
+  fib-bench run {dir} --resume          evaluate the solutions without traces, such as one that you add
   {dir}/solutions                       copy one, give it a new "name", make it faster
 """
 
@@ -47,7 +51,7 @@ class _Kernel:
     sizes: tuple[int, ...]
     """Values of the variable axis, one workload each."""
     solutions: Mapping[str, str]
-    """Names of solutions and their files, which are in the folder of the op_type."""
+    """Names of solutions and their files in the folder of the op_type."""
     description: str
 
 
@@ -101,7 +105,7 @@ _KERNELS = (
 def write_demo(root: Path) -> None:
     """Write the demo's definitions, workloads and solutions below a folder.
 
-    Writing again into the folder of an earlier demo changes nothing there.
+    Definitions that the folder already has are left unchanged.
 
     Raises:
         DuplicateName: The folder holds another data set with solutions of the same names.

@@ -1,22 +1,31 @@
-"""What the traces of a data set say: standings, comparisons, merged sets, and one page with all of it.
+"""Reports: leaderboards, comparisons, merged data sets, and an HTML page, made from the traces of a data set.
 
-Functions here turn traces into plain rows; `tables` shows rows to people, ``--json`` and ``--csv`` to
-programs. Nothing here imports torch.
+The functions turn traces into rows of plain values; `fib_bench.cli.tables` prints rows for people, ``--json`` and
+``--csv`` for programs. No module here imports torch.
 """
 
 from __future__ import annotations
 
-from .standings import Author, Best, Standing, Summary, best, complaint, contests, latest, leaderboard, summarise
+from .best import Best, best
+from .leaderboard import Author, Entry, Summary, leaderboard, summarise
+from .ratios import Outcome, Ratio, speedup_of
+from .results import DeviceResults, Options, error_line, failure_text, group_results, latest
 
 __all__ = [
     "Author",
     "Best",
-    "Standing",
+    "DeviceResults",
+    "Entry",
+    "Options",
+    "Outcome",
+    "Ratio",
     "Summary",
     "best",
-    "complaint",
-    "contests",
+    "error_line",
+    "failure_text",
+    "group_results",
     "latest",
     "leaderboard",
+    "speedup_of",
     "summarise",
 ]

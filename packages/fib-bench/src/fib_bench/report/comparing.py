@@ -1,13 +1,13 @@
-"""Compares two runs, or two solutions: what became faster or slower, and what stopped passing.
+"""Comparison of two runs, or of two solutions: what became faster or slower, and what stopped passing.
 
-Two latencies differ if their 95 % confidence intervals are apart, and the medians by `min_change` at
-least: an interval speaks of one run, and between runs clocks and the placement of memory move medians
-by more than that. Where a trace has no interval, latencies must differ by `margin`.
+Two latencies differ if their 95 % confidence intervals are disjoint and the medians differ by at least
+`min_change`: an interval describes one run, and between runs clocks and memory placement move medians
+by more than that. Where a trace has no interval, latencies must differ by `margin`. CPU timings and
+latencies of which only one includes time of the host are shown and not compared.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
@@ -15,27 +15,40 @@ from enum import StrEnum
 import attrs
 from fib_schema import FibError, Trace, TraceSet, UnknownName
 
-from .readings import interval_of, latency_of
-from .standings import complaint, latest
+from ..flags import CPU_TIMING, INTERPRETED
+from .ratios import UNKNOWN, Ratio, mean_of, ratio_of
+from .results import failure_text, latest
+from .trace_fields import (
+    DEFAULT_METHOD,
+    HOST_METHODS,
+    Timing,
+    blocking_flags,
+    is_ranked,
+    latency_of,
+    method_of,
+    timing_of,
+)
 
 DEFAULT_MARGIN = 0.02
 DEFAULT_MIN_CHANGE = 0.01
 
 
 class Verdict(StrEnum):
-    """What became of one workload."""
+    """The result of comparing one workload."""
 
     BROKEN = "broken"
-    """It passed before and does not any more, or is not ranked any more."""
+    """It passed before and fails after, or is no longer ranked."""
     SLOWER = "slower"
     SAME = "same"
     FASTER = "faster"
     FIXED = "fixed"
-    """It passes now."""
+    """It failed before and passes after."""
     FAILING = "failing"
-    """It passed neither before nor after."""
+    """It failed before and after."""
     UNMEASURED = "unmeasured"
-    """It passes, and a latency is no positive number."""
+    """It passes, and the latencies cannot be compared: one is missing, or only one includes time of the host."""
+    UNRANKED = "unranked"
+    """It passes, and was timed on the CPU."""
     MISSING = "missing"
     """It was tried before only."""
     NEW = "new"
@@ -47,7 +60,7 @@ WORSE = frozenset({Verdict.BROKEN, Verdict.SLOWER})
 
 @attrs.frozen
 class NothingToCompare(FibError, ValueError):
-    """Two sides that have nothing in common."""
+    """Two runs without a common definition, solution, workload and device."""
 
     before: str
     after: str
@@ -63,22 +76,22 @@ class Run:
 
     trace_set: TraceSet
     name: str
-    """What to call it."""
+    """How messages call it."""
     solution: str | None = None
-    """Only this solution, which is compared whatever the other side's is called."""
+    """Only this solution, which is compared with that of the other side whatever their names."""
 
 
 @attrs.frozen(kw_only=True)
 class Rule:
-    """When two latencies differ."""
+    """The rule that decides whether two latencies differ."""
 
     margin: float = DEFAULT_MARGIN
-    """By which share, where there are no intervals."""
+    """The share by which they must differ where there are no intervals."""
     min_change: float = DEFAULT_MIN_CHANGE
-    """By which share at least, where there are."""
+    """The share by which they must differ where there are intervals."""
     allow_flags: Collection[str] = ()
     any_hardware: bool = False
-    """Whether to compare what ran on different devices; of several the last trace counts."""
+    """Whether to compare traces of different devices; of several the last one counts."""
 
 
 @attrs.frozen
@@ -95,11 +108,16 @@ class Pair:
     before_ms: float | None
     after_ms: float | None
     ratio: float | None
-    """After divided by before: below 1 is faster."""
+    """After divided by before: below 1 is faster. None where it is no number, see `ratio_text`."""
+    ratio_interval: tuple[float, float] | None
+    ratio_text: str
+    """The number, or ``tie``, ``imprecise``, ``-``."""
     decided_by: str
     """``intervals``, ``margin``, or nothing where no latencies were compared."""
+    timed_by: str
+    """Timing methods before and after; empty for ``linked`` alone."""
     reason: str
-    """Why it does not pass after, or before; empty if it passes."""
+    """Why it fails after, or before, or why latencies were not compared; empty otherwise."""
 
 
 @attrs.frozen
@@ -110,13 +128,14 @@ class Comparison:
     after: str
     counts: Mapping[str, int]
     ratio: float | None
-    """Geometric mean of after divided by before, where both pass."""
+    """Geometric mean of after divided by before over compared latencies; None where it is no number."""
+    ratio_text: str
     pairs: tuple[Pair, ...]
-    """What became worst first."""
+    """The worst changes first."""
 
     @property
     def is_worse(self) -> bool:
-        """Whether something became slower or stopped passing."""
+        """Whether a workload became slower or stopped passing."""
         return any(pair.verdict in WORSE for pair in self.pairs)
 
     @property
@@ -131,8 +150,8 @@ def compare(
     """Compare two runs, or two solutions.
 
     Args:
-        before: What was.
-        after: What is.
+        before: The run to compare with.
+        after: The run to judge.
         rule: When latencies differ.
         definitions: Only these.
 
@@ -148,14 +167,17 @@ def compare(
     if not old.keys() & new.keys():
         raise NothingToCompare(before.name, after.name, _remedy(old.values(), new.values(), before, rule))
     pairs = [_pair(old.get(key), new.get(key), rule) for key in dict.fromkeys([*old, *new])]
-    pairs.sort(key=_badness)
-    ratios = [pair.ratio for pair in pairs if pair.ratio is not None]
+    pairs.sort(key=_severity)
+    mean = mean_of(
+        [_ratio(old[key], new[key]) for key in old.keys() & new.keys() if _is_compared(old[key], new[key], rule)]
+    )
     counts = Counter(pair.verdict for pair in pairs)
     return Comparison(
         before=before.name,
         after=after.name,
         counts={str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]},
-        ratio=statistics.geometric_mean(ratios) if ratios else None,
+        ratio=mean.value,
+        ratio_text=mean.shown(3),
         pairs=tuple(pairs),
     )
 
@@ -180,9 +202,9 @@ def _traces(run: Run, rule: Rule, definitions: Collection[str] | None) -> dict[_
 def _pair(before: Trace | None, after: Trace | None, rule: Rule) -> Pair:
     trace = before or after
     assert trace is not None
-    old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
+    old, new = (latency_of(each, (*rule.allow_flags, CPU_TIMING)) for each in (before, after))
     verdict, decided_by = _verdict(before, after, rule)
-    broken = after if after is not None and not _passes(after, rule) else before
+    ratio = _ratio(before, after) if decided_by else UNKNOWN
     return Pair(
         definition=trace.definition,
         solution=str(trace.solution),
@@ -192,9 +214,12 @@ def _pair(before: Trace | None, after: Trace | None, rule: Rule) -> Pair:
         verdict=verdict,
         before_ms=old,
         after_ms=new,
-        ratio=new / old if new is not None and old is not None else None,
+        ratio=ratio.value,
+        ratio_interval=ratio.interval,
+        ratio_text=ratio.shown(3),
         decided_by=decided_by,
-        reason=_reason(broken, rule),
+        timed_by=_timed_by(before, after),
+        reason=_reason(before, after, verdict, rule),
     )
 
 
@@ -204,15 +229,17 @@ def _verdict(before: Trace | None, after: Trace | None, rule: Rule) -> tuple[Ver
     passed, passes = _passes(before, rule), _passes(after, rule)
     if not passed or not passes:
         return {(True, False): Verdict.BROKEN, (False, True): Verdict.FIXED}.get((passed, passes), Verdict.FAILING), ""
+    if any(CPU_TIMING in _blocking(trace, rule) for trace in (before, after)):
+        return Verdict.UNRANKED, ""
     return _changed(before, after, rule)
 
 
 def _changed(before: Trace, after: Trace, rule: Rule) -> tuple[Verdict, str]:
-    """Whether a latency changed, and how that was decided."""
+    """Whether the latency changed, and by what that was decided."""
     old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
-    if old is None or new is None:
+    if old is None or new is None or _includes_host(before) != _includes_host(after):
         return Verdict.UNMEASURED, ""
-    was, is_now = _interval(before), _interval(after)
+    was, is_now = _bounds_ms(before), _bounds_ms(after)
     if was is None or is_now is None:
         return _by_share(old, new, rule.margin), "margin"
     is_apart = was[1] < is_now[0] or is_now[1] < was[0]
@@ -225,15 +252,53 @@ def _by_share(old: float, new: float, share: float) -> Verdict:
     return Verdict.FASTER if old > new * (1 + share) else Verdict.SAME
 
 
+def _ratio(before: Trace | None, after: Trace | None) -> Ratio:
+    if before is None or after is None:
+        return UNKNOWN
+    return ratio_of(_timing(after), _timing(before))
+
+
+def _is_compared(before: Trace, after: Trace, rule: Rule) -> bool:
+    return bool(_verdict(before, after, rule)[1])
+
+
 def _passes(trace: Trace, rule: Rule) -> bool:
+    """Whether a trace passed, without a flag other than CPU timing that keeps it out of rankings."""
     assert trace.evaluation is not None
-    return trace.is_successful() and trace.evaluation.is_ranked(rule.allow_flags)
+    return trace.is_successful() and is_ranked(trace.evaluation, (*rule.allow_flags, CPU_TIMING, INTERPRETED))
 
 
-def _interval(trace: Trace) -> tuple[float, float] | None:
+def _blocking(trace: Trace, rule: Rule) -> tuple[str, ...]:
     assert trace.evaluation is not None
-    assert trace.evaluation.performance is not None
-    return interval_of(trace.evaluation.performance)
+    return blocking_flags(trace.evaluation, rule.allow_flags)
+
+
+def _timing(trace: Trace) -> Timing | None:
+    assert trace.evaluation is not None
+    return None if trace.evaluation.performance is None else timing_of(trace.evaluation.performance)
+
+
+def _bounds_ms(trace: Trace) -> tuple[float, float] | None:
+    timing = _timing(trace)
+    return None if timing is None or timing.interval_ms is None else timing.bounds_ms
+
+
+def _includes_host(trace: Trace) -> bool:
+    timing = _timing(trace)
+    return timing is not None and timing.method in HOST_METHODS
+
+
+def _timed_by(before: Trace | None, after: Trace | None) -> str:
+    """The timing methods before and after, once if they are the same."""
+    methods = [_method_or_words(trace) for trace in (before, after) if trace is not None]
+    if len(set(methods)) == 1:
+        return "" if methods[0] == DEFAULT_METHOD else methods[0]
+    return " -> ".join(method or "?" for method in methods)
+
+
+def _method_or_words(trace: Trace) -> str:
+    performance = trace.evaluation.performance if trace.evaluation else None
+    return (method_of(performance) or "") if performance is not None else ""
 
 
 def _hardware(trace: Trace) -> str:
@@ -241,17 +306,23 @@ def _hardware(trace: Trace) -> str:
     return trace.evaluation.environment.hardware
 
 
-def _reason(trace: Trace | None, rule: Rule) -> str:
+def _reason(before: Trace | None, after: Trace | None, verdict: Verdict, rule: Rule) -> str:
+    """Why a side fails, or why latencies were not compared."""
+    if before is not None and after is not None and verdict in (Verdict.UNRANKED, Verdict.UNMEASURED):
+        if flags := dict.fromkeys((*_blocking(before, rule), *_blocking(after, rule))):
+            return ", ".join(flags)
+        return "only one latency includes time of the host" if _includes_host(before) != _includes_host(after) else ""
+    trace = after if after is not None and not _passes(after, rule) else before
     if trace is None or _passes(trace, rule) or trace.evaluation is None:
         return ""
     if trace.is_successful():
-        return f"not ranked, for it is flagged: {', '.join(trace.evaluation.flags)}"
-    return f"{trace.evaluation.status}: {complaint(trace.evaluation)}"
+        return f"unranked, flagged: {', '.join(_blocking(trace, rule))}"
+    return failure_text(trace.evaluation)
 
 
-def _badness(pair: Pair) -> tuple[int, float]:
-    """Verdicts in their order; of slower ones the slowest, of faster ones the fastest first."""
-    change = pair.ratio or 1.0
+def _severity(pair: Pair) -> tuple[int, float]:
+    """The sort key of a pair: its verdict in the order of `Verdict`, then the size of the change."""
+    change = pair.after_ms / pair.before_ms if pair.after_ms and pair.before_ms else 1.0
     return list(Verdict).index(pair.verdict), -max(change, 1 / change)
 
 

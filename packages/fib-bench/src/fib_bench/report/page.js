@@ -17,12 +17,13 @@
     return element;
   }
 
-  // -- words for numbers -----------------------------------------------------------------------
+  // -- numbers as text -----------------------------------------------------------------------
 
   const digits = (value) => Number(value.toPrecision(3)).toString();
   const count = (value) => value.toLocaleString("en");
   const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 1000) / 10} %`);
-  const ratio = (value) => (value === null ? "–" : value >= 0.1 ? `${value.toFixed(2)}×` : `${value.toPrecision(2)}×`);
+  const number = (value) => (typeof value === "number" ? value : null);
+  const ratio = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : value >= 0.1 ? `${value.toFixed(2)}×` : `${value.toPrecision(2)}×`);
   const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
   function latency(us) {
     if (us === null || us === undefined) return "–";
@@ -43,7 +44,7 @@
 
     function compare(a, b) {
       if (a === b) return 0;
-      if (a === null || a === undefined) return 1; // what is not known comes last, either way
+      if (a === null || a === undefined) return 1; // unknown values come last in both orders
       if (b === null || b === undefined) return -1;
       return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
     }
@@ -75,7 +76,7 @@
     return box;
   }
 
-  // -- what the blocks hold --------------------------------------------------------------------
+  // -- the data of the blocks --------------------------------------------------------------------
 
   const sections = digest.sections.map(([definition, opType, description, hardware, workloads], index) =>
     ({ index, definition, opType, description, hardware, workloads, rows: [] }));
@@ -87,13 +88,14 @@
   const hardwares = [...new Set(sections.map((section) => section.hardware))];
   const allRows = sections.flatMap((section) => section.rows);
   const has = (field) => allRows.some((row) => row[field] !== null && row[field] !== undefined);
-  const largest = allRows.reduce((most, row) => Math.max(most, row.speedup ?? 0), 2);
+  const largest = allRows.reduce((most, row) => Math.max(most, number(row.speedup) ?? 0), 2);
   const meter = (value) => (value === null ? null : Math.log1p(value) / Math.log1p(largest));
 
-  function standingColumns(rows, isOverview) {
+  function entryColumns(rows, isOverview) {
     const name = (row) => make("span", {}, make("span", { text: row.solution }),
       make("span", { class: "by", text: [row.author, row.language].filter((word) => word !== "?").join(" · ") }),
-      row.complaint ? make("span", { class: row.passed === row.total ? "why flagged" : "why", text: row.complaint }) : null);
+      row.labels.length ? make("span", { class: "why flagged", text: row.labels.join(", ") }) : null,
+      row.problem ? make("span", { class: row.passed === row.total ? "why flagged" : "why", text: row.problem }) : null);
     const columns = [];
     if (isOverview) {
       const link = (row) => make("a", { href: `#definition-${row.section.index}`, text: row.section.definition, onclick: () => open(row.section.index) });
@@ -103,17 +105,18 @@
     columns.push({ label: "solution", kind: "name", value: (row) => row.solution, show: name });
     columns.push({ label: "passed", value: (row) => row.passed / row.total, descends: true,
       show: (row) => make("span", { class: row.passed < row.total ? "bad-text" : null, text: `${count(row.passed)}/${count(row.total)}` }) });
-    columns.push({ label: "speedup", value: (row) => row.speedup, descends: true, show: (row) => ratio(row.speedup), share: (row) => meter(row.speedup) });
+    columns.push({ label: "speedup", value: (row) => number(row.speedup), descends: true, show: (row) => ratio(row.speedup), share: (row) => meter(number(row.speedup)) });
     if (has("baseline")) {
       const label = digest.baselines.length === 1 ? `vs ${digest.baselines[0]}` : "vs baseline";
-      columns.push({ label, value: (row) => row.baseline, descends: true, show: (row) => ratio(row.baseline) });
+      columns.push({ label, value: (row) => number(row.baseline), descends: true, show: (row) => ratio(row.baseline) });
     }
     digest.winFactors.forEach((factor, index) => columns.push(
       { label: `win@${factor}`, value: (row) => row.wins[index], descends: true, show: (row) => percent(row.wins[index]) }));
-    columns.push({ label: "fast_p area", value: (row) => row.area, descends: true, show: (row) => row.area.toFixed(3) });
+    columns.push({ label: "fast_p area", value: (row) => row.area, descends: true, show: (row) => (row.area === null ? "–" : row.area.toFixed(3)) });
     if (has("fraction")) columns.push({ label: "speed of light", value: (row) => row.fraction, descends: true, show: (row) => percent(row.fraction) });
     const range = (row) => (row.low === null ? "–" : row.low === row.high ? latency(row.low * 1e3) : `${latency(row.low * 1e3)} – ${latency(row.high * 1e3)}`);
     columns.push({ label: "latency", value: (row) => row.low, show: range });
+    if (allRows.some((row) => row.by)) columns.push({ label: "timed by", kind: "text", value: (row) => row.by, show: (row) => row.by || "linked" });
     return columns;
   }
 
@@ -142,7 +145,7 @@
   function filters() {
     const search = make("input", { type: "search", id: "filter-text", placeholder: "Filter by definition, solution or author", "aria-label": "Filter by definition, solution or author",
       oninput: (event) => { wanted.text = event.target.value.toLowerCase(); refresh(); } });
-    const isLarge = allRows.length > 60 && sections.length > 1;
+    const isLarge = allRows.length > 60 && sections.length > 1 && allRows.some((row) => row.ranked);
     if (isLarge) wanted.state = "best";
     const states = choice("All solutions", "state", [["best", "Best of each definition"], ["passing", "Passes everything"], ["failing", "Fails somewhere"]]);
     states.value = wanted.state;
@@ -155,14 +158,14 @@
   function matches(row) {
     const { section } = row;
     if (!isIn(section) || (wanted.author && row.author !== wanted.author)) return false;
-    if (wanted.state === "best" && row.rank !== 1) return false;
+    if (wanted.state === "best" && (row.rank !== 1 || row.labels.length)) return false;
     if (wanted.state === "passing" && row.passed < row.total) return false;
     if (wanted.state === "failing" && row.passed === row.total) return false;
     return !wanted.text || [section.definition, row.solution, row.author].some((text) => text.toLowerCase().includes(wanted.text));
   }
   function refresh() {
     const rows = allRows.filter(matches);
-    at("leaderboard").replaceChildren(rows.length ? table(standingColumns(rows, true), rows) :
+    at("leaderboard").replaceChildren(rows.length ? table(entryColumns(rows, true), rows) :
       make("p", { class: "note", text: allRows.length ? "Nothing matches the filters." : "There are no traces to rank." }));
     const left = new Set(wanted.text || wanted.author ? allRows.filter((row) => isIn(row.section) && (!wanted.author || row.author === wanted.author) &&
       (!wanted.text || [row.section.definition, row.solution, row.author].some((text) => text.toLowerCase().includes(wanted.text)))).map((row) => row.section.index) :
@@ -201,8 +204,9 @@
 
   function shells() {
     for (const section of sections) {
-      const best = section.rows.find((row) => row.speedup !== null);
-      const said = best ? `${best.solution} ${ratio(best.speedup)}` : section.rows.some((row) => row.passed === row.total) ? "no speedup known" : "nothing passes everything";
+      const best = section.rows.find((row) => row.ranked && row.speedup !== null);
+      const isUnranked = section.rows.some((row) => row.passed === row.total && !row.ranked);
+      const said = best ? `${best.solution} ${ratio(best.speedup)}` : isUnranked ? "unranked" : section.rows.some((row) => row.passed === row.total) ? "no speedup known" : "nothing passes everything";
       const details = make("details", { class: "definition", id: `definition-${section.index}` }, make("summary", {},
         make("b", { text: section.definition }), make("span", { class: "soft", text: [section.opType, section.hardware].filter(Boolean).join(" · ") }),
         make("span", { class: "soft", text: `${plural(section.workloads, "workload")}, ${plural(section.rows.length, "solution")} · ${said}` })));
@@ -220,7 +224,7 @@
     const box = make("div", { class: "inside" });
     if (section.description) box.append(make("p", { class: "soft", text: section.description }));
     if (data.methods.length) box.append(make("p", { class: "soft", text: `timed by: ${data.methods.join(", ")}` }));
-    box.append(table(standingColumns(section.rows, false), section.rows));
+    box.append(table(entryColumns(section.rows, false), section.rows));
     const charts = chartsOf(section, data, traces);
     box.append(charts.chips, charts.box);
     box.append(...failures(data, traces), ...tracesTable(data, traces));
@@ -230,13 +234,13 @@
 
   function tracesOf(data) {
     const of = (name) => data[name] ?? null;
-    const [us, speedup, low, high, host, fraction, log, flagged] = ["us", "speedup", "low", "high", "host", "fraction", "log", "flagged"].map(of);
+    const [us, speedup, low, high, host, fraction, log, flagged, by] = ["us", "speedup", "low", "high", "host", "fraction", "log", "flagged", "by"].map(of);
     const axes = Object.entries(data.axes);
     const words = data.workloads.map((_, w) => axes.filter(([, sizes]) => sizes[w] !== null).map(([axis, sizes]) => `${axis}=${sizes[w]}`).join(", "));
     return data.workload.map((w, i) => ({
       w, s: data.solution[i], workload: data.workloads[w], solution: data.solutions[data.solution[i]], axes: words[w],
       status: digest.statusNames[data.status[i]], us: us && us[i], speedup: speedup && speedup[i], low: low && low[i], high: high && high[i],
-      host: host && host[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i],
+      host: host && host[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i],
     }));
   }
 
@@ -255,6 +259,7 @@
       make("summary", {}, make("b", { class: "mono", text: group.solution }), " ", make("span", { class: "bad-text", text: group.status }),
         ` on ${plural(group.workloads.length, "workload")}`),
       make("p", { class: "soft", text: group.workloads.slice(0, 12).join("; ") + (group.workloads.length > 12 ? "; …" : "") }),
+      group.log === null ? null : make("p", { class: "note untrusted", text: "Untrusted output of the solution: it may contain anything, instructions to readers included." }),
       make("pre", { text: group.log === null ? "(no log)" : data.logs[group.log] }));
     const fill = (most) => {
       box.replaceChildren(...list.slice(0, most).map(entry));
@@ -270,10 +275,11 @@
     const columns = [
       { label: "axes", kind: "text", value: (t) => t.w, show: (t) => t.axes || t.workload },
       { label: "solution", kind: "name", value: (t) => t.solution, show: (t) => t.solution },
-      { label: "status", value: (t) => t.status, show: (t) => make("span", { class: t.status === "PASSED" ? null : "bad-text", text: t.flagged ? `${t.status}, not ranked` : t.status }) },
+      { label: "status", value: (t) => t.status, show: (t) => make("span", { class: t.status === "PASSED" ? null : "bad-text", text: t.flagged ? `${t.status}, ${t.flagged}` : t.status }) },
       { label: "latency", value: (t) => t.us, show: (t) => latency(t.us) },
       known("low") && { label: "interval", value: (t) => (t.low === null ? null : t.high / t.low), show: (t) => (t.low === null ? "–" : `${latency(t.low)} – ${latency(t.high)}`) },
-      { label: "speedup", value: (t) => t.speedup, descends: true, show: (t) => ratio(t.speedup) },
+      { label: "speedup", value: (t) => number(t.speedup), descends: true, show: (t) => ratio(t.speedup) },
+      known("by") && { label: "timed by", kind: "text", value: (t) => t.by, show: (t) => t.by ?? (t.us === null ? "–" : "linked") },
       known("host") && { label: "host", value: (t) => t.host, show: (t) => latency(t.host) },
       known("fraction") && { label: "speed of light", value: (t) => t.fraction, descends: true, show: (t) => percent(t.fraction) },
       { label: "workload", kind: "text", value: (t) => t.workload, show: (t) => make("code", { text: t.workload }) },
@@ -285,7 +291,7 @@
 
   // -- charts ----------------------------------------------------------------------------------
 
-  const drawn = new Set(); // functions that draw what is on the page, for a change of theme or width
+  const drawn = new Set(); // functions that redraw the charts after a change of theme or width
   const colours = () => getComputedStyle(document.documentElement);
 
   function chartsOf(section, data, traces) {

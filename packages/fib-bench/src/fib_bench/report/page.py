@@ -1,8 +1,8 @@
-"""One HTML file with everything: it needs no network, and opens on a phone.
+"""The HTML page of a report: one file that needs no network.
 
-What solutions wrote is data here and never markup: it lies in JSON blocks that hold no ``<``, and
-the script puts it into the page as text. A content security policy lets nothing run but the two
-scripts that the page was made with, and nothing be loaded.
+Text of solutions is data and never markup: it is stored in JSON blocks without ``<``, and the script inserts it as
+text nodes, logs under a heading that marks them as untrusted. A content security policy allows only the page's own
+two scripts, and no loading.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from importlib import resources
 from typing import Any
 
 from .charts import GREY, OTHERS, PALETTE, SPECS, bundle
-from .digest import STATUSES, Digest, Section
-from .standings import FAST_GRID, Standing
+from .leaderboard import Entry
+from .page_data import STATUSES, PageData, Section
+from .results import FAST_GRID
 
 _LEADERS = (
     "section",
@@ -34,24 +35,27 @@ _LEADERS = (
     "fraction",
     "low",
     "high",
-    "complaint",
+    "problem",
     "flags",
+    "ranked",
+    "labels",
+    "by",
 )
 
 
-def page_of(digest: Digest) -> str:
+def page_of(data: PageData) -> str:
     """The page.
 
     Raises:
-        ChartsUnavailable: What draws the charts is not installed.
+        ChartsUnavailable: vl-convert is not installed.
     """
     scripts = [_closed(bundle()), _closed(_asset("page.js"))]
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    blocks = [_block("digest", _overview(digest))]
-    blocks += [_block(f"section-{index}", section.columns) for index, section in enumerate(digest.sections)]
+    blocks = [_block("digest", _overview(data))]
+    blocks += [_block(f"section-{index}", section.columns) for index, section in enumerate(data.sections)]
     parts = {
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
-        "title": html.escape(digest.name),
+        "title": html.escape(data.name),
         "style": _asset("page.css"),
         "blocks": "\n".join(blocks),
         "vega": scripts[0],
@@ -59,22 +63,22 @@ def page_of(digest: Digest) -> str:
     }
     page = []
     for index, piece in enumerate(_asset("page.html").split("%%")):
-        page.append(parts[piece] if index % 2 else piece)  # one pass: what is put in is not looked at again
+        page.append(parts[piece] if index % 2 else piece)  # one pass: inserted text is not searched for markers
     return "".join(page)
 
 
-def _overview(digest: Digest) -> dict[str, Any]:
-    """What the page shows before a section is opened."""
+def _overview(data: PageData) -> dict[str, Any]:
+    """The part of the page that is visible before a section is opened."""
     return {
-        "name": digest.name,
+        "name": data.name,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "counts": digest.counts,
-        "statuses": digest.statuses,
-        "environments": digest.environments,
-        "authors": digest.authors,
-        "authorsNote": digest.authors_note,
-        "baselineAuthor": digest.options.baseline_author,
-        "winFactors": [f"{factor:g}" for factor in digest.options.win_factors],
+        "counts": data.counts,
+        "statuses": data.statuses,
+        "environments": data.environments,
+        "authors": data.authors,
+        "authorsNote": data.authors_note,
+        "baselineAuthor": data.options.baseline_author,
+        "winFactors": [f"{factor:g}" for factor in data.options.win_factors],
         "sections": [
             [
                 section.definition,
@@ -83,11 +87,11 @@ def _overview(digest: Digest) -> dict[str, Any]:
                 section.hardware,
                 len(section.columns["workloads"]),
             ]
-            for section in digest.sections
+            for section in data.sections
         ],
         "leaderFields": _LEADERS,
-        "leaders": [_leader(i, row) for i, section in enumerate(digest.sections) for row in section.standings],
-        "baselines": _baselines(digest.sections),
+        "leaders": [_leader(i, row) for i, section in enumerate(data.sections) for row in section.entries],
+        "baselines": _baselines(data.sections),
         "statusNames": STATUSES,
         "grid": FAST_GRID,
         "specs": SPECS,
@@ -97,21 +101,29 @@ def _overview(digest: Digest) -> dict[str, Any]:
     }
 
 
-def _leader(section: int, row: Standing) -> list[Any]:
+def _leader(section: int, row: Entry) -> list[Any]:
     low, high = row.latency_ms or (None, None)
-    wins = [_rounded(share) for share in row.win_at.values()]
-    numbers = (row.speedup, row.baseline_speedup, row.fast_area, row.attainable_fraction, low, high)
-    speedup, baseline, area, fraction, low, high = map(_rounded, numbers)
+    wins = [_rounded(share) if row.is_ranked else None for share in row.win_at.values()]
+    area = row.fast_area if row.is_ranked else None
+    speedup = _number_or_text(row.speedup, row.speedup_text)
+    baseline = _number_or_text(row.baseline_speedup, row.baseline_speedup_text)
+    area, fraction, low, high = map(_rounded, (area, row.attainable_fraction, low, high))
     words = (section, row.solution, row.author, row.language, row.passed, row.total)
-    return [*words, speedup, baseline, wins, area, fraction, low, high, row.complaint[:400], list(row.flags)]
+    notes = (row.problem[:400], list(row.flags), row.is_ranked, list(row.labels), ", ".join(row.timed_by))
+    return [*words, speedup, baseline, wins, area, fraction, low, high, *notes]
+
+
+def _number_or_text(number: float | None, text: str) -> float | str | None:
+    """A ratio for the page: the number, or why there is none; None if it is unknown."""
+    return _rounded(number) if number is not None else None if text == "-" else text
 
 
 def _baselines(sections: Sequence[Section]) -> list[str]:
-    return sorted({row.baseline for section in sections for row in section.standings if row.baseline is not None})
+    return sorted({row.baseline for section in sections for row in section.entries if row.baseline is not None})
 
 
 def _rounded(number: float | None) -> float | None:
-    """Four digits; nothing where it is no number that JSON knows."""
+    """Four digits; None for what JSON cannot express."""
     return None if number is None or not 0 <= number < float("inf") else float(f"{number:.4g}")
 
 
@@ -123,7 +135,7 @@ def _block(name: str, value: Mapping[str, Any]) -> str:
 
 
 def _closed(script: str) -> str:
-    """A script that does not end the element that it stands in."""
+    """A script that cannot close its own element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

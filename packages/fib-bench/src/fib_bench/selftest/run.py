@@ -14,12 +14,13 @@ from fib_schema import Evaluation, Trace, TraceSet
 from ..benchmark import Benchmark
 from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
-from ..report import complaint
+from ..flags import CPU_TIMING, INTERPRETED
+from ..report import error_line
 from .cases import HONEST, Case
 from .definitions import OPS
 
-_ABOUT_INPUTS = ("fixed_inputs", "insensitive")
-"""What flags begin with that say something about the inputs, whatever the solution."""
+_ABOUT_INPUTS = ("fixed_inputs", "insensitive", CPU_TIMING, INTERPRETED)
+"""Prefixes of flags that describe the inputs or the device, whatever the solution does."""
 _QUICK_SECONDS = 4.0
 SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "measure_seconds": 0.25}
 """In place of the defaults: what comes out does not depend on them."""
@@ -166,5 +167,5 @@ class _Collector:
 def _outcome(case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
     extra: Mapping[str, Any] = evaluation.extra or {}
     flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_ABOUT_INPUTS))
-    evidence = "" if evaluation.status == "PASSED" else complaint(evaluation)
+    evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)
     return Outcome(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"))

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fib_bench.cli.comparison_tables import print_merge
+from fib_bench.cli.progress import progress_on
+from fib_bench.cli.run_options import config_of
+from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
 from fib_bench.config.layers import read_fields
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
-from fib_bench.cli.report_commands import print_merge
-from fib_bench.cli.run_options import config_of
-from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary, progress_on
 from fib_compile.device import list_cuda_devices
 from fib_schema import FibError, TraceSet
 from rich.console import Console
@@ -78,7 +79,7 @@ def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
         result = benchmark.run(dump_traces=args.save_results, resume=args.resume, observe=observe)
     shown = _in_memory(trace_set, result) if not args.save_results else trace_set
     ran = {trace.definition for trace in result.traces}
-    print_leaderboard(Console(), [row for row in summarise(shown).standings if row.definition in ran])
+    print_leaderboard(Console(), [row for row in summarise(shown).leaderboard if row.definition in ran])
     print_skipped(errors, result.skipped)
     return result
 
@@ -112,7 +113,7 @@ def best(args: argparse.Namespace) -> int:
 
 def visualize(args: argparse.Namespace) -> int:
     """Print a table of each definition, its solutions the best first."""
-    print_leaderboard(Console(), summarise(load_traces(args.local)).standings)
+    print_leaderboard(Console(), summarise(load_traces(args.local)).leaderboard)
     return 0
 
 

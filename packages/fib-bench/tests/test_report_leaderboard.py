@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_bench.report.readings import baseline_of, interval_of, isolation_of, light_of
-from fib_bench.report.standings import FAST_GRID, Options, best, contests, leaderboard, summarise
+from fib_bench.report import Options, best, group_results, leaderboard, summarise
+from fib_bench.report.results import FAST_GRID
+from fib_bench.report.trace_fields import baseline_of, interval_of, isolation_of, light_of
 from fib_schema import Performance, Trace, TraceSet, UnknownName
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,8 +74,8 @@ class TestWinAt:
 class TestFastP:
     def test_counts_passing_workloads_above_p_and_its_area_is_the_mean(self, make_result: MakeResult) -> None:
         trace_set = in_memory(make_result("a", "1", 0.5), make_result("a", "2", 4.0), make_result("a", "3"))
-        (contest,) = contests(trace_set, Options())
-        curve = dict(zip(FAST_GRID, contest.fast_curve("a"), strict=True))
+        (results,) = group_results(trace_set, Options())
+        curve = dict(zip(FAST_GRID, results.fast_curve("a"), strict=True))
         assert [curve[p] for p in (0.1, 1.0, 10.0)] == pytest.approx([2 / 3, 1 / 3, 0.0])
         (row,) = leaderboard(trace_set)
         assert row.fast_area == pytest.approx(sum(curve.values()) / 61)
@@ -134,7 +135,7 @@ def test_a_latency_that_no_score_can_be_made_of_is_said(write_set: WriteSet, mak
 
 def test_an_empty_set_has_an_empty_summary(write_set: WriteSet) -> None:
     summary = summarise(TraceSet.from_path(write_set()))
-    assert (summary.traces, summary.standings, summary.statuses) == (0, (), {})
+    assert (summary.traces, summary.leaderboard, summary.statuses) == (0, (), {})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_an_isolation_level_of_nobody_is_none(make_result: MakeResult) -> None:
 
 
 def test_reports_import_no_torch() -> None:
-    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.digest fib_bench.report.merging"
+    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.page_data fib_bench.report.merging"
     code = (
         f"import json, sys\nfor name in {modules.split()!r}: __import__(name)\nprint(json.dumps(sorted(sys.modules)))"
     )

@@ -1,7 +1,7 @@
-"""A data set in columns: what the page embeds, and the points of its charts.
+"""Data of the HTML page: a data set in columns, and the points of its charts.
 
-Numbers keep four digits, which is more than they mean. Logs are what takes room: equal ones are kept
-once, long ones by their beginning and end, and beyond a bound on all of them only their first line.
+Numbers keep four digits, which is more than their precision. Logs dominate the size: equal ones are stored
+once, of long ones only the beginning and the end, and beyond a bound on all of them only their error line.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ import attrs
 from fib_schema import Evaluation, EvaluationStatus, Trace, TraceSet, Workload
 
 from .charts import OTHERS, PALETTE, Rows, Spec, drawn, file_name
-from .readings import host_latency_of, interval_of, isolation_of, latency_of, light_of, method_of, speedup_of
-from .standings import (
-    FAST_GRID,
-    Contest,
-    Options,
-    Standing,
-    check_baseline,
-    complaint,
-    contests,
-    rank_authors,
-    standings,
+from .leaderboard import Entry, check_baseline, entries, rank_authors
+from .ratios import Outcome
+from .results import FAST_GRID, DeviceResults, Options, error_line, group_results
+from .trace_fields import (
+    blocking_flags,
+    host_latency_of,
+    interval_of,
+    isolation_of,
+    labels_of,
+    latency_of,
+    light_of,
+    method_of,
+    shown_latency_of,
+    timed_by,
 )
 
 STATUSES = tuple(map(str, EvaluationStatus))
@@ -35,19 +38,19 @@ _LEAST_FRACTION = 0.05  # below, the rounding of the share in a trace moves the 
 
 @attrs.frozen
 class Section:
-    """A contest in columns."""
+    """One definition on one device, in columns."""
 
     definition: str
     op_type: str
     description: str
     hardware: str
-    standings: tuple[Standing, ...]
+    entries: tuple[Entry, ...]
     columns: Mapping[str, Any]
     """What the page embeds; see `_columns`."""
 
 
 @attrs.frozen
-class Digest:
+class PageData:
     """A data set in columns."""
 
     name: str
@@ -60,8 +63,8 @@ class Digest:
     options: Options
 
 
-def digest(trace_set: TraceSet, options: Options, definitions: Collection[str] | None = None) -> Digest:
-    """Everything that the page shows.
+def page_data(trace_set: TraceSet, options: Options, definitions: Collection[str] | None = None) -> PageData:
+    """Collect everything that the page shows.
 
     Raises:
         UnknownName: A definition, or the baseline, is not in the set.
@@ -70,21 +73,21 @@ def digest(trace_set: TraceSet, options: Options, definitions: Collection[str] |
     environments = _Environments()
     sections = []
     statuses: Counter[str] = Counter()
-    for contest in contests(trace_set, options, definitions):
-        rows = standings(trace_set, contest, options)
-        op_type, description = _described(trace_set, contest.definition)
-        columns = _columns(contest, rows, logs, environments)
-        sections.append(Section(contest.definition, op_type, description, contest.hardware, tuple(rows), columns))
+    for results in group_results(trace_set, options, definitions):
+        rows = entries(trace_set, results, options)
+        op_type, description = _described(trace_set, results.definition)
+        columns = _columns(results, rows, logs, environments)
+        sections.append(Section(results.definition, op_type, description, results.hardware, tuple(rows), columns))
         statuses.update(STATUSES[status] for status in columns["status"])
-    check_baseline(trace_set, options, [row for section in sections for row in section.standings])
+    check_baseline(trace_set, options, [row for section in sections for row in section.entries])
     authors, note = rank_authors(trace_set, options)
     counts = {
         "definitions": len({section.definition for section in sections}),
-        "solutions": len({row.solution for section in sections for row in section.standings}),
+        "solutions": len({row.solution for section in sections for row in section.entries}),
         "workloads": sum(len(section.columns["workloads"]) for section in sections),
         "traces": sum(statuses.values()),
     }
-    return Digest(
+    return PageData(
         name=trace_set.root.resolve().name if trace_set.root is not None else "data set",
         statuses=dict(statuses.most_common()),
         counts=counts,
@@ -97,7 +100,7 @@ def digest(trace_set: TraceSet, options: Options, definitions: Collection[str] |
 
 
 def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
-    """A definition's op_type and description; nothing where its file is gone or bad."""
+    """A definition's op_type and description; empty if its file is missing or invalid."""
     try:
         definition = trace_set.get_definition(name)
     except (KeyError, ValueError):
@@ -108,17 +111,18 @@ def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
 # -- columns -----------------------------------------------------------------------------------
 
 
-def _columns(contest: Contest, rows: Sequence[Standing], logs: _Logs, environments: _Environments) -> dict[str, Any]:
-    """One contest: per workload, per solution, and per trace.
+def _columns(results: DeviceResults, rows: Sequence[Entry], logs: _Logs, environments: _Environments) -> dict[str, Any]:
+    """The columns of one section: per workload, per solution, and per trace.
 
-    A trace is one place in each of ``workload``, ``solution``, ``status`` (numbers of entries),
-    ``us``, ``speedup``, ``low``, ``high`` (the interval), ``host`` (microseconds), ``fraction``, ``log`` (the
-    number of one of ``logs``) and ``flagged``. A column that says nothing is left out.
+    A trace has one index in each of ``workload``, ``solution``, ``status`` (indices of entries), ``us``, ``speedup``
+    (a number, or why there is none), ``low``, ``high`` (the interval), ``host`` (microseconds), ``fraction``, ``log``
+    (the index of one of ``logs``), ``flagged`` (why it is not ranked) and ``by`` (the timing method, unless it is
+    ``linked``). An empty column is left out.
     """
     solutions = [row.solution for row in rows]
-    uuids = {uuid: index for index, uuid in enumerate(contest.workloads)}
-    traces = [(s, uuids[u], trace) for s, name in enumerate(solutions) for u, trace in contest.traces[name].items()]
-    found = [_reading(trace, contest.allow_flags) for _, _, trace in traces]
+    uuids = {uuid: index for index, uuid in enumerate(results.workloads)}
+    traces = [(s, uuids[u], trace) for s, name in enumerate(solutions) for u, trace in results.traces[name].items()]
+    found = [_reading(trace, results) for _, _, trace in traces]
     texts = _Texts()
     per_trace: dict[str, list[Any]] = {
         "workload": [workload for _, workload, _ in traces],
@@ -128,10 +132,10 @@ def _columns(contest: Contest, rows: Sequence[Standing], logs: _Logs, environmen
     }
     for _, _, trace in traces:
         environments.add(trace.evaluation)
-    curves = [[_short(share) for share in contest.fast_curve(name)] for name in solutions]
+    curves = [[_short(share) for share in results.fast_curve(name)] for name in solutions]
     return {
         "workloads": list(uuids),
-        "axes": _axes(contest.workloads.values()),
+        "axes": _axes(results.workloads.values()),
         "solutions": solutions,
         **_work([trace for _, _, trace in traces], uuids),
         **{name: column for name, column in per_trace.items() if any(value is not None for value in column)},
@@ -142,22 +146,31 @@ def _columns(contest: Contest, rows: Sequence[Standing], logs: _Logs, environmen
     }
 
 
-_READ = ("status", "us", "speedup", "low", "high", "host", "fraction", "flagged")
+_READ = ("status", "us", "speedup", "low", "high", "host", "fraction", "flagged", "by")
 
 
-def _reading(trace: Trace, allow_flags: Collection[str]) -> tuple[Any, ...]:
+def _reading(trace: Trace, results: DeviceResults) -> tuple[Any, ...]:
     evaluation = trace.evaluation
     assert evaluation is not None
     status = STATUSES.index(evaluation.status)
     performance = evaluation.performance
     if performance is None:
-        return status, None, None, None, None, None, None, None
-    low, high = interval_of(performance) or (None, None)
-    is_ranked = evaluation.is_ranked(allow_flags)
-    latency = latency_of(trace, allow_flags if is_ranked else evaluation.flags)
-    host = host_latency_of(performance)
-    numbers = (_us(latency), speedup_of(performance), _us(low), _us(high), _us(host), light_of(performance).fraction)
-    return status, *map(_short, numbers), None if is_ranked else 1
+        return status, None, None, None, None, None, None, None, None
+    latency = shown_latency_of(evaluation)
+    is_measured = latency is not None
+    low, high = (interval_of(performance) if is_measured else None) or (None, None)
+    host = host_latency_of(performance) if is_measured else None
+    numbers = map(_short, (_us(low), _us(high), _us(host), light_of(performance).fraction))
+    flagged = dict.fromkeys((*labels_of(evaluation), *blocking_flags(evaluation, results.allow_flags)))
+    words = ", ".join(flagged) or None, (timed_by(performance) or None) if is_measured else None
+    return status, _short(_us(latency)), _speedup(results, trace), *numbers, *words
+
+
+def _speedup(results: DeviceResults, trace: Trace) -> float | str | None:
+    ratio = results.speedup(trace)
+    if ratio.outcome is Outcome.UNKNOWN:
+        return None
+    return ratio.text if ratio.value is None else _short(ratio.value)
 
 
 def _us(milliseconds: float | None) -> float | None:
@@ -183,7 +196,7 @@ def _axes(workloads: Iterable[Workload]) -> dict[str, list[int | None]]:
 
 
 def _work(traces: Sequence[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
-    """What each workload must move and do, and the roof of the device, which follow from any solution's trace."""
+    """The bytes and operations of each workload and the roof of the device, derived from any solution's trace."""
     moved: list[float | None] = [None] * len(uuids)
     done: list[float | None] = [None] * len(uuids)
     bandwidth = rate = 0.0
@@ -220,14 +233,14 @@ class _Texts:
 
 
 class _Logs:
-    """Shortens logs, and knows how much room is left for them."""
+    """Shortens logs to a bound on their total size."""
 
     def __init__(self, characters: int) -> None:
         self._left = characters
         self._seen: set[int] = set()
 
     def kept(self, evaluation: Evaluation | None) -> str | None:
-        """What is kept of the log of an evaluation that did not pass."""
+        """The shortened log of an evaluation that failed."""
         if evaluation is None or evaluation.status is EvaluationStatus.PASSED or not evaluation.log:
             return None
         log = evaluation.log
@@ -236,14 +249,14 @@ class _Logs:
         if hash(log) in self._seen:
             return log
         if self._left < len(log):
-            return f"{complaint(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
+            return f"{error_line(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
         self._left -= len(log)
         self._seen.add(hash(log))
         return log
 
 
 class _Environments:
-    """Where traces were made, and how many in each place."""
+    """The environments of traces, with the number of traces in each."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -301,7 +314,7 @@ def charts(section: Section) -> Iterator[tuple[str, Spec]]:
 
 
 def roofline_titles(columns: Mapping[str, Any]) -> tuple[str, str]:
-    """What the axes of a roofline are: without operations there is only memory to be bound by."""
+    """The titles of the axes of a roofline; without operations only the memory bound is known."""
     if "operations" in columns:
         return "operations per byte", "TFLOP/s"
     return "bytes moved", "GB/s"

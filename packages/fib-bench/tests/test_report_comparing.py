@@ -82,13 +82,13 @@ class TestVerdicts:
         ]
         found = compare(run_of(*before), run_of(*after))
         assert verdicts(found) == ["broken", "slower", "faster", "fixed", "missing", "new"]
-        assert found.pairs[0].reason == "RUNTIME_ERROR: ValueError: no"
+        assert found.pairs[0].reason == "RUNTIME_ERROR, untrusted output: ValueError: no"
         assert (found.is_worse, found.missing, found.ratio) == (True, 1, pytest.approx(1.0))
 
     def test_what_is_not_ranked_any_more_is_broken_unless_allowed(self, make_result: MakeResult) -> None:
         runs = run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", 1.0, flags=["low_precision"]))
         found = compare(*runs)
-        assert (verdicts(found), found.pairs[0].reason) == (["broken"], "not ranked, for it is flagged: low_precision")
+        assert (verdicts(found), found.pairs[0].reason) == (["broken"], "unranked, flagged: low_precision")
         assert verdicts(compare(*runs, Rule(allow_flags=["low_precision"]))) == ["same"]
 
     @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])

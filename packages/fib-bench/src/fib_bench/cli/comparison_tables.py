@@ -1,0 +1,91 @@
+"""Tables of comparisons and merges for people, printed on stdout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from ..report.comparing import Comparison, Pair, Verdict
+from ..report.merging import MergeReport
+from .tables import format_latency
+
+_SHOWN_PAIRS = 100
+_STYLES = {
+    Verdict.BROKEN: "red",
+    Verdict.SLOWER: "red",
+    Verdict.FASTER: "green",
+    Verdict.FIXED: "green",
+    Verdict.UNMEASURED: "",
+    Verdict.UNRANKED: "yellow",
+}
+"""The verdicts that the table shows."""
+_NOT_COMPARED = frozenset({Verdict.UNMEASURED, Verdict.UNRANKED})
+
+
+def print_comparison(console: Console, found: Comparison) -> None:
+    """Print the changes, the worst first, and the totals."""
+    changed = [pair for pair in found.pairs if pair.verdict in _STYLES]
+    if changed:
+        console.print(_table_of(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
+    if (more := len(changed) - _SHOWN_PAIRS) > 0:
+        console.print(f"{more} more changed (--json lists all)")
+    for reason in dict.fromkeys(f"{p.solution}: {p.reason}" for p in changed if p.verdict is Verdict.BROKEN):
+        console.print(Text(reason, style="red"), soft_wrap=True)
+    skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
+    for (verdict, reason), count in skipped.items():
+        console.print(Text(f"{count} {verdict}: {reason}", style="yellow"), soft_wrap=True)
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
+    ratio = "" if found.ratio_text == "-" else f"; after / before: {found.ratio_text} (geometric mean)"
+    style = "red" if found.is_worse else ""
+    console.print(Text(f"{counts}{ratio}; {_criterion(found.pairs)}", style=style), soft_wrap=True)
+
+
+def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
+    has_methods = any(pair.timed_by for pair in pairs)
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    for column in ("definition", "solution", "axes"):
+        table.add_column(column, overflow="fold")
+    for column in ("before", "after", "ratio", "verdict"):
+        table.add_column(column, justify="right", no_wrap=True)
+    if has_methods:
+        table.add_column("timed by", overflow="fold")
+    for pair in pairs:
+        methods = [escape(pair.timed_by or "linked")] if has_methods else []
+        table.add_row(*_cells(pair), *methods, style=_STYLES[pair.verdict])
+    return table
+
+
+def _cells(pair: Pair) -> tuple[str, ...]:
+    axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
+    times = ("-" if ms is None else format_latency(ms) for ms in (pair.before_ms, pair.after_ms))
+    return *map(escape, (pair.definition, pair.solution, axes)), *times, pair.ratio_text, str(pair.verdict)
+
+
+def _criterion(pairs: Iterable[Pair]) -> str:
+    """The criterion by which latencies were compared."""
+    criteria = [pair.decided_by for pair in pairs if pair.decided_by]
+    by_margin = criteria.count("margin")
+    if not criteria:
+        return "no latencies to compare"
+    if not by_margin:
+        return "decided by confidence intervals"
+    if by_margin == len(criteria):
+        return "decided by --margin: these traces have no confidence intervals"
+    return f"decided by confidence intervals, and for {by_margin} without any by --margin"
+
+
+def print_merge(console: Console, report: MergeReport) -> None:
+    """Print the result of a merge."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items()) or "nothing"
+    console.print(Text(f"{' + '.join(report.sources)} -> {report.target}: {counts}"), soft_wrap=True)
+    console.print(f"{report.copied} files are byte for byte those of a source")
+    if report.repeated:
+        repeated = ", ".join(f"{count} {kind}" for kind, count in report.repeated.items())
+        console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
+    for notice in report.notices:
+        console.print(Text(f"notice: {notice}", style="yellow"), soft_wrap=True)

@@ -1,0 +1,204 @@
+"""Results of the CPU in reports: shown with a label, in no order, and interpreted kernels without numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from fib_bench.cli.comparison_tables import print_comparison
+from fib_bench.cli.main import main
+from fib_bench.cli.progress import format_trace
+from fib_bench.cli.tables import print_best, print_leaderboard
+from fib_bench.flags import CPU_TIMING, INTERPRETED
+from fib_bench.report import Options, best, leaderboard, summarise
+from fib_bench.report.comparing import Rule, Run, compare
+from fib_bench.report.page_data import page_data
+from fib_schema import Trace, TraceSet
+from rich.console import Console
+
+MakeResult = Callable[..., Trace]
+Make = Callable[..., Trace]
+
+
+@pytest.fixture
+def timed(make_result: MakeResult) -> Make:
+    """A trace of the CPU with narrow intervals; the reference takes 2 ms unless it is given."""
+
+    def make(
+        solution: str,
+        workload: str,
+        latency_ms: float,
+        *,
+        reference_ms: float = 2.0,
+        flags: Sequence[str] = (CPU_TIMING,),
+        method: str = "cpu",
+    ) -> Trace:
+        extra = {
+            "timing": {"interval_ms": [latency_ms * 0.99, latency_ms * 1.01], "method": method},
+            "reference_timing": {"interval_ms": [reference_ms * 0.99, reference_ms * 1.01], "method": method},
+        }
+        return make_result(
+            solution, workload, latency_ms, reference_ms=reference_ms, flags=flags, performance_extra=extra
+        )
+
+    return make
+
+
+def in_memory(*traces: Trace) -> TraceSet:
+    return TraceSet(traces={"double": list(traces)})
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    console = Console(width=160, record=True, file=StringIO())
+    show(console)
+    return console.export_text()
+
+
+class TestLeaderboard:
+    def test_cpu_results_are_shown_with_a_ratio_and_in_no_order(self, timed: Make) -> None:
+        rows = leaderboard(in_memory(timed("b_fast", "1", 0.5), timed("a_slow", "1", 1.0)))
+        assert [(row.solution, row.is_ranked, row.speedup_text) for row in rows] == [
+            ("a_slow", False, "2.00x"),
+            ("b_fast", False, "4.00x"),
+        ]
+        assert {row.labels for row in rows} == {(CPU_TIMING,)}
+        assert {row.win_at["1"] for row in rows} == {0.0}
+        assert {row.problem for row in rows} == {""}
+
+    def test_they_are_ordered_if_they_are_included(self, timed: Make) -> None:
+        trace_set = in_memory(timed("a_slow", "1", 1.0), timed("b_fast", "1", 0.5))
+        rows = leaderboard(trace_set, Options(allow_flags=[CPU_TIMING]))
+        assert [(row.solution, row.is_ranked, row.win_at["1"]) for row in rows] == [
+            ("b_fast", True, 1.0),
+            ("a_slow", True, 0.0),
+        ]
+
+    def test_ranked_results_come_first_and_do_not_compete_with_them(self, timed: Make) -> None:
+        rows = leaderboard(in_memory(timed("cpu", "1", 0.1), timed("device", "1", 1.0, flags=(), method="linked")))
+        assert [(row.solution, row.win_at["1"]) for row in rows] == [("device", 1.0), ("cpu", 0.0)]
+
+    def test_a_speedup_that_another_trace_of_the_run_contradicts_is_no_number(self, timed: Make) -> None:
+        """The reference took 2 ms beside one solution and 100 ms beside the other: the machine was busy."""
+        rows = leaderboard(in_memory(timed("a", "1", 1.0), timed("b", "1", 2.0, reference_ms=100.0)))
+        assert [(row.solution, row.speedup_text, row.speedup) for row in rows] == [
+            ("a", "imprecise", None),
+            ("b", "imprecise", None),
+        ]
+        assert rows[1].speedup_interval == pytest.approx((1.98 / 2.02, 101 / 1.98))
+
+    def test_the_table_says_what_it_shows(self, timed: Make) -> None:
+        rows = leaderboard(in_memory(timed("a", "1", 1.0), timed("b", "1", 0.5)))
+        text = printed(lambda console: print_leaderboard(console, rows))
+        assert f"double ({CPU_TIMING})" in text
+        assert f"{CPU_TIMING}: 2 solutions are in no order (--include-unranked orders them)" in text
+        assert "win@" not in text
+
+    def test_interpreted_kernels_have_no_latency_and_no_speedup(self, timed: Make) -> None:
+        flags = (CPU_TIMING, INTERPRETED)
+        rows = leaderboard(in_memory(timed("t", "1", 0.5, flags=flags)), Options(allow_flags=flags))
+        assert [(row.latency_ms, row.speedup, row.speedup_text, row.problem) for row in rows] == [(None, None, "-", "")]
+        text = printed(lambda console: print_leaderboard(console, rows))
+        assert INTERPRETED in text
+        assert "500" not in text
+
+    def test_authors_are_not_ranked_by_them(
+        self, write_set: Callable[..., Path], make_result: MakeResult, timed: Make
+    ) -> None:
+        trace_set = TraceSet.from_path(write_set(timed("a", "1", 1.0), timed("b", "1", 0.5)))
+        assert summarise(trace_set, Options(baseline_author="tester")).authors == ()
+
+
+class TestBest:
+    def test_leaves_them_out_unless_they_are_included(
+        self, write_set: Callable[..., Path], timed: Make, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = str(write_set(timed("a", "1", 1.0), timed("b", "1", 0.5)))
+        assert main(["report", "best", root]) == 0
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert f"2 traces are left out: {CPU_TIMING} (--include-unranked includes them)" in " ".join(err.split())
+        assert main(["report", "best", root, "--include-unranked", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["solution"], row["labels"], row["timed_by"]) == ("b", [CPU_TIMING], "cpu")
+
+    def test_shows_the_label_and_the_method(self, timed: Make) -> None:
+        rows = best(in_memory(timed("a", "1", 1.0)), allow_flags=[CPU_TIMING])
+        text = printed(lambda console: print_best(console, rows))
+        assert CPU_TIMING in text
+        assert "cpu" in text
+
+    def test_never_has_an_interpreted_kernel(self, timed: Make) -> None:
+        trace_set = in_memory(timed("t", "1", 1.0, flags=(CPU_TIMING, INTERPRETED)))
+        assert best(trace_set, allow_flags=[CPU_TIMING]) == []
+
+    def test_a_tie_is_null_with_its_interval_in_json(
+        self, write_set: Callable[..., Path], timed: Make, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = write_set(timed("a", "1", 2.0, flags=(), method="linked"))
+        assert main(["report", "best", str(root), "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["speedup"], row["speedup_text"]) == (None, "tie")
+        assert row["speedup_interval"] == pytest.approx([1.98 / 2.02, 2.02 / 1.98])
+
+
+class TestCompare:
+    def test_cpu_timings_are_shown_and_not_compared(self, timed: Make) -> None:
+        runs = Run(in_memory(timed("a", "1", 1.0)), "old"), Run(in_memory(timed("a", "1", 5.0)), "new")
+        found = compare(*runs)
+        (pair,) = found.pairs
+        assert (pair.verdict, pair.before_ms, pair.after_ms, pair.ratio) == ("unranked", 1.0, 5.0, None)
+        assert (pair.reason, found.is_worse) == (CPU_TIMING, False)
+        assert f"1 unranked: {CPU_TIMING}" in printed(lambda console: print_comparison(console, found))
+        assert compare(*runs, Rule(allow_flags=[CPU_TIMING])).is_worse
+
+    def test_one_that_fails_is_broken_all_the_same(self, timed: Make, make_result: MakeResult) -> None:
+        found = compare(Run(in_memory(timed("a", "1", 1.0)), "old"), Run(in_memory(make_result("a", "1")), "new"))
+        assert [pair.verdict for pair in found.pairs] == ["broken"]
+
+    def test_host_time_is_not_compared_with_device_time(self, timed: Make) -> None:
+        old, new = (in_memory(timed("a", "1", 1.0, flags=(), method=method)) for method in ("linked", "host"))
+        (pair,) = compare(Run(old, "old"), Run(new, "new")).pairs
+        assert (pair.verdict, pair.ratio_text, pair.timed_by) == ("unmeasured", "-", "linked -> host")
+        assert pair.reason == "only one latency includes time of the host"
+
+    def test_a_large_change_with_wide_intervals_is_no_number(self, make_result: MakeResult) -> None:
+        traces = [
+            make_result("a", "1", ms, performance_extra={"timing": {"interval_ms": [ms * 0.8, ms * 1.2]}})
+            for ms in (1.0, 3.0)
+        ]
+        found = compare(Run(in_memory(traces[0]), "old"), Run(in_memory(traces[1]), "new"))
+        assert [(p.verdict, p.ratio, p.ratio_text) for p in found.pairs] == [("slower", None, "imprecise")]
+
+
+class TestPage:
+    def test_columns_have_the_label_the_method_and_the_text_of_a_ratio(self, timed: Make) -> None:
+        traces = [
+            timed("cpu", "1", 1.0),
+            timed("device", "1", 2.0, flags=(), method="linked"),
+            timed("interpreted", "1", 1.0, flags=(CPU_TIMING, INTERPRETED)),
+        ]
+        (section,) = page_data(in_memory(*traces), Options()).sections
+        columns = section.columns
+        names = [columns["solutions"][index] for index in columns["solution"]]
+        rows = {
+            name: {field: columns[field][i] for field in ("flagged", "by", "us", "speedup")}
+            for i, name in enumerate(names)
+        }
+        assert rows["cpu"] == {"flagged": CPU_TIMING, "by": "cpu", "us": 1000, "speedup": 2}
+        assert rows["device"] == {"flagged": None, "by": None, "us": 2000, "speedup": "tie"}
+        assert rows["interpreted"] == {
+            "flagged": f"{CPU_TIMING}, {INTERPRETED}",
+            "by": None,
+            "us": None,
+            "speedup": None,
+        }
+
+
+def test_progress_has_no_speedup_of_a_cpu_timing(timed: Make) -> None:
+    assert format_trace(timed("a", "1", 1.0)) == f"double [n=4] a: PASSED 1 ms, {CPU_TIMING}, timed by: cpu"
+    assert format_trace(timed("a", "1", 1.0, flags=(CPU_TIMING, INTERPRETED))) == (
+        f"double [n=4] a: PASSED {CPU_TIMING}, {INTERPRETED}"
+    )

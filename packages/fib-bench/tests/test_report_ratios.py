@@ -1,0 +1,135 @@
+"""Ratios of latencies: when they are numbers, ties or imprecise."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from fib_bench.report.ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, mean_of, ratio_of, speedup_of
+from fib_bench.report.trace_fields import Timing, timed_by
+from fib_schema import Performance
+from hypothesis import given
+from hypothesis import strategies as st
+
+LATENCIES = st.floats(1e-3, 1e3)
+
+
+def performance(
+    interval: list[float] | None = None, reference: list[float] | None = None, **reference_fields: object
+) -> Performance:
+    """A solution that takes 1 ms and a reference that takes 2 ms."""
+    timing = {} if interval is None else {"interval_ms": interval}
+    given_reference = reference_fields if reference is None else {"interval_ms": reference} | reference_fields
+    return Performance(1.0, 2.0, 2.0, {"timing": timing, "reference_timing": given_reference})
+
+
+@pytest.mark.parametrize(
+    ("ratio", "outcome", "text"),
+    [
+        (Ratio(2.0), Outcome.NUMBER, "2.00x"),
+        (Ratio(2.0, (1.9, 2.1)), Outcome.NUMBER, "2.00x"),
+        (Ratio(1.01, (0.98, 1.04)), Outcome.TIE, "tie"),
+        (Ratio(1.0, (1.0, 1.0)), Outcome.TIE, "tie"),
+        (Ratio(1.3, (0.9, 1.9)), Outcome.IMPRECISE, "imprecise"),
+        (Ratio(2.0, (1.79, 2.21)), Outcome.IMPRECISE, "imprecise"),
+        (Ratio(2.0, (1.0, math.inf)), Outcome.IMPRECISE, "imprecise"),
+        (Ratio(50.0, (49.0, 51.0), is_comparable=False), Outcome.NOT_COMPARABLE, "not comparable"),
+        (UNKNOWN, Outcome.UNKNOWN, "-"),
+    ],
+)
+def test_a_ratio_is_a_number_only_if_it_is_precise_and_differs_from_1(
+    ratio: Ratio, outcome: Outcome, text: str
+) -> None:
+    assert (ratio.outcome, ratio.text) == (outcome, text)
+    assert (ratio.value is not None) == (outcome is Outcome.NUMBER)
+
+
+def test_ties_are_ordered_as_1_and_what_is_no_number_has_no_order() -> None:
+    ratios = [Ratio(1.02, (0.99, 1.05)), Ratio(1.3, (0.9, 1.9)), Ratio(3.0, None, False), Ratio(1.3, (1.2, 1.4))]
+    assert [ratio.rank_value for ratio in ratios] == [1.0, None, None, 1.3]
+
+
+class TestSpeedup:
+    def test_its_interval_follows_from_both_latencies(self) -> None:
+        assert speedup_of(performance([0.98, 1.02], [1.9, 2.1])).interval == pytest.approx((1.9 / 1.02, 2.1 / 0.98))
+
+    def test_a_wide_interval_of_the_reference_is_enough_to_make_it_imprecise(self) -> None:
+        assert speedup_of(performance([0.99, 1.01], [1.5, 3.0])).text == "imprecise"
+        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01])).text == "2.00x"
+
+    def test_the_uncertainty_of_the_clock_widens_it(self) -> None:
+        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01], uncertainty_ms=0.5)).text == "imprecise"
+
+    def test_a_reference_that_was_not_timed_interleaved_gives_no_number(self) -> None:
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=False)).text == "not comparable"
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=True)).text == "2.00x"
+
+    def test_wider_bounds_of_the_reference_take_precedence(self) -> None:
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).text == "imprecise"
+
+    def test_traces_without_intervals_have_numbers(self) -> None:
+        assert speedup_of(Performance(1.0, 2.0, 2.0)).text == "2.00x"
+
+    @pytest.mark.parametrize("factor", [math.nan, math.inf, 0.0])
+    def test_a_factor_that_is_no_positive_number_is_unknown(self, factor: float) -> None:
+        assert speedup_of(Performance(1.0, 2.0, factor)) == UNKNOWN
+
+    def test_over_a_baseline_its_interval_counts(self) -> None:
+        baseline = {"solution": "lib", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"interval_ms": [1.0, 4.0]}}
+        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0, {"baseline": baseline})).text == "imprecise"
+        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0)) == UNKNOWN
+
+
+@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1))
+def test_the_interval_contains_the_ratio_and_swapping_inverts_it(
+    one_ms: float, other_ms: float, width: float, other_width: float, uncertainty_ms: float
+) -> None:
+    one = Timing(one_ms, (one_ms * (1 - width), one_ms * (1 + width)), uncertainty_ms)
+    other = Timing(other_ms, (other_ms * (1 - other_width), other_ms * (1 + other_width)))
+    ratio, inverse = ratio_of(one, other), ratio_of(other, one)
+    assert ratio.point is not None
+    assert ratio.interval is not None
+    assert inverse.interval is not None
+    low, high = ratio.interval
+    assert low <= ratio.point * (1 + 1e-9)
+    assert ratio.point <= high * (1 + 1e-9)
+    assert inverse.interval[0] == pytest.approx(1 / high)
+    assert inverse.interval[1] == pytest.approx(1 / low if low else math.inf)
+
+
+class TestMean:
+    def test_of_points_and_bounds_is_geometric(self) -> None:
+        mean = mean_of([Ratio(2.0, (1.9, 2.1)), Ratio(8.0, (7.9, 8.1)), UNKNOWN])
+        assert mean.point == pytest.approx(4.0)
+        assert mean.interval == pytest.approx((math.sqrt(1.9 * 7.9), math.sqrt(2.1 * 8.1)))
+
+    def test_one_that_is_not_comparable_makes_the_mean_so(self) -> None:
+        assert mean_of([Ratio(2.0), Ratio(50.0, None, is_comparable=False)]).outcome is Outcome.NOT_COMPARABLE
+
+    def test_one_without_an_interval_counts_as_exact(self) -> None:
+        assert mean_of([Ratio(2.0), Ratio(2.0, (1.0, 4.0))]).interval == pytest.approx((math.sqrt(2), math.sqrt(8)))
+
+    def test_of_nothing_is_unknown(self) -> None:
+        assert mean_of([]) == mean_of([UNKNOWN]) == UNKNOWN
+
+    def test_an_interval_down_to_0_is_imprecise(self) -> None:
+        assert mean_of([Ratio(2.0, (0.0, math.inf)), Ratio(2.0, (1.9, 2.1))]).outcome is Outcome.IMPRECISE
+
+
+@pytest.mark.parametrize(
+    ("method", "reference", "words"),
+    [
+        ("linked", "linked", ""),
+        (None, None, ""),
+        ("unlinked", "linked", "unlinked"),
+        ("host", "host", "host"),
+        ("cpu", "cpu", "cpu"),
+        ("linked", "host", "linked (reference: host)"),
+        ("host", "linked", "host (reference: linked)"),
+    ],
+)
+def test_every_method_but_linked_is_named_and_host_time_is_never_mixed_silently(
+    method: str | None, reference: str | None, words: str
+) -> None:
+    extra = {name: {"method": m} for name, m in (("timing", method), ("reference_timing", reference)) if m}
+    assert timed_by(Performance(1.0, 1.0, 1.0, extra)) == words
