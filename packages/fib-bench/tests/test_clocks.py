@@ -63,6 +63,28 @@ class TestSince:
     def test_a_reading_holds_what_the_device_said(self, device: FakeDevice) -> None:
         assert device.watched((1500, 4)).since(0) == [Reading(100.0, 1500, 4)]
 
+    def test_searches_a_long_run_without_reading_it(self) -> None:
+        """A pass asks for the last milliseconds, however long the run is."""
+        compared = 0
+
+        class Seconds(float):
+            def __lt__(self, other: float) -> bool:
+                nonlocal compared
+                compared += 1
+                return float(self) < other
+
+        watch = ClockWatch(lambda: (1500, 0))
+        watch._readings = [Reading(Seconds(index), 1500, 0) for index in range(10_000)]
+        assert seconds_of(watch.since(9_998.5)) == [9_998.0, 9_999.0]
+        assert compared < 20
+
+    def test_forgets_the_oldest_readings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fib_bench.timing.clock_monitor._KEPT", 3)
+        watch = ClockWatch(lambda: (1500, 0))
+        for _ in range(20):
+            watch.take_reading()
+            assert 1 <= len(watch.since(0)) < 6
+
     def test_without_a_reading_there_is_none(self, device: FakeDevice) -> None:
         watch = device.watched()
         assert watch.since(0) == []

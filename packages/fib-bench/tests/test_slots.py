@@ -12,7 +12,7 @@ import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
 from fib_bench.transport.protocol import AbsentSlot, ScalarSlot, TensorSlot
-from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
+from fib_bench.transport.slots import CANDIDATES, CallLayout, Slots, call_bytes, layout_of
 from fib_schema import AxisError, Definition, Evaluation, Solution
 
 CPU = torch.device("cpu")
@@ -104,7 +104,7 @@ class TestSlots:
                 for handle, descriptor in zip((message.inputs, message.outputs), descriptors, strict=True)
             ]
             slots.load(1, torch.full((layout.input_bytes,), 9, dtype=torch.uint8))
-            assert theirs[0].slots(3)[1].unique().tolist() == [9]
+            assert theirs[0].slots(3 + CANDIDATES)[1].unique().tolist() == [9]
             tensor_in(theirs[1].slots(3)[2], message.layout.outputs[1]).fill_(1.5)
             assert layout.output_tensors(slots.outputs[2])["total"].item() == 1.5
             for arena in theirs:

@@ -1,35 +1,36 @@
-"""Watches a device's clock while something is timed: samples that were throttled count for nothing."""
+"""Clock monitor. Reads a device's clock while functions are timed, so that throttled samples can be discarded."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable
+from operator import attrgetter
 
 import attrs
 import torch
 
 _INTERVAL_SECONDS = 0.01
-_KEPT = 100_000
-_SLOW = 0.9  # below this share of the highest clock seen, the device does not run as it can
+_KEPT = 10_000  # of the newest readings, at least: 100 s
+_SLOW = 0.9  # below this share of the highest clock seen, the device is throttled
 _HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80  # NVML's reasons: HW slowdown, HW thermal, HW power brake
 _THERMAL_SLOWDOWN = 0x20
 
 
 @attrs.frozen
 class Reading:
-    """What the device said about itself."""
+    """One reading of the device."""
 
     seconds: float
-    """When, on the monotonic clock."""
+    """The time of the reading, on the monotonic clock."""
     sm_clock_mhz: int
     reasons: int
     """NVML's reasons for a lower clock, as bits."""
 
 
 class ClockWatch:
-    """Reads the clock in a thread, again and again.
+    """Reads the clock repeatedly, in a thread.
 
     Args:
         read: Gives the SM clock in MHz and NVML's throttle reasons.
@@ -37,13 +38,13 @@ class ClockWatch:
 
     def __init__(self, read: Callable[[], tuple[int, int]]) -> None:
         self._read = read
-        self._readings: deque[Reading] = deque(maxlen=_KEPT)
+        self._readings: list[Reading] = []
         self._highest = 0
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="fib-clock-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Take a reading, and start the thread."""
         self.take_reading()
         self._thread.start()
 
@@ -57,19 +58,21 @@ class ClockWatch:
             self.take_reading()
 
     def take_reading(self) -> None:
-        """Read once."""
+        """Read once; the oldest readings are forgotten."""
         clock, reasons = self._read()
         self._highest = max(self._highest, clock)
         self._readings.append(Reading(time.monotonic(), clock, reasons))
+        if len(self._readings) >= 2 * _KEPT:
+            self._readings = self._readings[-_KEPT:]  # a new list: other threads may be reading the old one
 
     def since(self, seconds: float) -> list[Reading]:
         """The readings from a point of the monotonic clock on, and the last one before it."""
-        readings = list(self._readings)
-        first = next((i for i, r in enumerate(readings) if r.seconds >= seconds), len(readings))
+        readings = self._readings
+        first = bisect_left(readings, seconds, key=attrgetter("seconds"))
         return readings[max(first - 1, 0) :]
 
     def was_throttled(self, seconds: float) -> bool:
-        """Whether the device ran slower than it can at some time since then."""
+        """Whether the device was throttled at some time since then."""
         return any(self._is_throttled(reading) for reading in self.since(seconds))
 
     def _is_throttled(self, reading: Reading) -> bool:
@@ -84,7 +87,7 @@ class ClockWatch:
 
 
 def watch_clock(device: torch.device) -> ClockWatch | None:
-    """A watch on a CUDA device, or None where there is no NVML to ask."""
+    """The monitor of a CUDA device; None on the CPU and without NVML."""
     if device.type == "cpu":
         return None
     import pynvml
