@@ -1,4 +1,4 @@
-"""What distributions make of the rows of standard normal tensors."""
+"""Distributions: factors and offsets of the rows of standard normal tensors."""
 
 from __future__ import annotations
 

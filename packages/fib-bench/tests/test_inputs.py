@@ -1,4 +1,4 @@
-"""Inputs: from where a workload says, reproducible, and never against the definition."""
+"""Input generation: sources, reproducibility, constraints, distributions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_tensors_without_elements_can_be_made(gather: Definition, make_workload:
 
 def test_axes_that_contradict_each_other_are_refused(gather: Definition, make_workload: MakeWorkload) -> None:
     workload = make_workload(gather, {"num_pages": 0, "count": 3})
-    with pytest.raises(InputError, match="3 indices are wanted, but there is nothing to point at"):
+    with pytest.raises(InputError, match="3 page numbers are needed, the pool has 0 pages"):
         make_inputs(gather, workload, seed=0)
 
 
@@ -97,7 +97,7 @@ def test_a_constraint_that_cannot_be_evaluated_is_an_input_error(
     [
         ({"num_pages": 3}, "gives no value for axis 'count'"),
         ({"num_pages": 3, "count": 2, "cuont": 2}, "no axis is named 'cuont'; did you mean 'count'"),
-        ({"num_pages": 3, "count": 2, "c4": 5}, "axis 'c4' is 4 by the definition, and 5 by the workload"),
+        ({"num_pages": 3, "count": 2, "c4": 5}, "axis 'c4' is 4 in the definition and 5 in the workload"),
     ],
 )
 def test_axes_that_miss_the_definition_are_refused(

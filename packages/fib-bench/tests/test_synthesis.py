@@ -1,4 +1,4 @@
-"""The rules that make inputs valid for their op."""
+"""Input synthesis: values that are valid for their op."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Make = Callable[..., Definition]
 
 
 @pytest.fixture
-def synthesised(
+def synthesized(
     make_definition: Make, make_workload: Callable[..., Workload]
 ) -> Callable[..., dict[str, torch.Tensor]]:
-    """Make random inputs: ``synthesised({"x": "float32[n]"}, n=4)``."""
+    """Make random inputs: ``synthesized({"x": "float32[n]"}, n=4)``."""
 
     def make(
         inputs: dict[str, str],
@@ -82,9 +82,9 @@ def test_index_pointers_begin_at_0_do_not_fall_and_end_at_the_total(batch: int, 
     assert all(0 <= index < pages + 3 for index in indices.tolist())
 
 
-def test_queries_are_no_longer_than_their_keys(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+def test_queries_are_no_longer_than_their_keys(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
     for seed in range(20):
-        inputs = synthesised(
+        inputs = synthesized(
             {"qo_indptr": "int32[len]", "kv_indptr": "int32[len]", "kv_last_page_len": "int32[batch]"},
             constraints=("total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()"),
             uuid=f"w{seed}",
@@ -101,42 +101,42 @@ def test_queries_are_no_longer_than_their_keys(synthesised: Callable[..., dict[s
 
 
 def test_page_indices_repeat_only_where_there_are_too_few_pages(
-    synthesised: Callable[..., dict[str, torch.Tensor]],
+    synthesized: Callable[..., dict[str, torch.Tensor]],
 ) -> None:
-    few = synthesised({"kv_indices": "int32[n]"}, n=10, num_pages=4)["kv_indices"]
+    few = synthesized({"kv_indices": "int32[n]"}, n=10, num_pages=4)["kv_indices"]
     assert set(few.tolist()) <= set(range(4))
-    many = synthesised({"kv_indices": "int32[n]"}, n=10, num_pages=10)["kv_indices"]
+    many = synthesized({"kv_indices": "int32[n]"}, n=10, num_pages=10)["kv_indices"]
     assert sorted(many.tolist()) == list(range(10))
 
 
-def test_sparse_indices_are_padded_with_minus_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
-    indices = synthesised({"sparse_indices": "int32[n,topk]"}, n=3, topk=8, num_pages=3, page_size=2)["sparse_indices"]
+def test_sparse_indices_are_padded_with_minus_one(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+    indices = synthesized({"sparse_indices": "int32[n,topk]"}, n=3, topk=8, num_pages=3, page_size=2)["sparse_indices"]
     assert indices[:, 6:].eq(-1).all()
     assert all(sorted(row) == list(range(6)) for row in indices[:, :6].tolist())
 
 
-def test_expert_ids_differ_within_a_token(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
-    ids = synthesised({"topk_ids": "int32[tokens,k]"}, tokens=9, k=4, num_experts=5)["topk_ids"]
+def test_expert_ids_differ_within_a_token(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+    ids = synthesized({"topk_ids": "int32[tokens,k]"}, tokens=9, k=4, num_experts=5)["topk_ids"]
     assert all(len(set(row)) == 4 and set(row) <= set(range(5)) for row in ids.tolist())
 
 
-def test_probabilities_add_up_to_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
-    rows = synthesised({"probs": "float32[n,vocab_size]"}, n=3, vocab_size=50)["probs"]
+def test_probabilities_add_up_to_one(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+    rows = synthesized({"probs": "float32[n,vocab_size]"}, n=3, vocab_size=50)["probs"]
     assert torch.allclose(rows.sum(-1), torch.ones(3))
 
 
-def test_a_mask_allows_something_in_every_row(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
-    assert synthesised({"mask": "bool[n,m]"}, n=50, m=3)["mask"].any(-1).all()
+def test_a_mask_allows_something_in_every_row(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+    assert synthesized({"mask": "bool[n,m]"}, n=50, m=3)["mask"].any(-1).all()
 
 
-def test_weights_keep_sums_near_one(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
-    inputs = synthesised({"x": "float32[m,k]", "gate_weight": "float32[n,k]"}, m=64, n=64, k=4096)
+def test_weights_keep_sums_near_one(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+    inputs = synthesized({"x": "float32[m,k]", "gate_weight": "float32[n,k]"}, m=64, n=64, k=4096)
     assert 0.8 < (inputs["x"] @ inputs["gate_weight"].T).std() < 1.25
 
 
-def test_fp8_tensors_hold_no_nan(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+def test_fp8_tensors_hold_no_nan(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
     for dtype in ("float8_e4m3fn", "float8_e5m2"):
-        assert synthesised({"x": f"{dtype}[n]"}, n=5000)["x"].float().isfinite().all()
+        assert synthesized({"x": f"{dtype}[n]"}, n=5000)["x"].float().isfinite().all()
 
 
 needs_fp4 = pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
@@ -144,9 +144,9 @@ needs_fp4 = pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="t
 
 @needs_fp4
 def test_packed_fp4_tensors_hold_all_numbers_two_to_a_byte(
-    synthesised: Callable[..., dict[str, torch.Tensor]],
+    synthesized: Callable[..., dict[str, torch.Tensor]],
 ) -> None:
-    weights = synthesised({"w": "float4_e2m1[n,half]"}, n=100, half=64)["w"]
+    weights = synthesized({"w": "float4_e2m1[n,half]"}, n=100, half=64)["w"]
     assert tuple(weights.shape) == (100, 64)
     pairs = weights.view(torch.uint8)
     assert len(pairs.unique()) == 256
@@ -154,52 +154,69 @@ def test_packed_fp4_tensors_hold_all_numbers_two_to_a_byte(
 
 @needs_fp4
 @pytest.mark.parametrize("name", ["w_scale", "probs", "cos_sin_cache"])
-def test_what_cannot_be_fp4_is_refused(synthesised: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
-    with pytest.raises(InputError, match="no rule that makes valid values for packed input"):
-        synthesised({name: "float4_e2m1[n,m]"}, n=4, m=4)
+def test_what_cannot_be_fp4_is_refused(synthesized: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
+    with pytest.raises(InputError, match="no rule makes valid values for packed input"):
+        synthesized({name: "float4_e2m1[n,m]"}, n=4, m=4)
 
 
 def test_large_narrow_tensors_are_filled_in_parts(
-    synthesised: Callable[..., dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+    synthesized: Callable[..., dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fib_bench.inputs.float_values.CHUNK_ELEMENTS", 100)
-    values = synthesised({"x": "float8_e4m3fn[n,m]"}, n=50, m=7)["x"].float()
+    values = synthesized({"x": "float8_e4m3fn[n,m]"}, n=50, m=7)["x"].float()
     assert 0.9 < values.std() < 1.1
     assert len(values[:, 0].unique()) > 10
 
 
+@pytest.mark.parametrize("name", ["batch_indices", "token_indices", "qo_indices"])
+def test_request_numbers_are_not_taken_for_page_numbers(
+    synthesized: Callable[..., dict[str, torch.Tensor]], name: str
+) -> None:
+    with pytest.raises(InputError, match="no rule makes valid values"):
+        synthesized({name: "int32[n]"}, n=3, num_pages=9)
+
+
+def test_query_offsets_precede_key_offsets_in_a_definition_but_not_in_synthesis(
+    synthesized: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    inputs = {"cu_seqlens_q": "int32[len]", "cu_seqlens_k": "int32[len]"}
+    for seed in range(20):
+        found = synthesized(inputs, uuid=f"w{seed}", len=5, total_q=20, total_k=24)
+        assert bool((found["cu_seqlens_q"].diff() <= found["cu_seqlens_k"].diff()).all())
+
+
 @pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
 def test_integers_that_no_rule_knows_are_refused_and_not_made_up(
-    synthesised: Callable[..., dict[str, torch.Tensor]], dtype: str
+    synthesized: Callable[..., dict[str, torch.Tensor]], dtype: str
 ) -> None:
-    with pytest.raises(InputError, match=r"input 'mystery': there is no rule that makes valid values"):
-        synthesised({"mystery": f"{dtype}[n]"}, n=3)
+    with pytest.raises(InputError, match=r"input 'mystery': no rule makes valid values"):
+        synthesized({"mystery": f"{dtype}[n]"}, n=3)
 
 
-def test_an_integer_scalar_that_no_rule_knows_is_refused(synthesised: Callable[..., dict[str, torch.Tensor]]) -> None:
+def test_an_integer_scalar_that_no_rule_knows_is_refused(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
     with pytest.raises(InputError, match="give it as a blob or a scalar in the workload"):
-        synthesised({"mystery": "int32", "x": "float32[n]"}, n=3)
+        synthesized({"mystery": "int32", "x": "float32[n]"}, n=3)
 
 
 @pytest.mark.parametrize(
     ("inputs", "axes", "said"),
     [
-        ({"kv_indptr": "int32[n]"}, {"n": 3}, "no axis says what the last offset in 'kv_indptr' is"),
+        ({"kv_indptr": "int32[n]"}, {"n": 3}, "no constraint and no axis states the last offset of 'kv_indptr'"),
         ({"kv_indptr": "int32[n]"}, {"n": 1, "num_kv_indices": 4}, "1 offsets cannot end at 4"),
         ({"kv_indptr": "int32[n]"}, {"n": 0, "num_kv_indices": 0}, "0 offsets cannot end at 0"),
-        ({"kv_indices": "int32[n]"}, {"n": 3}, "says how many pages there are"),
-        ({"topk_ids": "int32[n,k]"}, {"n": 3, "k": 2}, "no axis says how many experts"),
-        ({"seq_lens": "int32[n]"}, {"n": 3}, "no axis says how long the sequences in 'seq_lens' may be"),
-        ({"positions": "int64[n]"}, {"n": 3}, "says how far the positions in 'positions' go"),
-        ({"positions": "int64[n]"}, {"n": 3, "max_seq_len": 0}, "it would lie between 0 and -1"),
-        ({"input_ids": "int64[n]"}, {"n": 3}, "no axis says how large the vocabulary of 'input_ids' is"),
+        ({"kv_indices": "int32[n]"}, {"n": 3}, "states the number of pages"),
+        ({"topk_ids": "int32[n,k]"}, {"n": 3, "k": 2}, "no axis states the number of experts"),
+        ({"seq_lens": "int32[n]"}, {"n": 3}, "no axis states the longest sequence for 'seq_lens'"),
+        ({"positions": "int64[n]"}, {"n": 3}, "states the number of positions for 'positions'"),
+        ({"positions": "int64[n]"}, {"n": 3, "max_seq_len": 0}, "the bounds are 0 and -1"),
+        ({"input_ids": "int64[n]"}, {"n": 3}, "no axis states the vocabulary size for 'input_ids'"),
     ],
 )
 def test_what_cannot_be_valid_is_refused_with_the_reason(
-    synthesised: Callable[..., dict[str, torch.Tensor]], inputs: dict[str, str], axes: dict[str, int], said: str
+    synthesized: Callable[..., dict[str, torch.Tensor]], inputs: dict[str, str], axes: dict[str, int], said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        synthesised(inputs, **axes)
+        synthesized(inputs, **axes)
 
 
 NAMES = [

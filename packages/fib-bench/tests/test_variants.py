@@ -1,4 +1,4 @@
-"""Fresh values for timed calls: valid, never seen, and the same again for an equal seed."""
+"""Input variation: fresh, valid, reproducible values for timed calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 import pytest
 import torch
 from fib_bench.inputs.generation import Value, make_inputs
-from fib_bench.inputs.variation import Variation, vary, varying_inputs
+from fib_bench.inputs.variation import LinkGranularity, Variation, link_granularity, vary, varying_inputs
 from fib_bench.timing.cuda import _sync_is_an_error
 from fib_compile.device import is_cuda_available
 from fib_schema import (
@@ -124,6 +124,25 @@ def test_permuted_rows_are_never_in_their_old_order(rows: int, seed: int) -> Non
     found = varied(first, first, {"x": Variation.PERMUTED}, seed)["x"]
     assert not torch.equal(found, first["x"])
     assert sorted(found[:, 0].tolist()) == first["x"][:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("variation", "granularity"),
+    [
+        (Variation.MIXED, LinkGranularity.ELEMENT),
+        (Variation.RESCALED, LinkGranularity.ELEMENT),
+        (Variation.SHUFFLED, LinkGranularity.PAIR_SWAP),
+        (Variation.PERMUTED, LinkGranularity.WHOLE),
+    ],
+)
+def test_links_change_no_smaller_unit_than_a_variation_leaves_valid(
+    variation: Variation, granularity: LinkGranularity
+) -> None:
+    assert link_granularity(variation) is granularity
+
+
+def test_all_variations_have_a_link_granularity() -> None:
+    assert all(isinstance(link_granularity(variation), LinkGranularity) for variation in Variation)
 
 
 def test_equal_seeds_give_equal_values_and_others_give_others(two_sets: Callable) -> None:

@@ -107,7 +107,7 @@ def unknown_integers(draft: InputDraft, name: str, generator: torch.Generator) -
         SynthesisError: Always.
     """
     del draft, generator
-    raise SynthesisError(f"there is no rule that makes valid values for integer input {name!r}")
+    raise SynthesisError(f"no rule makes valid values for integer input {name!r}")
 
 
 def softmax_scale(draft: InputDraft, name: str, generator: torch.Generator) -> float:

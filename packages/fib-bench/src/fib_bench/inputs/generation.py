@@ -150,7 +150,7 @@ def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
     """
     for axis, size in definition.const_axes.items():
         if workload.axes.get(axis, size) != size:
-            problem = f"axis {axis!r} is {size} by the definition, and {workload.axes[axis]} by the workload"
+            problem = f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload"
             raise InputError(definition.name, workload.uuid, "", problem)
     try:
         variable = {axis: workload.axes[axis] for axis in definition.var_axes}

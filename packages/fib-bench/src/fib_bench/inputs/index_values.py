@@ -125,7 +125,7 @@ def _last_offset(draft: InputDraft, name: str) -> int:
     keys = ("num_kv_indices", "total_kv", "nnz_kv") if stem in {"k", "kv"} else ()
     found = draft.axis(*by_stem, *query, *keys, "total_seq_len", "total_tokens", "total_seqlen")
     if found is None:
-        raise SynthesisError(f"no constraint and no axis says what the last offset in {name!r} is")
+        raise SynthesisError(f"no constraint and no axis states the last offset of {name!r}")
     return found
 
 
@@ -168,7 +168,7 @@ def sequence_lengths(draft: InputDraft, name: str, generator: torch.Generator) -
     tokens = None if pages is None else pages * page_size(draft.axes)
     limit = draft.axis("max_seq_len", "max_kv_len", "seq_len") or tokens
     if limit is None:
-        raise SynthesisError(f"no axis says how long the sequences in {name!r} may be")
+        raise SynthesisError(f"no axis states the longest sequence for {name!r}")
     return _integers(1, limit, draft, name, generator)
 
 
@@ -179,10 +179,10 @@ def page_numbers(draft: InputDraft, name: str, generator: torch.Generator) -> to
     """Make page numbers, all different if the pool has enough pages."""
     pool = pool_size(draft.axes)
     if pool is None:
-        raise SynthesisError(f"no axis ({', '.join(_POOL_AXES)}) says how many pages there are")
+        raise SynthesisError(f"no axis ({', '.join(_POOL_AXES)}) states the number of pages")
     count = math.prod(draft.shape(name))
     if count and not pool:
-        raise SynthesisError(f"{count} indices are wanted, but there is nothing to point at (0 pages)")
+        raise SynthesisError(f"{count} page numbers are needed, the pool has 0 pages")
     if count <= pool:
         return torch.randperm(pool, generator=generator)[:count]
     return torch.randint(0, max(pool, 1), (count,), generator=generator)
@@ -206,7 +206,7 @@ def expert_ids(draft: InputDraft, name: str, generator: torch.Generator) -> torc
     """Make different experts per token, packed with their bfloat16 weights if the definition says so."""
     experts = expert_count(draft.axes)
     if experts is None:
-        raise SynthesisError(f"no axis says how many experts the ids in {name!r} choose from")
+        raise SynthesisError(f"no axis states the number of experts for {name!r}")
     tokens, chosen = draft.shape(name)
     scores = torch.rand((tokens, experts), generator=generator)
     ids = scores.topk(chosen, dim=-1).indices
@@ -226,7 +226,7 @@ def positions(draft: InputDraft, name: str, generator: torch.Generator) -> torch
     """Make uniform positions."""
     limit = position_limit(draft.axes)
     if limit is None:
-        raise SynthesisError(f"no axis (max_seq_len, ...) says how far the positions in {name!r} go")
+        raise SynthesisError(f"no axis (max_seq_len, ...) states the number of positions for {name!r}")
     return _integers(0, limit - 1, draft, name, generator)
 
 
@@ -239,7 +239,7 @@ def token_ids(draft: InputDraft, name: str, generator: torch.Generator) -> torch
     """Make uniform token numbers."""
     vocabulary = vocabulary_size(draft.axes)
     if vocabulary is None:
-        raise SynthesisError(f"no axis says how large the vocabulary of {name!r} is")
+        raise SynthesisError(f"no axis states the vocabulary size for {name!r}")
     return _integers(0, vocabulary - 1, draft, name, generator)
 
 
@@ -252,5 +252,5 @@ def _integers(low: int, high: int, draft: InputDraft, name: str, generator: torc
     """Make uniform integers from `low` to `high`, both included."""
     shape = draft.shape(name)
     if high < low and 0 not in shape:
-        raise SynthesisError(f"there is no valid value: it would lie between {low} and {high}")
+        raise SynthesisError(f"no value is valid: the bounds are {low} and {high}")
     return torch.randint(low, max(high, low) + 1, shape, generator=generator)

@@ -54,7 +54,7 @@ def find_rule(definition: Definition, name: str) -> Rule:
         if rule.kind in kinds and re.fullmatch(rule.pattern, name):
             return rule
     text = (
-        f"there is no rule that makes valid values for {kinds[0]} input {name!r} of op_type "
+        f"no rule makes valid values for {kinds[0]} input {name!r} of op_type "
         f"{definition.op_type!r}; give it as a blob or a scalar in the workload"
     )
     raise SynthesisError(text)
@@ -80,10 +80,13 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
     return ("integer",) if spec.is_integer else ("float",)
 
 
+_REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
+"""Names of request or token numbers, which are no page numbers and are derived from other inputs."""
 RULES: tuple[Rule, ...] = (
     Rule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", index_values.offsets, Role.OFFSETS),
     Rule("integer", r".*last_page_len.*", index_values.last_page_lengths, Role.LENGTHS),
     Rule("integer", r"sparse_indices|topk_indices", index_values.selected_slots, Role.SELECTIONS),
+    Rule("integer", _REQUEST_NUMBERS, float_values.unknown_integers, Role.FIXED),
     Rule("integer", r".*slot_mapping.*", index_values.page_numbers, Role.SLOTS),
     Rule("integer", r".*(indices|block_tables?|page_table|slot_ids).*", index_values.page_numbers, Role.PAGES),
     Rule("integer", r"topk_ids|expert_ids|topk_idx", index_values.expert_ids, Role.EXPERTS),

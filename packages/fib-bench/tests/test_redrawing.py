@@ -1,0 +1,480 @@
+"""Integer redrawing: new values, valid for the op, with the same totals and the same structure."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from fib_bench.inputs.draft import InputDraft, SynthesisError
+from fib_bench.inputs.generation import Value, make_inputs
+from fib_bench.inputs.redrawing import Redrawing, redraw_integers, redrawable_inputs
+from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
+from fib_compile.device import is_cuda_available
+from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, TraceSet, Workload, evaluate_constraint
+from hypothesis import given
+from hypothesis import strategies as st
+
+Make = Callable[..., Definition]
+PAGED = {
+    "qo_indptr": "int32[len_indptr]", "kv_indptr": "int32[len_indptr]", "kv_indices": "int32[num_kv_indices]",
+    "kv_last_page_len": "int32[batch]",
+}  # fmt: skip
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def int32(values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def offsets(lengths: list[int]) -> torch.Tensor:
+    return int32([0, *torch.tensor(lengths).cumsum(0).tolist()])
+
+
+def definition_of(inputs: Mapping[str, str], constraints: tuple[str, ...] = (), **axes: int) -> Definition:
+    """Make a definition: ``definition_of({"x": "int32[n,m]", "s": "int32"}, n=3, m=2)``."""
+    specs = {}
+    for name, text in inputs.items():
+        dtype, _, rest = text.partition("[")
+        names = tuple(axis for axis in rest.rstrip("]").split(",") if axis)
+        specs[name] = TensorSpec(names if rest else None, dtype, optional=True)
+    unused = TensorSpec(tuple(axes), "float32", optional=True)
+    known = {axis: AxisVar() for axis in sorted({*axes, *(a for s in specs.values() for a in s.shape or ())})}
+    outputs = {"y": TensorSpec((), "float32")}
+    reference = "def run(*args): ..."
+    return Definition("made", "any", known, specs | {"unused": unused}, outputs, reference, constraints=constraints)
+
+
+def redraw(
+    inputs: Mapping[str, str],
+    values: Mapping[str, Value],
+    *,
+    seed: int = 0,
+    constraints: tuple[str, ...] = (),
+    **axes: int,
+) -> Redrawing:
+    return redraw_integers(definition_of(inputs, constraints, **axes), axes, values, seeded(seed))
+
+
+def tensor(values: Mapping[str, Value], name: str) -> torch.Tensor:
+    value = values[name]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+# -- requests and pages ------------------------------------------------------------------------
+
+
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_each_request_keeps_its_lengths_and_its_pages_up_to_one_relabelling(data: st.DataObject, seed: int) -> None:
+    pool = 12
+    queries = data.draw(st.lists(st.integers(1, 40), min_size=2, max_size=6, unique=True))
+    count = len(queries)
+    pages = data.draw(st.lists(st.lists(st.integers(0, pool - 1), max_size=5), min_size=count, max_size=count))
+    last = data.draw(st.lists(st.integers(1, 64), min_size=count, max_size=count))
+    values: dict[str, Value] = {
+        "qo_indptr": offsets(queries),
+        "kv_indptr": offsets([len(found) for found in pages]),
+        "kv_indices": int32([page for found in pages for page in found]),
+        "kv_last_page_len": int32(last),
+    }
+    constraints = ("kv_indptr[-1].item() == num_kv_indices", f"qo_indptr[-1].item() == {sum(queries)}")
+    sizes = {"len_indptr": count + 1, "num_kv_indices": sum(map(len, pages)), "batch": count}
+    found = redraw(PAGED, values, seed=seed, constraints=constraints, num_pages=pool, page_size=64, **sizes).values
+    assert {name: (tensor(found, name).dtype, tensor(found, name).shape) for name in PAGED} == {
+        name: (torch.int32, tensor(values, name).shape) for name in PAGED
+    }
+    new_queries = tensor(found, "qo_indptr").diff().tolist()
+    starts = tensor(found, "kv_indptr").tolist()
+    labels: dict[int, int] = {}
+    for place, length in enumerate(new_queries):
+        request = queries.index(length)
+        assert int(tensor(found, "kv_last_page_len")[place]) == last[request]
+        segment = tensor(found, "kv_indices")[starts[place] : starts[place + 1]].tolist()
+        assert len(segment) == len(pages[request])
+        for old, new in zip(pages[request], segment, strict=True):
+            assert labels.setdefault(old, new) == new != old
+    assert len(set(labels.values())) == len(labels)
+    assert set(labels.values()) <= set(range(pool))
+
+
+@given(lengths=st.lists(st.integers(0, 9), min_size=2, max_size=9), seed=st.integers(0, 2**32))
+def test_offsets_change_unless_all_lengths_are_equal(lengths: list[int], seed: int) -> None:
+    values = {"cu_seqlens": offsets(lengths)}
+    found = redraw({"cu_seqlens": "int32[n]"}, values, seed=seed, n=len(lengths) + 1)
+    if len(set(lengths)) == 1:
+        assert found.kept == {"cu_seqlens": f"all {len(lengths)} requests have the same length"}
+        assert found.values == values
+        return
+    new = tensor(found.values, "cu_seqlens")
+    assert found.changed == ("cu_seqlens",)
+    assert not torch.equal(new, values["cu_seqlens"])
+    assert int(new[0]) == 0
+    assert sorted(new.diff().tolist()) == sorted(lengths)
+
+
+def test_one_request_and_no_requests_are_reasons() -> None:
+    for lengths, reason in (([7], "the call has only one request"), ([], "the call has no requests")):
+        found = redraw({"qo_indptr": "int32[n]"}, {"qo_indptr": offsets(lengths)}, n=len(lengths) + 1)
+        assert found.kept == {"qo_indptr": reason}
+
+
+def test_rows_of_a_page_table_follow_their_lengths_and_keep_their_padding() -> None:
+    inputs = {"seq_lens": "int32[batch]", "block_tables": "int32[batch,width]"}
+    values: dict[str, Value] = {
+        "seq_lens": int32([1, 2, 3]),
+        "block_tables": int32([[4, -1, -1], [4, 5, -1], [6, 7, 8]]),
+    }
+    for seed in range(20):
+        found = redraw(inputs, values, seed=seed, num_pages=9, batch=3, width=3)
+        assert found.changed == ("seq_lens", "block_tables")
+        table = tensor(found.values, "block_tables")
+        rows = dict(zip(tensor(found.values, "seq_lens").tolist(), table.tolist(), strict=True))
+        assert [sum(page >= 0 for page in rows[length]) for length in (1, 2, 3)] == [1, 2, 3]
+        assert rows[1][0] == rows[2][0]
+        assert len({page for row in rows.values() for page in row}) == 6
+
+
+def test_lengths_with_an_unused_element_follow_the_offsets() -> None:
+    inputs = {"qo_indptr": "int32[n]", "kv_last_page_len": "int32[n]"}
+    values: dict[str, Value] = {"qo_indptr": offsets([5, 6]), "kv_last_page_len": int32([50, 60, 1])}
+    found = redraw(inputs, values, n=3)
+    assert tensor(found.values, "qo_indptr").tolist() == [0, 6, 11]
+    assert tensor(found.values, "kv_last_page_len").tolist() == [60, 50, 1]
+
+
+def test_slots_of_one_page_stay_in_one_page_with_their_positions() -> None:
+    values: dict[str, Value] = {"slot_mapping": int32([4, 5, 7, 12, -1]), "kv_indices": int32([1, 3])}
+    found = redraw(
+        {"slot_mapping": "int32[n]", "kv_indices": "int32[m]"}, values, num_pages=5, page_size=4, n=5, m=2
+    ).values
+    slots, pages = tensor(found, "slot_mapping").tolist(), tensor(found, "kv_indices").tolist()
+    assert slots == [pages[0] * 4, pages[0] * 4 + 1, pages[0] * 4 + 3, pages[1] * 4, -1]
+    assert pages[0] != 1
+
+
+@pytest.mark.parametrize(
+    ("pages", "pool", "reason"),
+    [
+        ([0, 0], 1, "the pool has only one page"),
+        ([-1, -1], 4, "it contains padding only"),
+        ([0, 4], 4, "it contains 4, the pool ends at 3"),
+        ([], 4, "it has no elements"),
+    ],
+)
+def test_pages_that_cannot_be_relabelled_stay(pages: list[int], pool: int, reason: str) -> None:
+    values = {"kv_indices": int32(pages)}
+    found = redraw({"kv_indices": "int32[n]"}, values, num_pages=pool, n=len(pages))
+    assert found == Redrawing(values, (), {"kv_indices": reason})
+
+
+def test_positions_of_requests_move_with_them() -> None:
+    inputs = {"qo_indptr": "int32[n]", "positions": "int64[total]"}
+    values: dict[str, Value] = {"qo_indptr": offsets([1, 2]), "positions": torch.tensor([7, 0, 1])}
+    found = redraw(inputs, values, n=3, total=3, max_seq_len=50)
+    assert tensor(found.values, "qo_indptr").tolist() == [0, 2, 3]
+    assert tensor(found.values, "positions").tolist() == [0, 1, 7]
+
+
+# -- selections and routing --------------------------------------------------------------------
+
+
+def test_selected_slots_are_relabelled_by_pages() -> None:
+    values = {"sparse_indices": int32([[0, 1, 5, -1], [4, 0, -1, -1]])}
+    found = redraw({"sparse_indices": "int32[n,k]"}, values, num_pages=3, page_size=4, n=2, k=4)
+    first, second = tensor(found.values, "sparse_indices").tolist()
+    assert [first[3], second[2], second[3]] == [-1, -1, -1]
+    assert first[1] == first[0] + 1
+    assert second[1] == first[0]
+    assert first[2] == second[0] + 1
+    assert first[0] != 0
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(-1, 15), min_size=5, max_size=5), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32),
+)
+def test_slots_of_a_single_page_are_shuffled_within_rows(rows: list[list[int]], seed: int) -> None:
+    values = {"sparse_indices": int32(rows)}
+    found = redraw({"sparse_indices": "int32[n,k]"}, values, seed=seed, num_pages=1, page_size=16, n=len(rows), k=5)
+    new = tensor(found.values, "sparse_indices").tolist()
+    assert [sorted(row) for row in new] == [sorted(row) for row in rows]
+    assert [[slot < 0 for slot in row] for row in new] == [[slot < 0 for slot in row] for row in rows]
+    is_fixed = all(len({slot for slot in row if slot >= 0}) < 2 for row in rows)
+    assert not (is_fixed and found.changed)
+    if is_fixed:
+        assert found.kept == {"sparse_indices": "each row has one slot only"}
+
+
+def test_selections_keep_requests_in_order_and_are_shuffled_only() -> None:
+    inputs = {"sparse_indices": "int32[n,k]", "seq_lens": "int32[n]"}
+    values: dict[str, Value] = {"sparse_indices": int32([[0, 1, 2], [3, 4, 5]]), "seq_lens": int32([3, 6])}
+    found = redraw(inputs, values, num_pages=9, n=2, k=3)
+    assert found.changed == ("sparse_indices",)
+    assert found.kept == {"seq_lens": "the selections in 'sparse_indices' may depend on the order of the requests"}
+    assert tensor(found.values, "sparse_indices").sort(1).values.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+@given(tokens=st.integers(1, 6), seed=st.integers(0, 2**32), is_packed=st.booleans())
+def test_experts_are_relabelled_and_tokens_permuted(tokens: int, seed: int, is_packed: bool) -> None:
+    experts, chosen = 8, 3
+    ids = torch.rand((tokens, experts), generator=seeded(seed)).argsort(1)[:, :chosen]
+    weights = torch.randint(0, 1 << 16, ids.shape, generator=seeded(seed))
+    given_ids = (((ids << 16) | weights) if is_packed else ids).to(torch.int32)
+    definition = definition_of({"topk_ids": "int32[n,k]"}, n=tokens, k=chosen, num_experts=experts)
+    if is_packed:
+        spec = attrs.evolve(definition.inputs["topk_ids"], description="Packed: expert, weight")
+        definition = attrs.evolve(definition, inputs={**definition.inputs, "topk_ids": spec})
+    axes = {"n": tokens, "k": chosen, "num_experts": experts}
+    found = redraw_integers(definition, axes, {"topk_ids": given_ids}, seeded(seed))
+    assert found.changed == ("topk_ids",)
+    new = tensor(found.values, "topk_ids").long()
+    new_ids = new >> 16 if is_packed else new
+    assert all(len(set(row)) == chosen and set(row) <= set(range(experts)) for row in new_ids.tolist())
+    old_loads, new_loads = (Counter(table.flatten().tolist()).values() for table in (ids, new_ids))
+    assert sorted(old_loads) == sorted(new_loads)
+    if is_packed:
+        assert sorted((new & 0xFFFF).tolist()) == sorted(weights.tolist())
+
+
+def test_local_experts_keep_their_load() -> None:
+    inputs = {"topk_ids": "int32[n,k]", "local_expert_offset": "int32"}
+    values: dict[str, Value] = {"topk_ids": int32([[0, 1], [2, 3], [0, 3]]), "local_expert_offset": 2}
+    found = redraw(inputs, values, n=3, k=2, num_experts=8)
+    assert sorted(tensor(found.values, "topk_ids").tolist()) == [[0, 1], [0, 3], [2, 3]]
+    assert found.changed == ("topk_ids",)
+    assert found.kept == {"local_expert_offset": "a scalar is a parameter of the call"}
+
+
+# -- free integers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "low", "high"),
+    [
+        ("positions", [0, 5, 19], 0, 19),
+        ("input_ids", [0, 5, 29], 0, 29),
+        ("top_k", [1, 5, 9], 1, 29),
+        ("seed", [3, 4, 5], 0, 2**31 - 1),
+    ],
+)
+def test_free_integers_take_any_other_valid_value(name: str, old: list[int], low: int, high: int) -> None:
+    seen = set()
+    for seed in range(100):
+        found = redraw({name: "int64[n]"}, {name: torch.tensor(old)}, seed=seed, n=3, max_seq_len=20, vocab_size=30)
+        assert found.changed == (name,)
+        new = tensor(found.values, name).tolist()
+        assert all(a != b for a, b in zip(old, new, strict=True))
+        seen.update(new)
+    assert low <= min(seen) <= max(seen) <= high
+    assert len(seen) > 15
+
+
+def test_padding_and_disabled_filters_stay() -> None:
+    values: dict[str, Value] = {"top_k": int32([0, 30, 5, -1]), "positions": int32([-1, 3, 4, -1])}
+    inputs = {"top_k": "int32[n]", "positions": "int32[n]"}
+    found = redraw(inputs, values, n=4, vocab_size=30, max_seq_len=20).values
+    top_k, positions = tensor(found, "top_k").tolist(), tensor(found, "positions").tolist()
+    assert (top_k[0], top_k[1], top_k[3]) == (0, 30, -1)
+    assert 1 <= top_k[2] < 30
+    assert (positions[0], positions[3]) == (-1, -1)
+
+
+def test_bytes_are_shuffled() -> None:
+    old = torch.arange(60, dtype=torch.int8).view(6, 10)
+    new = tensor(redraw({"x": "int8[n,m]"}, {"x": old}, n=6, m=10).values, "x")
+    assert not torch.equal(new, old)
+    assert sorted(new.flatten().tolist()) == list(range(60))
+    equal = redraw({"x": "int8[n]"}, {"x": torch.ones(4, dtype=torch.int8)}, n=4)
+    assert equal.kept == {"x": "all elements are equal"}
+
+
+def test_unknown_integers_stay_and_keep_the_requests_in_order() -> None:
+    inputs = {"mystery": "int32[n]", "seq_lens": "int32[n]", "kv_indices": "int32[n]", "x": "float32[n]"}
+    values: dict[str, Value] = {name: int32([1, 2]) for name in inputs} | {"x": torch.ones(2)}
+    found = redraw(inputs, values, n=2, num_pages=4)
+    assert found.changed == ("kv_indices",)
+    assert found.kept == {
+        "mystery": "no rule states which values are valid",
+        "seq_lens": "input 'mystery' of unknown meaning may depend on the order of the requests",
+    }
+    assert found.values["mystery"] is values["mystery"]
+    assert found.values["x"] is values["x"]
+
+
+def test_absent_optional_inputs_are_neither_changed_nor_kept() -> None:
+    found = redraw({"kv_indices": "int32[n]"}, {"kv_indices": None}, n=2, num_pages=4)
+    assert found == Redrawing({"kv_indices": None}, (), {})
+
+
+# -- constraints -------------------------------------------------------------------------------
+
+
+def test_a_violated_constraint_keeps_the_inputs_that_it_reads() -> None:
+    inputs = {"qo_indptr": "int32[n]", "kv_indptr": "int32[n]", "kv_indices": "int32[m]"}
+    values: dict[str, Value] = {
+        "qo_indptr": offsets([1, 2]), "kv_indptr": offsets([3, 4]), "kv_indices": torch.arange(7, dtype=torch.int32),
+    }  # fmt: skip
+    constraint = "qo_indptr[1].item() == 1"
+    found = redraw(inputs, values, constraints=(constraint,), n=3, m=7, num_pages=9)
+    assert found.changed == ("kv_indices",)
+    reason = f"redrawn values violate the constraint {constraint!r}"
+    assert found.kept == {"qo_indptr": reason, "kv_indptr": reason}
+
+
+def test_a_constraint_that_some_draws_violate_holds() -> None:
+    constraint = "positions[0].item() % 2 == 0"
+    values = {"positions": torch.tensor([4, 5])}
+    for seed in range(30):
+        found = redraw({"positions": "int64[n]"}, values, seed=seed, constraints=(constraint,), n=2, max_seq_len=30)
+        assert int(tensor(found.values, "positions")[0]) % 2 == 0
+
+
+def test_small_inputs_change_although_a_draw_may_repeat_them() -> None:
+    for seed in range(50):
+        values = {"topk_ids": int32([[0], [1]])}
+        found = redraw({"topk_ids": "int32[n,k]"}, values, seed=seed, n=2, k=1, num_experts=2)
+        assert found.changed == ("topk_ids",) or found.kept == {"topk_ids": "8 draws repeated the present values"}
+        assert found.changed or seed > 0
+
+
+# -- tensors -----------------------------------------------------------------------------------
+
+
+def test_equal_seeds_give_equal_values_and_the_given_tensors_stay() -> None:
+    values = {"kv_indices": torch.arange(50)}
+    one, same, other = (
+        tensor(redraw({"kv_indices": "int64[n]"}, values, seed=seed, n=50, num_pages=99).values, "kv_indices")
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert values["kv_indices"].tolist() == list(range(50))
+
+
+def test_strides_stay() -> None:
+    table = torch.arange(12, dtype=torch.int32).view(3, 4).t()
+    new = tensor(redraw({"block_tables": "int32[n,m]"}, {"block_tables": table}, n=4, m=3, num_pages=20).values,
+                 "block_tables")  # fmt: skip
+    assert new.stride() == table.stride()
+    assert not torch.equal(new, table)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not is_cuda_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("generator_device", ["cpu", "cuda:0"])
+def test_tensors_stay_on_their_device(generator_device: str) -> None:
+    values: dict[str, Value] = {
+        "qo_indptr": offsets([1, 2]).cuda(), "kv_indptr": offsets([3, 4]).cuda(),
+        "kv_indices": torch.arange(7, dtype=torch.int32, device="cuda"), "kv_last_page_len": int32([5, 6]).cuda(),
+    }  # fmt: skip
+    constraints = ("kv_indptr[-1].item() == num_kv_indices", "(kv_indptr.diff() >= qo_indptr.diff()).all().item()")
+    axes = {"len_indptr": 3, "num_kv_indices": 7, "batch": 2, "num_pages": 9, "page_size": 64}
+    definition = definition_of(PAGED, constraints, **axes)
+    found = redraw_integers(definition, axes, values, torch.Generator(generator_device).manual_seed(1))
+    assert found.changed == tuple(PAGED)
+    assert all(tensor(found.values, name).is_cuda for name in PAGED)
+
+
+# -- the public data set -----------------------------------------------------------------------
+
+SIZES = {
+    "M": 3, "batch_size": 3, "len_cu_seqlens": 4, "len_indptr": 4, "max_seq_len": 64, "num_kv_heads": 2,
+    "num_kv_indices": 20, "num_pages": 24, "num_qo_heads": 4, "num_seqs": 3, "num_tokens": 5, "pool_size": 8,
+    "seq_len": 3, "state_cache_size": 8, "total_kv": 20, "total_q": 12, "total_seq_len": 12,
+}  # fmt: skip
+MOST_ELEMENTS = 20_000_000
+"""References on more elements take too long on a CPU."""
+
+
+def _data_set() -> Path | None:
+    given_path = os.environ.get("FIB_TEST_DATASET")
+    here = Path(__file__).resolve()
+    beside = [parent.parent / "shared" / "flashinfer-trace" for parent in here.parents if (parent / ".git").exists()]
+    return next((path for path in ([Path(given_path)] if given_path else beside) if path.is_dir()), None)
+
+
+def _with_integers() -> list[Definition]:
+    root = _data_set()
+    found = TraceSet.from_path(root).definitions.values() if root else []
+    return [item for item in found if any(spec.is_integer for spec in item.inputs.values())]
+
+
+def _integer_inputs(definition: Definition, axes: Mapping[str, int], seed: int) -> dict[str, Value]:
+    draft = InputDraft(definition, {**definition.const_axes, **axes}, seed)
+    for name in synthesis_order(definition, (n for n, spec in definition.inputs.items() if spec.is_integer)):
+        synthesize_input(draft, name)
+    return dict(draft.values)
+
+
+def _check_redrawing(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> Redrawing:
+    found = redraw_integers(definition, axes, values, seeded(3))
+    names = {**definition.const_axes, **axes, **found.values}
+    integers = [name for name, spec in definition.inputs.items() if spec.is_integer and values.get(name) is not None]
+    assert sorted([*found.changed, *found.kept]) == sorted(integers)
+    names_without_drawing, reasons = redrawable_inputs(definition, axes, values)
+    assert (set(found.changed), found.kept) == (set(names_without_drawing), reasons)
+    for constraint in definition.constraints:
+        if all(name in names for name in definition.inputs) or "indptr" in constraint or "cu_seqlens" in constraint:
+            assert evaluate_constraint(constraint, names)
+    for name in found.changed:
+        old, new = tensor(values, name), tensor(found.values, name)
+        assert (new.dtype, new.shape, new.stride()) == (old.dtype, old.shape, old.stride())
+        assert not torch.equal(new, old)
+        if "indptr" in name or "cu_seqlens" in name:
+            assert (int(new[0]), int(new[-1])) == (int(old[0]), int(old[-1]))
+    return found
+
+
+needs_data = pytest.mark.skipif(
+    _data_set() is None, reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder"
+)
+
+
+@needs_data
+@pytest.mark.parametrize("definition", _with_integers(), ids=lambda definition: definition.name)
+def test_integers_of_the_public_data_set_change_and_the_reference_accepts_them(definition: Definition) -> None:
+    axes = {axis: SIZES[axis] for axis in definition.var_axes}
+    sizes = {**definition.const_axes, **axes}
+    tensors = [spec for spec in definition.inputs.values() if spec.shape is not None]
+    elements = sum(torch.Size(sizes[axis] for axis in spec.shape or ()).numel() for spec in tensors)
+    if elements > MOST_ELEMENTS:
+        found = _check_redrawing(definition, axes, _integer_inputs(definition, axes, 1))
+        assert found.changed or "local_expert_offset" in found.kept
+        return
+    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, "small")
+    found = _check_redrawing(definition, axes, make_inputs(definition, workload, seed=1))
+    assert found.changed
+    scope: dict[str, Callable[..., object]] = {}
+    exec(definition.reference, scope)
+    assert scope["run"](*(found.values[name] for name in definition.inputs)) is not None
+
+
+@needs_data
+def test_most_integers_of_recorded_workloads_change() -> None:
+    root = _data_set()
+    assert root is not None
+    trace_set = TraceSet.from_path(root)
+    reasons: Counter[str] = Counter()
+    changed = 0
+    for definition in _with_integers():
+        for trace in trace_set.workloads.get(definition.name, ()):
+            workload = trace.workload
+            try:
+                values = _integer_inputs(definition, workload.axes, seed=2)
+            except SynthesisError:  # recorded with a cache of no pages
+                continue
+            found = _check_redrawing(definition, workload.axes, values)
+            changed += len(found.changed)
+            reasons.update(found.kept.values())
+    assert changed
+    allowed = {"the call has only one request", "the pool has only one page", "a scalar is a parameter of the call"}
+    unexpected = {reason: count for reason, count in reasons.items() if reason not in allowed}
+    assert sum(unexpected.values()) <= 0.1 * (changed + sum(unexpected.values())), unexpected
