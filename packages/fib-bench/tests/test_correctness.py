@@ -38,8 +38,8 @@ class CountWaits(TorchDispatchMode):
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of the code: with and without looking at values in between."""
     if request.param == "as on a device":
-        for module in ("_elements", "correctness"):
-            monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+        for module in ("elements", "comparison"):
+            monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
     return str(request.param)
 
 
@@ -61,8 +61,8 @@ def compared(found: list[float], expected: list[float], dtype: torch.dtype = tor
         (INF, INF, True),
         (-INF, -INF, True),
         (NAN, 0.0, False),
-        (0.0, NAN, False),
-        (INF, NAN, False),
+        (0.0, NAN, True),  # undefined: any value is right
+        (INF, NAN, True),
         (-INF, INF, False),
         (INF, 1e30, False),
         (1e30, INF, False),
@@ -104,6 +104,70 @@ def test_scalars_are_compared_and_explained() -> None:
     assert result.explain() == "output 'y': 1 of 1 elements are wrong; worst at []: 2.0 instead of 1.0"
 
 
+class TestUndefinedElements:
+    """Where the reference gives NaN any value is right."""
+
+    def test_they_are_counted_apart_from_infinities(self) -> None:
+        result = compared([0.0, 1.0, INF, 1.0], [NAN, NAN, INF, 1.0])
+        assert result.is_within(None)
+        extra = result.to_extra()
+        assert (extra["undefined_share"], extra["infinite_share"]) == (0.5, 0.25)
+
+    def test_a_matched_ratio_is_one_of_defined_elements(self) -> None:
+        found, expected = torch.ones(20, 10), torch.ones(20, 10)
+        expected[:10], found[:10] = NAN, 7.0
+        found[10:12, :4] = 3.0
+        result = compare("y", found, expected, ResolvedEvalConfig(error_cap=INF))
+        assert result.matched_ratio == pytest.approx(0.92)
+        assert result.is_within(0.92)
+        assert not result.is_within(0.93)
+
+    def test_kernels_that_write_zeros_there_pass(self) -> None:
+        """As attention kernels do for queries without keys."""
+        expected = torch.randn(8, 4)
+        found = expected.clone()
+        expected[2:5], found[2:5] = NAN, 0.0
+        assert compare("y", found, expected, STRICT).is_within(None)
+
+
+@pytest.mark.usefixtures("place")
+class TestWholeRows:
+    """However many elements match, no row may be wrong as a whole."""
+
+    CONFIG = ResolvedEvalConfig(error_cap=INF)
+
+    @pytest.mark.parametrize("shape", [(200, 16), (20, 10, 16), (200, 16, 1)])
+    @pytest.mark.parametrize("chunk", [7, 50, 1 << 17])
+    def test_one_bad_row_is_too_many(self, shape: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("_CPU_CHUNK", "_DEVICE_CHUNK"):
+            monkeypatch.setattr(f"fib_bench.checking.elements.{name}", chunk)
+        expected = torch.ones(shape)
+        some, most = expected.clone(), expected.clone()
+        some.view(200, 16)[17, :8] = 2.0
+        most.view(200, 16)[17, :9] = 2.0
+        assert compare("y", some, expected, self.CONFIG).is_within(0.95)
+        result = compare("y", most, expected, self.CONFIG)
+        assert not result.is_within(0.95)
+        assert (result.worst_row.wrong, result.worst_row.index, result.worst_row.bad_rows) == (9, 17, 1)
+        assert result.explain().endswith("in 1 row more elements are wrong than may be; worst row 17 with 9")
+
+    def test_undefined_elements_do_not_hide_one(self) -> None:
+        expected = torch.ones(200, 16)
+        expected[5, 4:] = NAN
+        found = expected.clone()
+        found[5] = 3.0
+        assert not compare("y", found, expected, self.CONFIG).is_within(0.9)
+        found[5, :2] = 1.0
+        assert compare("y", found, expected, self.CONFIG).is_within(0.9)
+
+    def test_without_a_matched_ratio_every_element_counts(self) -> None:
+        expected = torch.ones(200, 16)
+        found = expected.clone()
+        found[5, 5] = 3.0
+        assert not compare("y", found, expected, self.CONFIG).is_within(None)
+        assert compare("y", found, expected, self.CONFIG).is_within(0.95)
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
 def test_integers_must_be_equal(dtype: torch.dtype) -> None:
     assert compared([100], [100], dtype).wrong == 0
@@ -125,7 +189,8 @@ def test_booleans_must_be_the_bytes_0_and_1() -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_floats_of_every_width_are_compared(dtype: torch.dtype) -> None:
     assert compared([1.0, 2.0, NAN], [1.0, 2.0, NAN], dtype).wrong == 0
-    assert compared([1.0, 4.0, 0.0], [1.0, 2.0, NAN], dtype).wrong == 2
+    assert compared([1.0, 4.0, 0.0], [1.0, 2.0, NAN], dtype).wrong == 1
+    assert compared([1.0, NAN, 0.0], [1.0, 2.0, NAN], dtype).wrong == 1
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
@@ -160,7 +225,7 @@ def test_equal_tensors_match_whatever_they_hold(values: list[float]) -> None:
 
 
 def is_wrong(a: float, b: float, atol: float = 1e-2, rtol: float = 1e-2) -> bool:
-    if a == b or (math.isnan(a) and math.isnan(b)):
+    if a == b or math.isnan(b):
         return False
     if not (math.isfinite(a) and math.isfinite(b)):
         return True
@@ -209,14 +274,17 @@ def test_a_comparison_is_what_a_loop_over_float64_finds(
     assert result.max_relative_error == max([r for r, e in zip(relative, absolute, strict=True) if e > atol] or [0])
     assert result.raw_max_relative_error == max(relative)
     assert result.capped == sum(absolute[i] > limit for i in wrong)
-    assert result.non_finite_share == (len(b) - len(finite)) / len(b)
+    assert result.undefined == sum(map(math.isnan, b))
+    assert result.infinite_share == sum(map(math.isinf, b)) / len(b)
+    defined = sum(not math.isnan(value) for value in b)
+    assert result.worst_row.bad_rows == (len(wrong) > max(1, defined / 2))  # one row holds all elements
     if wrong:
         worst = max(wrong, key=lambda i: absolute[i])
         assert result.worst == f"at [{worst}]: {a[worst]} instead of {b[worst]}"
 
 
 def naive_errors(a: float, b: float) -> tuple[float, float]:
-    if a == b or (math.isnan(a) and math.isnan(b)):
+    if a == b or math.isnan(b):
         return 0.0, 0.0
     absolute = abs(a - b)
     if not math.isfinite(absolute):
@@ -237,11 +305,14 @@ class TestErrorCap:
         assert not result.is_within(0.95)
         assert result.explain().endswith("; 1 beyond the error cap, which allows 2")
 
-    @pytest.mark.parametrize(("found", "expected"), [(NAN, 1.0), (INF, 1.0), (1.0, NAN), (-INF, INF)])
+    @pytest.mark.parametrize(("found", "expected"), [(NAN, 1.0), (INF, 1.0), (-INF, INF)])
     def test_an_error_that_is_not_finite_is_beyond_any(self, found: float, expected: float) -> None:
         result = compared([1.0] * 99 + [found], [1.0] * 99 + [expected])
         assert result.capped == 1
         assert not result.is_within(0.95)
+
+    def test_an_undefined_element_is_not(self) -> None:
+        assert compared([1.0] * 99 + [1e30], [1.0] * 99 + [NAN]).is_within(None)
 
     def test_it_does_not_make_an_element_wrong_that_is_within_the_tolerances(self) -> None:
         assert compared([1e-3, 0.0], [0.0, 0.0]).is_within(None)
@@ -266,8 +337,8 @@ def test_both_ways_find_the_same(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    for module in ("_elements", "correctness"):
-        monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+    for module in ("elements", "comparison"):
+        monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
     monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 8)
     expected = (torch.arange(30) % 7).to(dtype)
     extent = measure_extent(expected)

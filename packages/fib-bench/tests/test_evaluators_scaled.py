@@ -9,8 +9,9 @@ import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart, tied_rows
+from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart
 from fib_bench.evaluators.protocol import Case, Check, Evaluator
+from fib_bench.evaluators.routing import find_ties
 from fib_bench.evaluators.scaled import ScaledPart, scaled_part
 from fib_bench.evaluators.sparse_attention import SparseAttention
 from fib_bench.evaluators.state_space import StateSpace
@@ -61,8 +62,15 @@ class TestScaledPart:
                 [in_force] * 2
             )
 
-    @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
-    def test_what_is_not_finite_must_be_the_same(self, odd: float) -> None:
+    def test_where_the_reference_gives_nan_anything_is_right(self) -> None:
+        expected = torch.tensor([[1.0, math.nan, 3.0], [1.0, 2.0, 3.0]])
+        part = scaled_part("y", expected, ResolvedEvalConfig())
+        assert part.compare(expected.nan_to_num(0.0), expected).wrong == 0
+        assert part.compare(expected.flip(0), expected).wrong == 1
+        assert part.to_extra()["undefined_share"] == pytest.approx(1 / 6)
+
+    @pytest.mark.parametrize("odd", [math.inf, -math.inf])
+    def test_infinity_must_be_the_same(self, odd: float) -> None:
         expected = torch.tensor([[1.0, odd, 3.0], [1.0, 2.0, 3.0]])
         part = scaled_part("y", expected, ResolvedEvalConfig())
         assert part.compare(expected.clone(), expected).wrong == 0
@@ -118,14 +126,14 @@ class TestExperts:
         case = Case(
             definition=definition, inputs={"routing_logits": logits}, expected=expected, config=ResolvedEvalConfig()
         )
-        tied = tied_rows(case)
-        assert tied is not None
-        assert tied.nonzero()[:, 0].tolist() == list(range(20))
+        ties = find_ties(case)
+        assert ties is not None
+        assert ties.tied.nonzero()[:, 0].tolist() == list(range(20))
         named = attrs.evolve(
             definition, name="moe_topk4_e16", axes={k: v for k, v in definition.axes.items() if k != "top_k"}
         )
-        assert tied_rows(attrs.evolve(case, definition=named)) is not None
-        assert tied_rows(attrs.evolve(case, inputs={})) is None
+        assert find_ties(attrs.evolve(case, definition=named)) is not None
+        assert find_ties(attrs.evolve(case, inputs={})) is None
 
     def test_other_experts_are_right_only_where_there_is_a_tie(
         self, definition: Definition, logits: torch.Tensor, expected: Tensors
@@ -135,16 +143,17 @@ class TestExperts:
         assert isinstance(part, RowsPart)
         assert part.to_extra()["rows_with_ties"] == 20
         found = expected["output"].clone()
-        found[:20] = found[:20].flip(1)
+        found[:20] += found[:20].flip(1)  # of other experts in part
         assert not problems(check, {"output": found}, expected)
         found[:20] *= 100
         assert problems(check, {"output": found}, expected)
         found = expected["output"].clone()
         found[50:55] = found[50:55].flip(1)
         (problem,) = problems(check, {"output": found}, expected)
-        assert "most of the row in 5 of 200 rows" in problem
-        found[51:55] = expected["output"][51:55]  # one row is forgiven
-        assert not problems(check, {"output": found}, expected)
+        assert "in 5 rows more elements are wrong than may be" in problem
+        found[51:55] = expected["output"][51:55]
+        (problem,) = problems(check, {"output": found}, expected)
+        assert "in 1 row more elements are wrong than may be; worst row 50" in problem
 
     @pytest.mark.parametrize(
         "change",
@@ -306,10 +315,11 @@ class TestSparseAttention:
         self, definition: Definition, inputs: Mapping[str, object]
     ) -> None:
         code = ATTENTION.replace("torch.zeros_like(q)", "torch.full_like(q, math.nan)")
-        expected = self.run(code, inputs)
-        check = check_of(SparseAttention(), definition, inputs, expected)
-        assert not problems(check, expected, expected)
-        assert problems(check, self.run(ATTENTION, inputs), expected)
+        undefined, zeros = self.run(code, inputs), self.run(ATTENTION, inputs)
+        for expected, found, is_right in ((undefined, zeros, True), (zeros, undefined, False)):
+            check = check_of(SparseAttention(), definition, inputs, expected)
+            assert not problems(check, expected, expected)
+            assert bool(problems(check, found, expected)) != is_right
 
     def test_the_tolerance_of_a_row_is_a_share_of_its_largest_element(
         self, definition: Definition, inputs: Mapping[str, object]

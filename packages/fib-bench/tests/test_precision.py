@@ -1,4 +1,4 @@
-"""Precision: what was computed with less than float32 is told, whatever sums in another order leave is not."""
+"""Precision: few bits are flagged, whatever sums in another order leave is not."""
 
 from __future__ import annotations
 
@@ -7,66 +7,189 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench.checking.precision import MOVED, bounds_of, moved_inputs, relative_errors
-from fib_bench.transport.slots import CallLayout, layout_of
+from fib_bench.checking.precision import (
+    MOVED,
+    PrecisionWatch,
+    error_bounds,
+    move_inputs,
+    relative_errors,
+)
 from fib_schema import Definition, Evaluation, Solution, Workload
+from hypothesis import given
+from hypothesis import strategies as st
 
 Evaluate = Callable[..., list[Evaluation]]
 Make = Callable[..., Definition]
-
-
-def layout(make_definition: Make, inputs: dict[str, str], values: dict[str, torch.Tensor]) -> CallLayout:
-    definition = make_definition(inputs, {"y": "float32[n]"}, "def run(*inputs): ...")
-    return layout_of(definition, {"n": len(next(iter(values.values())))}, values)
+SIXTEEN_BITS = [torch.bfloat16, torch.float16]
 
 
 class TestMovedInputs:
-    def packed(self, make_definition: Make, dtype: torch.dtype, spec: str) -> tuple[CallLayout, torch.Tensor]:
-        values = {"x": torch.randn(100).to(dtype), "n_ids": torch.arange(100, dtype=torch.int32)}
-        made = layout(make_definition, {"x": spec, "n_ids": "int32[n]"}, values)
-        memory = torch.zeros(made.input_bytes, dtype=torch.uint8)
-        made.pack(values, memory)
-        return made, memory
+    def test_floats_move_a_little_and_integers_stay(self) -> None:
+        inputs = {"x": torch.randn(100), "n_ids": torch.arange(100)}
+        before = inputs["x"].clone()
+        assert move_inputs(inputs)
+        assert torch.equal(inputs["n_ids"], torch.arange(100))
+        assert 0 < ((inputs["x"] - before) / before).abs().max() <= 1.1 * MOVED
 
-    def test_floats_move_a_little_and_integers_stay(self, make_definition: Make) -> None:
-        made, memory = self.packed(make_definition, torch.float32, "float32[n]")
-        moved = moved_inputs(made, memory)
-        assert moved is not None
-        before, after = made.input_tensors(memory), made.input_tensors(moved)
-        assert torch.equal(before["n_ids"], after["n_ids"])
-        share = ((after["x"] - before["x"]) / before["x"]).abs().max()
-        assert 0 < share <= 1.1 * MOVED
+    @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+    def test_numbers_of_sixteen_bits_move_to_a_neighbour(self, dtype: torch.dtype) -> None:
+        inputs = {"x": torch.randn(1000).to(dtype), "weight": torch.randn(1000)}
+        before = {name: tensor.clone() for name, tensor in inputs.items()}
+        assert move_inputs(inputs)
+        steps = inputs["x"].view(torch.int16) - before["x"].view(torch.int16)
+        assert set(steps.tolist()) == {-1, 1}
+        share = ((inputs["weight"] - before["weight"]) / before["weight"]).abs()
+        assert torch.finfo(dtype).eps / 2 < share.max() <= 1.01 * torch.finfo(dtype).eps
 
-    def test_what_comes_in_with_less_is_not_judged(self, make_definition: Make) -> None:
-        made, memory = self.packed(make_definition, torch.bfloat16, "bfloat16[n]")
-        assert moved_inputs(made, memory) is None
+    @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
+    @given(bits=st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1, max_size=20))
+    def test_zeros_signs_and_what_is_not_finite_stay(self, dtype: torch.dtype, bits: list[int]) -> None:
+        before = torch.tensor(bits, dtype=torch.int16).view(dtype)
+        after = before.clone()
+        move_inputs({"x": after})
+        stays = (before == 0) | ~before.isfinite()
+        assert torch.equal(before[stays].view(torch.int16), after[stays].view(torch.int16))
+        assert torch.equal(before.signbit(), after.signbit())
+        assert bool(after[~stays].isfinite().all())
+        assert not bool((after[~stays] == 0).any())
+
+    @pytest.mark.parametrize("inputs", [{}, {"x": torch.arange(3)}, {"x": torch.ones(3).to(torch.float8_e4m3fn)}])
+    def test_what_cannot_be_judged_does_not_move(self, inputs: dict[str, torch.Tensor]) -> None:
+        both = {**inputs, "weight": torch.ones(3)} if "x" in inputs and inputs["x"].is_floating_point() else inputs
+        assert not move_inputs(both)
+        assert "weight" not in both or torch.equal(both["weight"], torch.ones(3))
 
 
-def test_errors_are_relative_to_the_whole_output(make_definition: Make) -> None:
-    made = layout(make_definition, {"x": "float32[n]"}, {"x": torch.zeros(4)})
-    found, expected = (torch.zeros(made.output_bytes, dtype=torch.uint8) for _ in range(2))
-    made.output_tensors(expected)["y"].copy_(torch.tensor([3.0, 4.0, math.inf, 0.0]))
-    made.output_tensors(found)["y"].copy_(torch.tensor([3.0, 4.5, math.inf, 0.0]))
-    assert relative_errors(made, found, expected) == {"y": pytest.approx(0.1)}
+class TestErrors:
+    def test_are_relative_to_a_row(self) -> None:
+        expected = {"y": torch.tensor([3.0, 4.0, math.inf, math.nan]), "ids": torch.arange(3)}
+        found = {"y": torch.tensor([3.0, 4.5, math.inf, 9.0]), "ids": torch.arange(3)}
+        assert relative_errors(found, expected) == {"y": pytest.approx(0.1)}
+
+    def test_rows_in_which_a_tie_was_resolved_otherwise_do_not_count(self) -> None:
+        expected = torch.randn(100, 64)
+        found = expected * (1 + 1e-5)
+        found[:30] = torch.randn(30, 64)
+        assert relative_errors({"y": found}, {"y": expected}) == {"y": pytest.approx(1e-5, rel=0.02)}
+
+    def test_rows_of_zeros_have_none(self) -> None:
+        assert relative_errors({"y": torch.ones(2, 3)}, {"y": torch.zeros(2, 3)}) == {"y": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("moves", "bounds"),
-    [
-        (1e-5, {"y": 2**-14}),
-        (1e-4, {"y": pytest.approx(4e-4, rel=0.01)}),
-        (1e-2, {}),  # it jumps
-        (0.0, {}),  # it stays: it was rounded
-    ],
-)
-def test_outputs_that_jump_or_stay_are_not_judged(
-    make_definition: Make, moves: float, bounds: dict[str, float]
-) -> None:
-    made = layout(make_definition, {"x": "float32[n]"}, {"x": torch.zeros(100)})
-    moved, expected = (torch.zeros(made.output_bytes, dtype=torch.uint8) for _ in range(2))
-    made.output_tensors(expected)["y"].copy_(torch.linspace(1, 2, 100))
-    made.output_tensors(moved)["y"].copy_(torch.linspace(1, 2, 100) * (1 + moves))
-    assert bounds_of(made, moved, expected) == bounds
+class TestBounds:
+    @pytest.mark.parametrize(
+        ("moves", "bounds"),
+        [
+            (1e-5, {"y": 2**-14}),
+            (1e-4, {"y": pytest.approx(4e-4, rel=0.01)}),
+            (1e-2, {}),  # it jumps
+            (0.0, {}),  # it stays: it was rounded
+        ],
+    )
+    def test_outputs_of_float32_that_jump_or_stay_have_none(self, moves: float, bounds: dict[str, float]) -> None:
+        expected = torch.linspace(1, 2, 100)
+        found = error_bounds({"x": torch.ones(3)}, {"y": expected * (1 + moves)}, {"y": expected})
+        assert found == bounds
+
+    @pytest.mark.parametrize(
+        ("moves", "bounds"), [(0.0, {"y": 2**-7}), (2**-6, {"y": pytest.approx(2**-6, rel=0.01)}), (0.1, {})]
+    )
+    def test_outputs_of_sixteen_bits_that_jump_have_none(self, moves: float, bounds: dict[str, float]) -> None:
+        expected = torch.linspace(1, 2, 100)
+        inputs = {"x": torch.ones(3, dtype=torch.bfloat16), "weight": torch.ones(3)}
+        assert error_bounds(inputs, {"y": expected * (1 + moves)}, {"y": expected}) == bounds
+
+    def test_the_coarser_of_inputs_and_output_counts(self) -> None:
+        expected = torch.linspace(1, 2, 100)
+        for given_, gives, unit in (
+            (torch.float16, torch.bfloat16, 2**-8),
+            (torch.bfloat16, torch.float16, 2**-8),
+            (torch.float16, torch.float16, 2**-11),
+        ):
+            y = {"y": expected.to(gives)}
+            assert error_bounds({"x": torch.ones(3, dtype=given_)}, y, y) == {"y": 2 * unit}
+
+    @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int32])
+    def test_outputs_of_fewer_bits_have_none(self, dtype: torch.dtype) -> None:
+        y = {"y": torch.ones(8).to(dtype)}
+        assert error_bounds({"x": torch.ones(3)}, y, y) == {}
+
+
+def rounded_sum(parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    """A sum that is kept in a dtype."""
+    total = torch.zeros_like(parts[0])
+    for part in parts:
+        total = (total + part).to(dtype).float()
+    return total
+
+
+class TestMatrixProducts:
+    """Products of bfloat16 and float16 matrices, computed in different ways."""
+
+    @pytest.fixture(params=SIXTEEN_BITS, ids=str)
+    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return torch.bfloat16 if request.param is torch.bfloat16 else torch.float16
+
+    def operands(self, dtype: torch.dtype, k: int) -> dict[str, torch.Tensor]:
+        torch.manual_seed(k)
+        return {"a": (torch.randn(16, k) / 4).to(dtype), "b": (torch.randn(k, 32) / 4).to(dtype)}
+
+    def is_flagged(self, k: int, dtype: torch.dtype, found: torch.Tensor, *, gives: torch.dtype | None = None) -> bool:
+        inputs, gives = self.operands(dtype, k), gives or dtype
+        moved = {name: tensor.clone() for name, tensor in inputs.items()}
+        assert move_inputs(moved)
+        outputs = [{"y": (x["a"].float() @ x["b"].float()).to(gives)} for x in (inputs, moved)]
+        watch = PrecisionWatch(error_bounds(inputs, outputs[1], outputs[0]))
+        watch.look({"y": found.to(gives)}, outputs[0])
+        (entry,) = watch.to_extra().values()
+        assert isinstance(entry, dict)
+        assert (entry["error"] > entry["bound"]) is (watch.flags() == ["low_precision"])
+        return bool(watch.flags())
+
+    @pytest.mark.parametrize("k", [64, 1024, 16_384])
+    def test_float32_sums_in_any_order_are_not_flagged(self, dtype: torch.dtype, k: int) -> None:
+        x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
+        for step in (7, 64):
+            total = rounded_sum([x[:, i : i + step] @ y[i : i + step] for i in range(0, k, step)], torch.float32)
+            for gives in (dtype, torch.float32):
+                assert not self.is_flagged(k, dtype, total, gives=gives)
+
+    @pytest.mark.parametrize("k", [64, 1024, 16_384])
+    @pytest.mark.parametrize("splits", [2, 8, 16])
+    def test_split_sums_of_sixteen_bits_are_not_flagged(self, dtype: torch.dtype, k: int, splits: int) -> None:
+        x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
+        parts = [(x[:, i::splits] @ y[i::splits]).to(dtype).float() for i in range(splits)]
+        assert not self.is_flagged(k, dtype, torch.stack(parts).sum(dim=0))
+        assert not self.is_flagged(k, dtype, rounded_sum(parts, dtype))  # by atomic additions
+
+    @pytest.mark.parametrize(("k", "step"), [(1024, 8), (4096, 32), (16_384, 128)])
+    def test_sums_kept_in_sixteen_bits_are_flagged(self, dtype: torch.dtype, k: int, step: int) -> None:
+        x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
+        total = rounded_sum([x[:, i : i + step] @ y[i : i + step] for i in range(0, k, step)], dtype)
+        for gives in (dtype, torch.float32):
+            assert self.is_flagged(k, dtype, total, gives=gives)
+
+    @pytest.mark.parametrize("k", [64, 1024, 16_384])
+    @pytest.mark.parametrize("operands", [torch.float8_e4m3fn, torch.float8_e5m2])
+    def test_operands_of_eight_bits_are_flagged(self, dtype: torch.dtype, k: int, operands: torch.dtype) -> None:
+        x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
+        assert self.is_flagged(k, dtype, x.to(operands).float() @ y.to(operands).float())
+        assert self.is_flagged(k, dtype, x.to(operands).float() @ y)
+
+    @pytest.mark.parametrize("k", [64, 16_384])
+    def test_bfloat16_operands_for_float16_are_flagged(self, k: int) -> None:
+        x, y = (tensor.float() for tensor in self.operands(torch.float16, k).values())
+        assert self.is_flagged(k, torch.float16, x.bfloat16().float() @ y.bfloat16().float())
+
+
+def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
+    expected = {"y": torch.ones(4)}
+    watch = PrecisionWatch({"y": 1e-3})
+    assert (watch.flags(), watch.to_extra()) == ([], {})
+    watch.look({"y": torch.full((4,), 1.1)}, expected)
+    assert watch.flags() == ["low_precision"]
+    watch.look(expected, expected)
+    assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 
 GEMM = "def run(x, weight):\n    return x @ weight.t()\n"

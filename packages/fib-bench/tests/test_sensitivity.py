@@ -29,8 +29,8 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", 1000)
     monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 1000)
     if request.param == "as on a device":
-        for module in ("_elements", "correctness", "sensitivity"):
-            monkeypatch.setattr(f"fib_bench.{module}.is_on_cpu", lambda tensor: False)
+        for module in ("elements", "comparison", "sensitivity"):
+            monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
 
 
 class TestOrdinaryOutputs:
@@ -55,7 +55,8 @@ class TestOrdinaryOutputs:
             "error_cap": 1.0,
             "is_tightened": False,
             "insensitive_to": [],
-            "non_finite_share": 0.1,
+            "undefined_share": 0.1,
+            "infinite_share": 0.0,
         }
 
 
@@ -104,10 +105,16 @@ class TestSmallOutputs:
 
     def test_with_few_elements_above_zero_where_as_many_may_be_wrong_are_reported(self) -> None:
         expected = torch.zeros(50, 60)
-        expected[0] = 1.0
+        expected[:, 0] = 1.0
         check = checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95))
         assert not check.is_tightened
         assert check.insensitive_to == ("zeros", "shuffled", "scaled")
+
+    def test_whose_large_elements_make_a_row_are_not_insensitive(self) -> None:
+        """Zeros are wrong in the whole row, which no matched ratio allows."""
+        expected = torch.zeros(50, 60)
+        expected[0] = 1.0
+        assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95)).rejects[:1] == ("zeros",)
 
 
 class TestWhatNoToleranceHelps:
@@ -142,19 +149,19 @@ class TestWhatNoToleranceHelps:
 
     def test_nothing_but_nan(self) -> None:
         check = checked(torch.full((5, 5), NAN), x=normal(5, 5))
-        assert (check.non_finite_share, check.insensitive_to) == (1.0, ("zeros", "input x"))
+        assert (check.undefined_share, check.insensitive_to) == (1.0, ("zeros", "input x"))
 
     def test_what_is_not_finite_is_taken_for_right_in_every_wrong_answer(self) -> None:
         """A cheat can copy it: rows without keys have a logarithm of minus infinity, for instance."""
         expected = 7 + normal(50, 60) * 1e-3
         expected[::2] = -INF
         check = checked(expected)
-        assert (check.non_finite_share, check.insensitive_to) == (0.5, ("shuffled",))
+        assert (check.infinite_share, check.insensitive_to) == (0.5, ("shuffled",))
         assert checked(torch.where(expected.isfinite(), 0.0, expected)).insensitive_to == ("zeros",)
 
     def test_outputs_without_elements_have_nothing_to_be_found_out(self) -> None:
         check = checked(torch.empty(0, 4), x=torch.empty(0, 4))
-        assert (check.insensitive_to, check.rejects, check.non_finite_share) == ((), (), 0.0)
+        assert (check.insensitive_to, check.rejects, check.undefined_share) == ((), (), 0.0)
 
 
 class TestExactOutputs:

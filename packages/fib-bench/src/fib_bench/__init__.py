@@ -14,6 +14,7 @@ __all__ = [
     "EvaluatorUnusable",
     "InputError",
     "InvalidConfig",
+    "OutputsUndefined",
     "ReferenceFailed",
     "ResolvedEvalConfig",
     "Tolerance",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         EvaluatorUnusable,
         InputError,
         InvalidConfig,
+        OutputsUndefined,
         ReferenceFailed,
         UnsupportedDevice,
     )
@@ -45,6 +47,7 @@ _HOMES = {
     "EvaluatorUnusable": "errors",
     "InputError": "errors",
     "InvalidConfig": "errors",
+    "OutputsUndefined": "errors",
     "ReferenceFailed": "errors",
     "ResolvedEvalConfig": "config",
     "Tolerance": "config",

@@ -1,9 +1,11 @@
-"""Compares outputs with the reference's, in the judge, in chunks.
+"""Comparison of outputs with the reference's, in the judge, in chunks.
 
 The rule: an element is wrong when its absolute error exceeds atol *and* its relative error exceeds
-rtol. NaN and infinity are right where the reference has exactly the same, and nowhere else.
-Integers must be equal, and so must the bytes of booleans: any other byte than 0 and 1 reads as true.
+rtol. Where the reference gives NaN the element is undefined, and any value is right. Infinity is
+right where the reference has exactly the same, and nowhere else. Integers must be equal, and so
+must the bytes of booleans: any other byte than 0 and 1 reads as true.
 
+With a matched ratio some elements may be wrong, but no whole row (`rows`).
 Statistics stay on the device, as a row of numbers per chunk, until they are read together.
 """
 
@@ -18,31 +20,46 @@ import torch
 
 from ..config.model import ResolvedEvalConfig
 from .elements import chunks, dtype_name, element_count, has_same_bytes, is_on_cpu, logical_shape, to_double
+from .rows import NO_ROW, WHOLE_ROW, RowCounter, WorstRow
 
 
 @attrs.frozen
 class Extent:
-    """How many elements an expected output has, and how large they are."""
+    """The number of elements of an expected output, and their magnitude."""
 
     count: int
-    non_finite: int
+    undefined: int
+    """Elements that are NaN: any value is right there."""
+    infinite: int
     largest: float
     """The largest finite magnitude; 0 if nothing is finite."""
 
     @property
-    def non_finite_share(self) -> float:
-        """The share of elements that are NaN or infinite."""
-        return self.non_finite / self.count if self.count else 0.0
+    def defined(self) -> int:
+        """The number of elements that are compared."""
+        return self.count - self.undefined
+
+    @property
+    def undefined_share(self) -> float:
+        """The share of elements that are NaN."""
+        return self.undefined / self.count if self.count else 0.0
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of elements that are infinite."""
+        return self.infinite / self.count if self.count else 0.0
 
 
 @attrs.frozen
 class Rule:
-    """What makes an element wrong."""
+    """What makes an element wrong, and a row."""
 
     atol: float
     rtol: float
     limit: float = math.inf
     """The error that no element may have, however many match."""
+    row_share: float = WHOLE_ROW
+    """The largest share of a row's elements that may be wrong, however many match in other rows."""
 
     @classmethod
     def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> Rule:
@@ -73,17 +90,26 @@ class Comparison:
     """Wrong elements whose error exceeds the limit."""
     limit: float = math.inf
     """The error that no element may have, however many match."""
-    non_finite_share: float = 0.0
-    """The share of expected elements that are NaN or infinite."""
+    undefined: int = 0
+    """Elements for which the reference gives NaN; never wrong."""
+    infinite_share: float = 0.0
+    """The share of expected elements that are infinite."""
+    worst_row: WorstRow = NO_ROW
+
+    @property
+    def undefined_share(self) -> float:
+        """The share of elements for which the reference gives NaN."""
+        return self.undefined / self.count if self.count else 0.0
 
     @property
     def matched_ratio(self) -> float:
-        """The share of elements that are right."""
-        return 1.0 - self.wrong / self.count if self.count else 1.0
+        """The share of defined elements that are right."""
+        return 1.0 - self.wrong / (self.count - self.undefined) if self.wrong else 1.0
 
     def is_within(self, required_matched_ratio: float | None) -> bool:
-        """Whether enough elements are right, and none is off by more than the limit."""
-        return is_enough(self.wrong, self.capped, self.count, required_matched_ratio)
+        """Whether enough elements are right, none is off by more than the limit, and no row is wrong."""
+        defined = self.count - self.undefined
+        return is_enough(self.wrong, self.capped, self.worst_row.bad_rows, defined, required_matched_ratio)
 
     def explain(self) -> str:
         """Say in one line how it compares."""
@@ -92,26 +118,30 @@ class Comparison:
         text = f"output {self.name!r}: {self.wrong} of {self.count} elements are wrong; worst {self.worst}"
         if self.capped:
             text += f"; {self.capped} beyond the error cap, which allows {self.limit:g}"
+        if self.worst_row.bad_rows:
+            text += f"; {self.worst_row.explain()}"
         return text
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         return {
             "count": self.count,
             "wrong": self.wrong,
             "capped": self.capped,
+            "bad_rows": self.worst_row.bad_rows,
             "max_absolute_error": self.max_absolute_error,
             "max_relative_error": self.max_relative_error,
             "raw_max_relative_error": self.raw_max_relative_error,
-            "non_finite_share": self.non_finite_share,
+            "undefined_share": self.undefined_share,
+            "infinite_share": self.infinite_share,
         }
 
 
-def is_enough(wrong: int, capped: int, count: int, required_matched_ratio: float | None) -> bool:
-    """Whether an output with so many wrong elements is accepted."""
+def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_matched_ratio: float | None) -> bool:
+    """Whether an output with so many wrong elements and rows is accepted."""
     if required_matched_ratio is None or wrong == 0:
         return wrong == 0
-    return capped == 0 and 1.0 - wrong / count >= required_matched_ratio
+    return capped == 0 and bad_rows == 0 and 1.0 - wrong / defined >= required_matched_ratio
 
 
 def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig) -> Comparison:
@@ -127,25 +157,28 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
 def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
     """Compare by a rule, with what is known of the expected output; waits for the device once."""
     rows = []
+    counter = RowCounter(expected, has_undefined=extent.undefined > 0)
     for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
         if not (is_on_cpu(a) and has_same_bytes(a, b)):
-            rows.append(_compare_chunk(a, b, rule, start))
+            rows.append(_compare_chunk(a, b, rule, start, counter))
+    if rows:
+        rows.append(Statistics.pack_rows(counter.worst(rule.row_share)))
     return comparison_of(name, rows, expected, extent, rule.limit)
 
 
 def comparison_of(
     name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float
 ) -> Comparison:
-    """What the statistics of all pieces of an output say together; waits for the device once.
+    """Combine the statistics of all pieces of an output; waits for the device once.
 
     Args:
         name: The output's name.
-        rows: What `Row.pack` made of each piece that was looked at.
+        rows: What `Statistics.pack` and `Statistics.pack_rows` made of each piece that was compared.
         expected: The output as it should be; only its shape and dtype count.
         extent: What is known of it.
         limit: The error that no element may have.
     """
-    total = Row.worst_of(torch.stack(list(rows))) if rows else Row(0.0, 0.0, 0.0)
+    total = Statistics.worst_of(torch.stack(list(rows))) if rows else Statistics(0.0, 0.0, 0.0)
     return Comparison(
         name=name,
         count=extent.count,
@@ -156,24 +189,28 @@ def comparison_of(
         worst=total.describe_worst(expected),
         capped=total.capped,
         limit=limit,
-        non_finite_share=extent.non_finite_share,
+        undefined=extent.undefined,
+        infinite_share=extent.infinite_share,
+        worst_row=total.worst_row,
     )
 
 
 def measure_extent(expected: torch.Tensor) -> Extent:
-    """Look at an expected output; waits for the device once."""
+    """Measure an expected output; waits for the device once."""
     rows = []
     for _, chunk in chunks(expected):
         values = to_double(chunk).abs_()
-        is_odd = values.isfinite().logical_not_()
-        rows.append(torch.stack([values.masked_fill_(is_odd, 0).max(), is_odd.sum(dtype=torch.float64)]))
+        is_undefined, is_infinite = values.isnan(), values.isinf()
+        counts = [flags.sum(dtype=torch.float64) for flags in (is_undefined, is_infinite)]
+        rows.append(torch.stack([values.masked_fill_(is_undefined | is_infinite, 0).max(), *counts]))
     table = torch.stack(rows).tolist() if rows else []
-    largest = max((largest for largest, _ in table), default=0.0)
-    return Extent(element_count(expected), int(sum(odd for _, odd in table)), largest)
+    largest = max((largest for largest, _, _ in table), default=0.0)
+    undefined, infinite = (int(sum(row[column] for row in table)) for column in (1, 2))
+    return Extent(element_count(expected), undefined, infinite, largest)
 
 
 @attrs.frozen
-class Row:
+class Statistics:
     """The statistics of a chunk, or of all."""
 
     absolute: float
@@ -186,16 +223,28 @@ class Row:
     worst_index: int = 0
     worst_bits: tuple[int, int] = (0, 0)
     """Found and expected there: an integer, or the bits of a float64."""
+    worst_row: WorstRow = NO_ROW
 
-    FLOATS = 4
-
-    @staticmethod
-    def pack(floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
-        """One row, bit by bit in int64, so that one transfer reads it: float64 rounds large integers."""
-        return torch.cat([torch.stack(list(floats)).view(torch.int64), *integers])
+    FLOATS, INTEGERS = 4, 5
 
     @classmethod
-    def worst_of(cls, rows: torch.Tensor) -> Row:
+    def pack(cls, floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
+        """One row without rows' counts, bit by bit in int64, so that one transfer reads it.
+
+        Float64 rounds large integers.
+        """
+        head = torch.stack(list(floats)).view(torch.int64)
+        return torch.cat([head, *integers, torch.zeros(3, dtype=torch.int64, device=head.device)])
+
+    @classmethod
+    def pack_rows(cls, worst: torch.Tensor) -> torch.Tensor:
+        """One row with nothing but the worst row of an output, as `RowCounter.worst` packs it."""
+        floats = torch.zeros(cls.FLOATS, dtype=torch.float64, device=worst.device)
+        floats[-1] -= 1.0
+        return torch.cat([floats.view(torch.int64), torch.zeros_like(worst[:1]).expand(cls.INTEGERS), worst])
+
+    @classmethod
+    def worst_of(cls, rows: torch.Tensor) -> Statistics:
         """The worst of all rows; waits for the device."""
         rows = rows.cpu()
         floats = rows[:, : cls.FLOATS].contiguous().view(torch.float64).tolist()
@@ -203,8 +252,10 @@ class Row:
         worst = max(range(len(floats)), key=lambda index: floats[index][-1])
         absolute, relative, raw_relative, worst_error = (max(column) for column in zip(*floats, strict=True))
         wrong, capped = (sum(row[column] for row in integers) for column in (0, 1))
-        index, *bits = integers[worst][2:]
-        return cls(absolute, relative, raw_relative, worst_error, wrong, capped, index, (bits[0], bits[1]))
+        index, *bits = integers[worst][2 : cls.INTEGERS]
+        row_wrong, row, _ = max((row[cls.INTEGERS :] for row in integers), key=lambda counts: counts[0])
+        worst_row = WorstRow(row_wrong, row, sum(row[-1] for row in integers))
+        return cls(absolute, relative, raw_relative, worst_error, wrong, capped, index, (bits[0], bits[1]), worst_row)
 
     def describe_worst(self, expected: torch.Tensor) -> str:
         """The worst element in words; nothing if none is wrong."""
@@ -220,7 +271,9 @@ class Row:
         return f"at {place}: {found} instead of {wanted}"
 
 
-def _compare_chunk(found: torch.Tensor, expected: torch.Tensor, rule: Rule, start: int) -> torch.Tensor:
+def _compare_chunk(
+    found: torch.Tensor, expected: torch.Tensor, rule: Rule, start: int, counter: RowCounter
+) -> torch.Tensor:
     is_float = expected.dtype.is_floating_point
     a, b = to_double(found), to_double(expected)
     absolute, relative = errors(a, b)
@@ -229,9 +282,10 @@ def _compare_chunk(found: torch.Tensor, expected: torch.Tensor, rule: Rule, star
     largest, raw_relative = absolute.max(), relative.max()
     if is_on_cpu(absolute) and largest <= rule.atol:
         nothing = torch.zeros((), dtype=torch.float64)
-        return Row.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(5, dtype=torch.int64))
+        return Statistics.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(5, dtype=torch.int64))
     exceeds = absolute > rule.atol
     wrong = exceeds & (relative > rule.rtol) if is_float else exceeds
+    counter.add(start, wrong)
     worst_error, index = torch.where(wrong, absolute, -1.0).max(0)
     capped = (wrong & (absolute > rule.limit)).sum()
     counts = torch.stack([wrong.sum(), capped, index + start])
@@ -239,15 +293,17 @@ def _compare_chunk(found: torch.Tensor, expected: torch.Tensor, rule: Rule, star
     if not is_float:
         pair = [tensor.to(torch.int64).index_select(0, index.reshape(1)) for tensor in (found, expected)]
     values = torch.cat(pair).view(torch.int64)
-    return Row.pack((largest, relative.masked_fill_(~exceeds, 0).max(), raw_relative, worst_error), counts, values)
+    return Statistics.pack(
+        (largest, relative.masked_fill_(~exceeds, 0).max(), raw_relative, worst_error), counts, values
+    )
 
 
 def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute and relative errors of float64 tensors: 0 where they are the same, NaN for NaN too."""
+    """Absolute and relative errors of float64 tensors: 0 where they are the same, and where `b` is NaN."""
     absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
     if is_on_cpu(absolute) and absolute.max().isfinite():
         return absolute, (absolute / b.abs()).nan_to_num_(nan=0.0, posinf=math.inf)
-    same = (a == b) | (a.isnan() & b.isnan())
-    absolute.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(same, 0)
-    relative = (absolute / b.abs()).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(same, 0)
+    fits = (a == b) | b.isnan()
+    absolute.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
+    relative = (absolute / b.abs()).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
     return absolute, relative

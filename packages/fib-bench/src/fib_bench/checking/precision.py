@@ -1,110 +1,201 @@
-"""Tells outputs that were computed with less than float32, which a loose tolerance does not see.
+"""Precision flag. Outputs that were computed in fewer bits than the inputs have.
 
 Such an output is right within its tolerance, but its error is far above what sums in another order
-leave. How far that is depends on how much an op enlarges errors: the reference itself tells, called
-on inputs that were moved by about what is looked for. TF32 rounds operands to 10 bits and bfloat16
-to 7; moving by 16 bits is less than either, and far more than the 23 bits of float32. An op whose
-outputs jump under such a move (it chooses, or it rounds by itself) is not judged.
+leave. The bound comes from the reference: it is called on inputs that were moved a little, and the
+change of its outputs says how much the op enlarges errors.
 
-Measured on matrix products over 64 to 16,384 addends, the root of the mean square relative to that of
-the output: float32 in any order up to 2.3e-6, TF32 2.9e-4, bfloat16 2.9e-3; the bound lies at 6e-5.
+- Inputs of float32 are moved by up to 2**-16 of themselves. TF32 rounds operands to 10 bits and
+  bfloat16 to 7; 2**-16 is less than either, and far more than the 23 bits of float32.
+- Inputs of 16 bits cannot move by less than one unit in the last place, so each moves by just one, and
+  inputs of float32 beside them by as much. Honest kernels round intermediate values to 16 bits (split-K
+  partial sums, attention weights), so an error of less than that is accepted. Sums that are kept in
+  16 bits and operands rounded to 8 bits exceed it.
+
+Not judged are outputs of fewer than 16 bits, and outputs that jump under such a move (routing, rounding).
+
+The error of an output is the median over its rows of the root mean square error of a row relative to
+the row, so that a few rows in which a tie was resolved otherwise do not count.
+
+Measured on matrix products over 64 to 16,384 addends, float32 in and out: any order up to 2.3e-6, TF32
+2.9e-4, bfloat16 2.9e-3; the bound lies at 6e-5. With 16 bits in and out, in units of half the dtype's
+`eps`, the same numbers for bfloat16 and float16 unless stated:
+
+| computation | error |
+| --- | --- |
+| float32 sums in any order, float64 sums | 0.0 |
+| 2 to 16 partial sums rounded to 16 bits, added in float32 | 0.6 to 0.8 |
+| 4 / 8 / 16 partial sums added in 16 bits (atomics) | 0.9 / 1.1 / 1.5 |
+| the bound (inputs moved by one unit in the last place) | 2.1 to 2.2 |
+| sums kept in 16 bits, steps of 8 addends, 1,024 / 4,096 / 16,384 of them | 3.4 / 6.7 / 13 |
+| steps of 32 addends | 1.8 / 3.5 / 6.8 |
+| steps of 128 addends | 1.0 / 1.7 / 3.4 |
+| bfloat16 operands for float16 inputs | 4.7 to 5.1 |
+| one operand in e4m3, bfloat16 / float16 | 6.7 / 52 |
+| both in e4m3 | 9.5 / 74 |
+
+So a sum of few steps in 16 bits is as precise as split-K and is not flagged.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 
 import attrs
 import torch
 
-from ..judge.prepared import InputSet, PreparedWorkload
 from ..secure_random import SECRET
-from ..transport.slots import CallLayout
-from .elements import chunks, to_double
+from .elements import chunks, element_count, to_double
+from .rows import RowSums, row_width
 
 LOW_PRECISION = "low_precision"
 MOVED = 2.0**-16
-"""By up to which share of itself each input is moved."""
+"""The largest relative move of an input of float32, where no input has fewer bits."""
 _LEAST, _FACTOR = 2.0**-14, 4.0
-_JUMPS = 8 * MOVED
+"""Of float32: the smallest bound, and the bound in terms of the outputs' change."""
+_LEAST_UNITS, _UNITS_FACTOR = 2.0, 1.0
+"""Of 16 bits: the smallest bound in units of half `eps`, and the bound in terms of the outputs' change."""
+_JUMPS = 8.0
+"""An output jumps that changes by so many times the move of the inputs."""
 _STILL = 0.1
+"""An output of float32 was rounded by the reference if so many of its elements stay as they are."""
+_SIXTEEN_BITS = (torch.bfloat16, torch.float16)
+_JUDGED = (torch.float32, *_SIXTEEN_BITS)
+_MAGNITUDE = 0x7FFF
+"""The bits of a 16-bit number without its sign."""
+
+Tensors = Mapping[str, torch.Tensor]
 
 
-def moved_inputs(layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor | None:
-    """The inputs with each number moved a little; None where precision cannot be judged.
+def move_inputs(inputs: Tensors) -> bool:
+    """Move each number of the floating inputs a little, in place; integers stay.
 
-    That is only where all floating inputs have float32: what comes in with less can be right with less.
+    Returns:
+        Whether precision can be judged: there are floating inputs, all of float32 or of 16 bits. Else nothing moves.
     """
-    moved = inputs.clone()
-    floats = [tensor for tensor in layout.input_tensors(moved).values() if tensor.is_floating_point()]
-    if not floats or any(tensor.dtype is not torch.float32 for tensor in floats):
+    coarsest = _coarsest(inputs.values())
+    if coarsest is None:
+        return False
+    most = _largest_move(coarsest)
+    for tensor in inputs.values():
+        if tensor.is_floating_point() and tensor.numel():
+            generator = torch.Generator(tensor.device).manual_seed(SECRET.getrandbits(62))
+            if tensor.dtype in _SIXTEEN_BITS:
+                _move_one_step(tensor, generator)
+            else:
+                share = torch.empty_like(tensor).uniform_(-most, most, generator=generator)
+                tensor.addcmul_(tensor, share)
+    return True
+
+
+def _coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
+    """The dtype with the fewest mantissa bits among floating tensors; None if there is none, or an unjudged one."""
+    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if not dtypes or not dtypes.issubset(_JUDGED):
         return None
-    generator = torch.Generator(inputs.device).manual_seed(SECRET.getrandbits(62))
-    for tensor in floats:
-        share = torch.empty_like(tensor).uniform_(-MOVED, MOVED, generator=generator)
-        tensor.addcmul_(tensor, share)
-    return moved
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
-def relative_errors(layout: CallLayout, found: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
-    """The root of the mean square error relative to that of the output, of each output in float32."""
-    pairs = zip(layout.output_tensors(found).items(), layout.output_tensors(expected).values(), strict=True)
-    return {name: _relative_error(a, b) for (name, a), b in pairs if a.dtype is torch.float32 and a.numel()}
+def _largest_move(dtype: torch.dtype) -> float:
+    """The largest relative move of an input, by the coarsest dtype of all inputs."""
+    return MOVED if dtype is torch.float32 else torch.finfo(dtype).eps
+
+
+def _move_one_step(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Move each number to a neighbour in its dtype; zeros, NaN and infinities stay, and signs."""
+    bits = tensor.view(torch.int16)
+    magnitude = bits & _MAGNITUDE
+    step = torch.randint(0, 2, bits.shape, generator=generator, device=bits.device, dtype=torch.int16) * 2 - 1
+    largest = int(torch.tensor(torch.finfo(tensor.dtype).max, dtype=tensor.dtype).view(torch.int16))
+    moved = (magnitude + step).clamp_(min=1, max=largest)
+    stays = (magnitude == 0) | (magnitude > largest)
+    tensor.copy_((torch.where(stays, magnitude, moved) | (bits & ~_MAGNITUDE)).view(tensor.dtype))
+
+
+def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
+    """The median relative error of the rows of each output that can be judged.
+
+    Elements that are NaN or infinite in `expected` do not count.
+    """
+    return {
+        name: _relative_error(found[name], tensor)
+        for name, tensor in expected.items()
+        if tensor.dtype in _JUDGED and tensor.numel()
+    }
 
 
 def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    sums = torch.zeros(2, dtype=torch.float64, device=found.device)
-    for (_, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
+    width = row_width(expected)
+    squares = RowSums(width, element_count(expected) // width, 2, expected.device)
+    for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
         wanted = to_double(b)
         is_finite = wanted.isfinite()
         wanted = wanted.where(is_finite, 0)
         error = (to_double(a) - wanted).where(is_finite, 0)
-        sums += torch.stack([error.square().sum(), wanted.square().sum()])
-    error_square, square = sums.tolist()
-    return math.sqrt(error_square / square) if square > 0 else 0.0
+        squares.add(start, error.square(), wanted.square())
+    error_squares, wanted_squares = squares.sums
+    counts = wanted_squares > 0
+    ratios = (error_squares / wanted_squares).sqrt().masked_fill(~counts, math.nan)
+    return float(ratios.nanmedian().nan_to_num(0.0))
 
 
-def bounds_of(layout: CallLayout, moved: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
-    """Above which error an output was computed with less than float32, by what moved inputs make of it.
+def error_bounds(inputs: Tensors, moved: Tensors, expected: Tensors) -> dict[str, float]:
+    """The errors above which outputs were computed in fewer bits than the inputs have.
 
-    Not judged is an output that jumps, and one of which a part stays as it is: both have been rounded.
+    Args:
+        inputs: The inputs; only their dtypes count.
+        moved: The reference's outputs for inputs that `move_inputs` moved.
+        expected: The reference's outputs for the inputs themselves.
+
+    Returns:
+        Bounds of `relative_errors` by output, without outputs that cannot be judged.
     """
-    still = _still_shares(layout, moved, expected)
-    moves = relative_errors(layout, moved, expected)
-    is_smooth = {name: move <= _JUMPS and still[name] <= _STILL for name, move in moves.items()}
-    return {name: max(_LEAST, _FACTOR * move) for name, move in moves.items() if is_smooth[name]}
+    dtype = _coarsest(inputs.values())
+    if dtype is None:
+        return {}
+    bounds = {}
+    for name, change in relative_errors(moved, expected).items():
+        output = expected[name].dtype
+        if change > _JUMPS * _largest_move(dtype):
+            continue
+        if dtype is not torch.float32:
+            unit = max(torch.finfo(dtype).eps, torch.finfo(output).eps) / 2
+            bounds[name] = max(_LEAST_UNITS * unit, _UNITS_FACTOR * change)
+        elif output is torch.float32 and _still_share(moved[name], expected[name]) <= _STILL:
+            bounds[name] = max(_LEAST, _FACTOR * change)
+    return bounds
 
 
-def _still_shares(layout: CallLayout, moved: torch.Tensor, expected: torch.Tensor) -> dict[str, float]:
-    """Of each output, the share of the elements that moved inputs leave as they are; zeros do not count."""
-    pairs = zip(layout.output_tensors(moved).items(), layout.output_tensors(expected).values(), strict=True)
-    return {name: float(((a == b) & (b != 0)).double().mean()) for (name, a), b in pairs if a.numel()}
+def _still_share(moved: torch.Tensor, expected: torch.Tensor) -> float:
+    """The share of the elements that moved inputs leave as they are; zeros do not count."""
+    return float(((moved == expected) & (expected != 0)).double().mean())
 
 
 @attrs.define
 class PrecisionWatch:
-    """Looks at a solution's outputs on one workload."""
+    """The errors of one solution on one workload.
 
-    prepared: PreparedWorkload
+    Args:
+        bounds: What `error_bounds` gave for the workload.
+    """
+
+    bounds: Mapping[str, float]
     _errors: dict[str, list[float]] = attrs.field(init=False, factory=dict)
 
-    def look(self, item: InputSet, outputs: torch.Tensor) -> None:
-        """Look at the outputs for one input set; those of unusual values say nothing."""
-        if item.distribution == "normal" and self.prepared.error_bounds:
-            for name, error in relative_errors(self.prepared.layout, outputs, item.expected).items():
+    def look(self, found: Tensors, expected: Tensors) -> None:
+        """Note the errors on one input set; only sets of ordinary values say something about precision."""
+        if self.bounds:
+            for name, error in relative_errors(found, expected).items():
                 self._errors.setdefault(name, []).append(error)
 
     def flags(self) -> list[str]:
-        """`LOW_PRECISION`, if an output is off in every set."""
-        bounds = self.prepared.error_bounds
-        is_low = any(name in bounds and min(errors) > bounds[name] for name, errors in self._errors.items())
+        """`LOW_PRECISION`, if the error of an output exceeds its bound in every set."""
+        is_low = any(min(errors) > self.bounds[name] for name, errors in self._judged())
         return [LOW_PRECISION] if is_low else []
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of it."""
-        bounds = self.prepared.error_bounds
-        return {
-            name: {"error": min(errors), "bound": bounds[name]}
-            for name, errors in self._errors.items()
-            if name in bounds
-        }
+        """The fields of a trace."""
+        return {name: {"error": min(errors), "bound": self.bounds[name]} for name, errors in self._judged()}
+
+    def _judged(self) -> list[tuple[str, list[float]]]:
+        return [(name, errors) for name, errors in self._errors.items() if name in self.bounds]

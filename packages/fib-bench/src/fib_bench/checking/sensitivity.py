@@ -18,7 +18,8 @@ import torch
 
 from ..config.model import ResolvedEvalConfig
 from .comparison import Comparison, Extent, Rule, compare_by, errors, is_enough, limit_of, measure_extent
-from .elements import chunks, dtype_name, element_count, flat, is_float4, is_on_cpu, to_double
+from .elements import chunks, dtype_name, flat, is_float4, is_on_cpu, to_double
+from .rows import RowCounter
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
@@ -69,9 +70,14 @@ class OutputCheck:
         return self.rule.rtol
 
     @property
-    def non_finite_share(self) -> float:
-        """The share of expected elements that are NaN or infinite; only the same passes there."""
-        return self.extent.non_finite_share
+    def undefined_share(self) -> float:
+        """The share of expected elements that are NaN; anything passes there."""
+        return self.extent.undefined_share
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of expected elements that are infinite; only the same passes there."""
+        return self.extent.infinite_share
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare what a solution gave with the output that was examined; waits for the device once."""
@@ -96,7 +102,8 @@ class OutputCheck:
             "error_cap": self.error_cap,
             "is_tightened": self.is_tightened,
             "insensitive_to": list(self.insensitive_to),
-            "non_finite_share": self.non_finite_share,
+            "undefined_share": self.undefined_share,
+            "infinite_share": self.infinite_share,
         }
 
 
@@ -113,10 +120,10 @@ def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], con
     rule = loose = Rule.from_config(config, dtype_name(expected), extent)
     ratio = config.required_matched_ratio
     probes = list(_probes(expected, inputs, rule.rtol)) if extent.count else []
-    passing, failing = _try_out(probes, expected, loose, ratio)
+    passing, failing = _try_out(probes, expected, loose, extent, ratio)
     if passing and expected.dtype.is_floating_point:
         tight = attrs.evolve(loose, atol=min(loose.atol, _atol_at_scale(expected, inputs, extent, loose.rtol, ratio)))
-        left, caught = _try_out(probes, expected, tight, ratio)
+        left, caught = _try_out(probes, expected, tight, extent, ratio)
         if left != passing:  # else it would only make life harder for honest answers
             rule, passing, failing = tight, left, caught
     return OutputCheck(
@@ -209,40 +216,44 @@ def _order(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _try_out(
-    probes: Iterable[_Probe], expected: torch.Tensor, rule: Rule, ratio: float | None
+    probes: Iterable[_Probe], expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the wrong answers that a rule lets pass, and of those that it rejects; waits for the device once.
 
-    What the reference gives as NaN or infinity is taken for right in all of them: a cheat can look for these.
+    Undefined and infinite elements count as right in all of them: an exploit can reproduce infinities.
     """
-    counts = [(probe, _count(probe, expected, rule, ratio)) for probe in probes]
+    counts = [(probe, _count(probe, expected, rule, extent, ratio)) for probe in probes]
     if not counts:
         return (), ()
     passing, failing = [], []
     table = torch.stack([count for _, count in counts]).tolist()
-    for (probe, _), (different, wrong, capped) in zip(counts, table, strict=True):
-        if not is_enough(wrong, capped, element_count(expected), ratio):
+    for (probe, _), (different, wrong, capped, bad_rows) in zip(counts, table, strict=True):
+        if not is_enough(wrong, capped, bad_rows, extent.defined, ratio):
             failing.append(probe.name)
         elif different or not probe.is_derived:
             passing.append(probe.name)
     return tuple(passing), tuple(failing)
 
 
-def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, ratio: float | None) -> torch.Tensor:
-    """How many elements of a wrong answer differ, are wrong, and exceed the limit; on a CPU until it must fail."""
-    count = element_count(expected)
+def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None) -> torch.Tensor:
+    """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
+
+    On a CPU the count ends as soon as the answer must fail.
+    """
     total = torch.zeros(3, dtype=torch.int64, device=expected.device)
+    counter = RowCounter(expected, has_undefined=extent.undefined > 0)
     for start, chunk in chunks(expected):
         b = to_double(chunk)
         absolute, relative = errors(probe.answer(b, start), b)
         absolute.masked_fill_(~b.isfinite(), 0)
         wrong = (absolute > rule.atol) & (relative > rule.rtol)
+        counter.add(start, wrong)
         total += torch.stack([(absolute > 0).sum(), wrong.sum(), (wrong & (absolute > rule.limit)).sum()])
         if is_on_cpu(total):
             _, so_far, capped = total.tolist()
-            if not is_enough(so_far, capped, count, ratio):
+            if not is_enough(so_far, capped, 0, extent.defined, ratio):
                 break
-    return total
+    return torch.cat([total, counter.worst(rule.row_share)[-1:]])
 
 
 def _atol_at_scale(
@@ -274,8 +285,8 @@ def _steps_of(tensor: torch.Tensor) -> tuple[float, float]:
 
 def _quantile(expected: torch.Tensor, extent: Extent, ratio: float | None) -> float:
     """The magnitude that only so many finite elements exceed as may be wrong; 0 if all may be."""
-    finite = extent.count - extent.non_finite
-    may_be_wrong = 0.0 if ratio is None else (1 - ratio) * extent.count
+    finite = extent.defined - extent.infinite
+    may_be_wrong = 0.0 if ratio is None else (1 - ratio) * extent.defined
     if may_be_wrong == 0:
         return extent.largest
     if may_be_wrong >= finite:

@@ -13,8 +13,9 @@ from .protocol import Check, Part, Tensors, Verdict
 
 _TIE = 2.0**-20
 """Scores nearer to each other than this, relative, count as equal."""
-_WORST_ROW = 5.0
-"""A single row may lack so many times the share that all rows together may; one index in any case."""
+_WORST_ROW, _MOST_OF_ROW = 5.0, 0.5
+"""A single row may lack so many times the share that all rows together may, but never more than half of its
+indices; one index in any case, which for rows of a single index leaves the limit over all rows alone."""
 
 
 @attrs.frozen(eq=False)
@@ -161,7 +162,8 @@ class IndexSets(Check):
 
     def _lacks(self, counts: _Counts, width: int) -> bool:
         allowed = 1 - self.overlap
-        return counts.strange > allowed * counts.count or counts.worst_row > max(1.0, _WORST_ROW * allowed * width)
+        most_in_row = max(1.0, min(_WORST_ROW * allowed, _MOST_OF_ROW) * width)
+        return counts.strange > allowed * counts.count or counts.worst_row > most_in_row
 
 
 def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -> _Counts:

@@ -23,7 +23,7 @@ from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts
 from .formats import Format, expand_scale, fits, format_of
 from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict
-from .tally import Piece, pieces, row_of
+from .tally import Piece, pieces, statistics_of
 
 MATCHED_RATIO = 0.99
 ERROR_CAP = 0.25
@@ -126,9 +126,14 @@ class StepsPart:
     rejects: tuple[str, ...] = ()
 
     @property
-    def non_finite_share(self) -> float:
-        """The share of expected elements that are NaN or infinite."""
-        return self.extent.non_finite_share
+    def undefined_share(self) -> float:
+        """The share of expected elements that are NaN; anything passes there."""
+        return self.extent.undefined_share
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of expected elements that are infinite; only the same passes there."""
+        return self.extent.infinite_share
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare without scales."""
@@ -138,13 +143,15 @@ class StepsPart:
         """Compare real values, with the scales that were found and expected; waits for the device twice."""
         a, b = self.format.view(found), self.format.view(expected)
         factors = None if scales is None else (_rows(scales[0], b, self.width), _rows(scales[1], b, self.width))
-        rows, leans = [], []
+        rows: list[torch.Tensor] = []
+        leans = []
         for piece in pieces(a, b, self.width, may_skip=scales is None):
             steps = self.format.step(piece.found), self.format.step(piece.expected)
             if factors is not None:
                 piece, steps = _scaled(piece, steps, factors)
             within = torch.maximum(*steps) * (self.steps * _SLACK)
-            rows.append(row_of(piece, ~(piece.absolute <= within), self.limit))
+            wrong = ~(piece.absolute <= within) & ~piece.expected.isnan()
+            rows += statistics_of(piece, wrong, self.limit)
             leans.append(_lean(piece, steps[1]))
         return self._comparison(rows, leans, b)
 
@@ -170,7 +177,8 @@ class StepsPart:
             "steps": self.steps,
             "required_matched_ratio": self.required_matched_ratio,
             "insensitive_to": list(self.insensitive_to),
-            "non_finite_share": self.non_finite_share,
+            "undefined_share": self.undefined_share,
+            "infinite_share": self.infinite_share,
         }
 
 

@@ -48,8 +48,13 @@ class Part(Protocol):
         ...
 
     @property
-    def non_finite_share(self) -> float:
-        """The share of expected elements that are NaN or infinite."""
+    def undefined_share(self) -> float:
+        """The share of expected elements that are NaN; anything passes there."""
+        ...
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of expected elements that are infinite; only the same passes there."""
         ...
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:

@@ -16,9 +16,10 @@ import torch
 
 from ..checking.comparison import Comparison, Extent, comparison_of, limit_of, measure_extent
 from ..checking.elements import dtype_name, element_count, is_float4
+from ..checking.rows import WHOLE_ROW
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig
 from ..inputs.generation import Value
-from .tally import Piece, pieces, row_of
+from .tally import Piece, pieces, statistics_of
 
 _SMALLEST_NORMAL = 2.0**-126
 """Kernels may flush what is smaller to zero."""
@@ -38,6 +39,8 @@ class ScaledPart:
     extent: Extent
     limit: float = math.inf
     """The error that no element may have, however many match."""
+    row_share: float = WHOLE_ROW
+    """The largest share of a row's elements that may be wrong, however many match in other rows."""
     required_matched_ratio: float | None = None
     insensitive_to: tuple[str, ...] = ()
     """Wrong answers that pass: ``zeros``, ``input NAME``."""
@@ -45,9 +48,14 @@ class ScaledPart:
     """Wrong answers that do not."""
 
     @property
-    def non_finite_share(self) -> float:
-        """The share of expected elements that are NaN or infinite; only the same passes there."""
-        return self.extent.non_finite_share
+    def undefined_share(self) -> float:
+        """The share of expected elements that are NaN; anything passes there."""
+        return self.extent.undefined_share
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of expected elements that are infinite; only the same passes there."""
+        return self.extent.infinite_share
 
     def wrong(self, piece: Piece) -> torch.Tensor:
         """Which elements of some rows are wrong."""
@@ -55,11 +63,13 @@ class ScaledPart:
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare every element; waits for the device once."""
-        rows = [row_of(piece, self.wrong(piece), self.limit) for piece in pieces(found, expected, self.width)]
+        rows: list[torch.Tensor] = []
+        for piece in pieces(found, expected, self.width):
+            rows += statistics_of(piece, self.wrong(piece), self.limit, self.row_share)
         return comparison_of(self.name, rows, expected, self.extent, self.limit)
 
     def is_right(self, comparison: Comparison) -> bool:
-        """Whether enough elements are right."""
+        """Whether enough elements are right, and no row is wrong."""
         return comparison.is_within(self.required_matched_ratio)
 
     def to_extra(self) -> dict[str, Any]:
@@ -68,8 +78,10 @@ class ScaledPart:
             "atol": torch.stack(self.atol.aminmax()).tolist() if self.atol.numel() else [],
             "rtol": self.rtol,
             "required_matched_ratio": self.required_matched_ratio,
+            "row_share": self.row_share,
             "insensitive_to": list(self.insensitive_to),
-            "non_finite_share": self.non_finite_share,
+            "undefined_share": self.undefined_share,
+            "infinite_share": self.infinite_share,
         }
 
 

@@ -1,8 +1,8 @@
-"""Attention over chosen keys: each query's output by the scale of its own row, and the log-sum-exp.
+"""Evaluator of sparse attention. Outputs by the scale of their rows, and the log-sum-exp.
 
-How much a row holds depends on how many keys were chosen for it: the mean of two thousand values is
-small, and that of one is not. Rows without any valid key have what the reference gives them (zeros,
-NaN, minus infinity) and nothing else.
+The magnitude of a row depends on the number of keys that were chosen for it: the mean of two thousand
+values is small, and that of one is not. Rows without a valid key must be zeros or minus infinity where
+the reference's are; where they are NaN, anything is right.
 """
 
 from __future__ import annotations

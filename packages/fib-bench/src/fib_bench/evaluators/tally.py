@@ -1,4 +1,4 @@
-"""Numbers over outputs that are too large to look at as a whole, by rules of any kind."""
+"""Statistics over outputs that are too large to compare as a whole, by rules of any kind."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import attrs
 import torch
 
-from ..checking.comparison import Row, errors
+from ..checking.comparison import Statistics, errors
 from ..checking.elements import chunk_size, flat, has_same_bytes, is_float4, is_on_cpu, to_double
+from ..checking.rows import WHOLE_ROW, pack_worst_row
 
 
 @attrs.frozen(eq=False)
@@ -20,7 +21,7 @@ class Piece:
     """``[rows, width]``"""
     expected: torch.Tensor
     absolute: torch.Tensor
-    """Errors: 0 where both are the same, infinite where either alone is NaN or infinite."""
+    """Errors: 0 where both are the same or `expected` is NaN, infinite where either alone is NaN or infinite."""
     relative: torch.Tensor
     start: int
     """The index of the first element."""
@@ -51,8 +52,24 @@ def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip:
         yield Piece(rows, a_rows, b_rows, absolute, relative, start * per_item, is_float)
 
 
-def row_of(piece: Piece, wrong: torch.Tensor, limit: float) -> torch.Tensor:
-    """The statistics of a piece, of whose elements some are wrong; they stay on the device."""
+def statistics_of(
+    piece: Piece, wrong: torch.Tensor, limit: float, row_share: float = WHOLE_ROW
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The statistics of a piece, packed for `comparison_of`; they stay on the device.
+
+    Args:
+        piece: Some rows.
+        wrong: ``[rows, width]``, the elements that are wrong.
+        limit: The error that no element may have.
+        row_share: The largest share of a row's defined elements that may be wrong; one may be in any case.
+    """
+    defined = (~piece.expected.isnan()).sum(dim=1)
+    worst = pack_worst_row(wrong.sum(dim=1), defined, row_share)
+    worst[1] += piece.rows.start
+    return _elements(piece, wrong, limit), Statistics.pack_rows(worst)
+
+
+def _elements(piece: Piece, wrong: torch.Tensor, limit: float) -> torch.Tensor:
     absolute, a, b = (tensor.flatten() for tensor in (piece.absolute, piece.found, piece.expected))
     wrong = wrong.flatten()
     worst_error, index = torch.where(wrong, absolute, -1.0).max(0)
@@ -61,4 +78,4 @@ def row_of(piece: Piece, wrong: torch.Tensor, limit: float) -> torch.Tensor:
     bits = values.view(torch.int64) if piece.is_float else values.to(torch.int64)
     relative = piece.relative.flatten()
     noticed = torch.where(wrong, relative, 0.0).max()
-    return Row.pack((absolute.max(), noticed, relative.max(), worst_error), counts, bits)
+    return Statistics.pack((absolute.max(), noticed, relative.max(), worst_error), counts, bits)

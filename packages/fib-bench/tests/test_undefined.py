@@ -1,0 +1,45 @@
+"""Undefined outputs: NaN in the reference is counted, and a workload that is mostly undefined is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from fib_bench import OutputsUndefined
+from fib_bench.checking.undefined import raise_if_mostly_undefined, undefined_shares
+from fib_bench.errors import ReferenceFailed
+
+NAN = float("nan")
+
+
+def test_shares_count_nan_and_nothing_else() -> None:
+    outputs = {
+        "y": torch.tensor([[NAN, 1.0], [float("inf"), NAN]]),
+        "ids": torch.arange(3),
+        "empty": torch.empty(0, 4),
+        "half": torch.tensor([NAN, 0.0], dtype=torch.bfloat16),
+    }
+    assert undefined_shares(outputs) == {"y": 0.5, "ids": 0.0, "empty": 0.0, "half": 0.5}
+
+
+def test_half_of_an_output_may_be_undefined() -> None:
+    raise_if_mostly_undefined("gqa", "w", {"y": torch.tensor([NAN, 1.0])})
+
+
+def test_one_output_of_which_more_is_undefined_refuses_the_workload() -> None:
+    outputs = {"y": torch.tensor([NAN, NAN, 1.0]), "lse": torch.ones(3)}
+    with pytest.raises(OutputsUndefined) as caught:
+        raise_if_mostly_undefined("gqa", "w", outputs)
+    assert caught.value.shares == {"y": pytest.approx(2 / 3), "lse": 0.0}
+    assert str(caught.value) == (
+        "workload w of 'gqa': the reference leaves outputs undefined: NaN in 66.7% of 'y'; "
+        "at most half of an output may be undefined"
+    )
+
+
+def test_the_error_is_one_of_the_reference_and_crosses_processes() -> None:
+    error = OutputsUndefined("gqa", "w", {"y": 0.75})
+    assert isinstance(error, ReferenceFailed)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.shares) == (OutputsUndefined, str(error), {"y": 0.75})
