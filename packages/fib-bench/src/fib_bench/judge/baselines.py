@@ -7,7 +7,7 @@ reference also answers which outputs are right for inputs of timed calls.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import attrs
 import torch
@@ -15,12 +15,16 @@ from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
 from ..timing import Measurement, StopRule
+from ..timing.linked.native import open_native
 from ..transport.protocol import Build
 from ..transport.rpc import NotCapturable, Rejected
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
+from .device_context import DeviceContext
 from .function_worker import FunctionWorker, reference_request, solution_request
+from .known_calls import BoundKnownCalls, KnownCalls
+from .linked_passes import linked_inputs
 from .prepared import InputSet, PreparedWorkload
 from .stopping import reference_rule
 from .timed_function import InputsChanged, TimedFunction
@@ -45,6 +49,7 @@ class Baselines:
         self, server: ForkServerClient, device: str, timeout_seconds: float, solutions: Mapping[str, Solution]
     ) -> None:
         self._server = server
+        self._known_calls: KnownCalls | None = None
         self._device = device
         self._timeout = timeout_seconds
         self._solutions = solutions
@@ -82,6 +87,8 @@ class Baselines:
         """End the workers."""
         for function in self._workers.values():
             function.worker.close()
+        if self._known_calls is not None:
+            self._known_calls.close()
         self._workers = {}
         self._definition = None
 
@@ -118,13 +125,22 @@ class Baselines:
             config: How to time.
             is_reference_timed: Whether the reference is timed, or only asked.
         """
-        found = InterleavedBaselines(self, function, definition, prepared, config)
-        try:
+        with ExitStack() as stack:
+            known = None
+            if (known_calls := self._known_calls_of(function.context)) is not None:
+                known = stack.enter_context(known_calls.bound(function, linked_inputs(function, prepared.varying)))
+            found = InterleavedBaselines(self, function, definition, prepared, config, known)
+            stack.callback(found.close)
             for role in self.roles(definition):
                 found.open(role, is_timed=role == BASELINE or is_reference_timed)
             yield found
-        finally:
-            found.close()
+
+    def _known_calls_of(self, context: DeviceContext) -> KnownCalls | None:
+        """The known calls of a CUDA device."""
+        if self._known_calls is None and context.is_cuda:
+            module = open_native(context.device, makes_passes=False)
+            self._known_calls = KnownCalls(self._server, context.device, module, context.timeout_seconds)
+        return self._known_calls
 
 
 @attrs.define
@@ -136,6 +152,8 @@ class InterleavedBaselines:
     _definition: Definition
     _prepared: PreparedWorkload
     _config: ResolvedEvalConfig
+    known: BoundKnownCalls | None
+    """Known calls in the slots of the solution; None on the CPU."""
     _functions: dict[str, TimedFunction] = attrs.field(init=False, factory=dict)
     _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
     failures: dict[str, str] = attrs.field(init=False, factory=dict)
@@ -175,7 +193,7 @@ class InterleavedBaselines:
 
     def _warm_up(self, role: str) -> None:
         worker = self._baselines.worker(role, self._definition)
-        timer = make_timer(self._functions[role], may_capture=worker.may_capture)
+        timer = make_timer(self._functions[role], known=self.known, may_capture=worker.may_capture)
         try:
             timer.warm_up(self._prepared, self._config)
         except NotCapturable:

@@ -98,6 +98,14 @@ class CpuTimer:
         self._has_enough = rule.is_done(self._samples, self._seconds, self._seconds, self._warm.chain)
         return self._has_enough and self.verifier.is_enough
 
+    def finish(self, prepared: PreparedWorkload) -> None:
+        """Check the outputs of all verified calls together; each call was verified at once.
+
+        Raises:
+            Rejected: They are wrong.
+        """
+        self.verifier.check_together(prepared)
+
     def measurement(self) -> Measurement:
         """The latency with its samples."""
         return Measurement(

@@ -6,6 +6,7 @@ way to the device and back take, and the writing. How long the writing takes fol
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,17 +16,17 @@ import torch
 
 from ..timing.linked import native
 from ..timing.linked.native import Native
-from ..timing.measurement import median_interval
+from ..timing.measurement import median_error
 from ..transport.protocol import Build, Built, LinkedInput
 from ..transport.rpc import ask
 from ..worker.client import Worker
-from ..worker.server_client import WorkerServer
+from ..worker.server_client import ForkServerClient
 from .linked_passes import LinkedPasses
 from .timed_function import TimedFunction
 
 EMPTY_KERNEL_NS = 630.0
 """What CUPTI reports for an empty kernel (580 to 700 ns on an H200): it belongs to a call."""
-_REPEATS = 10
+_REPEATS = 16
 
 
 @attrs.frozen
@@ -47,7 +48,7 @@ class KnownCalls:
         timeout_seconds: The bound on one request.
     """
 
-    def __init__(self, server: WorkerServer, device: torch.device, module: Native, timeout_seconds: float) -> None:
+    def __init__(self, server: ForkServerClient, device: torch.device, module: Native, timeout_seconds: float) -> None:
         self._server, self._device, self.module = server, device, module
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
@@ -75,7 +76,7 @@ class KnownCalls:
     def _ready_worker(self) -> Worker:
         if self._worker is None or self._worker.is_closed:
             self._worker = self._server.spawn()
-            ask(self._worker, Build(str(self._device), b"", None, is_ahead=True), Built, self._timeout_seconds)
+            ask(self._worker, Build(str(self._device), "", None, is_ahead=True), Built, self._timeout_seconds)
         return self._worker
 
     def write_ns(self, passes: LinkedPasses, key: object) -> tuple[float, float]:
@@ -85,7 +86,7 @@ class KnownCalls:
                 taken, error = _difference(passes, native.EMPTY)
                 self._gap_ns = taken - EMPTY_KERNEL_NS, error
             taken, error = _difference(passes, native.WRITE)
-            self._write_ns[key] = taken - self._gap_ns[0], (error**2 + self._gap_ns[1] ** 2) ** 0.5
+            self._write_ns[key] = taken - self._gap_ns[0], math.hypot(error, self._gap_ns[1])
         return self._write_ns[key]
 
 
@@ -100,33 +101,32 @@ class BoundKnownCalls:
     def __init__(self, known: KnownCalls, passes: LinkedPasses) -> None:
         self._known, self._passes = known, passes
         self.module = known.module
-        passes.compose(native.WRITE)
-        self._samples_ns: list[float] = []
+        self._samples_ns: dict[int, list[float]] = {}
 
-    def sample(self) -> None:
-        """Make one pass."""
-        self._samples_ns.append(self._passes.run(native.WRITE).taken_ns / self._passes.calls)
+    def sample(self, calls: int) -> None:
+        """Make one pass of so many calls."""
+        if calls not in self._samples_ns:
+            self._passes.compose(native.WRITE, calls)
+            self._passes.run(native.WRITE, calls)  # loads code; does not count
+        self._samples_ns.setdefault(calls, []).append(self._passes.run(native.WRITE, calls).taken_ns / calls)
 
-    @property
-    def count(self) -> int:
-        """Passes made."""
-        return len(self._samples_ns)
+    def count(self, calls: int) -> int:
+        """Passes of so many calls that were made."""
+        return len(self._samples_ns.get(calls, ()))
 
-    def overhead(self) -> Overhead:
-        """What is to be subtracted for each call."""
+    def overhead(self, calls: int) -> Overhead:
+        """What is to be subtracted for each call in passes of so many."""
         write_ns, write_error = self._known.write_ns(self._passes, self._passes.output_bytes)
-        low, high = median_interval(self._samples_ns)
-        total = statistics.median(self._samples_ns) - write_ns
-        spread = (high - low) / 2 / max(len(self._samples_ns) / 5, 1) ** 0.5
-        return Overhead(total, (spread**2 + write_error**2) ** 0.5)
+        samples = self._samples_ns[calls]
+        return Overhead(statistics.median(samples) - write_ns, math.hypot(median_error(samples), write_error))
 
 
 def _difference(passes: LinkedPasses, kind: int) -> tuple[float, float]:
     """What a second call of a kind adds to each call of a pass: nanoseconds, and how far they may be off."""
+    calls = passes.slots
     for repeats in (1, 2):
-        passes.compose(kind, repeats)
-        passes.run(kind, repeats)
-    pairs = [[passes.run(kind, repeats).taken_ns / passes.calls for repeats in (1, 2)] for _ in range(_REPEATS)]
+        passes.compose(kind, calls, repeats)
+        passes.run(kind, calls, repeats)
+    pairs = [[passes.run(kind, calls, repeats).taken_ns / calls for repeats in (1, 2)] for _ in range(_REPEATS)]
     differences = [twice - once for once, twice in pairs]
-    low, high = median_interval(differences)
-    return statistics.median(differences), (high - low) / 4
+    return statistics.median(differences), median_error(differences)

@@ -51,6 +51,7 @@ _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
 class TimedPass:
     """A pass that the judge has timed."""
 
+    calls: int
     taken_ns: int
     """From the nonce to the last digest, by the judge's clock."""
     nonce: Sequence[int]
@@ -61,7 +62,7 @@ class TimedPass:
 
 def linked_inputs(function: TimedFunction, varying: Mapping[str, Variation]) -> tuple[LinkedInput, ...]:
     """The inputs that links change, and how."""
-    found = []
+    found: list[LinkedInput] = []
     for name, variation in varying.items():
         slot = function.layout.inputs[name]
         tensor = tensor_in(function.slots.inputs[0], slot)
@@ -94,7 +95,7 @@ class LinkedPasses:
             function.ask(OpenPasses(), Opened, descriptors=(descriptor,))
         finally:
             os.close(descriptor)
-        self._indexes: dict[tuple[int, int], int] = {}
+        self._indexes: dict[tuple[int, int, int], int] = {}
         device, slots = function.context.device, function.slots.count
         self._partials = torch.empty(slots * native.DIGEST_BLOCKS * 16, dtype=torch.uint8, device=device)
         self._counts = torch.zeros(slots, dtype=torch.int32, device=device)
@@ -106,31 +107,31 @@ class LinkedPasses:
         return tuple(tensor_in(slots.outputs[0], place).nbytes for place in self._function.layout.outputs.values())
 
     @property
-    def calls(self) -> int:
-        """Calls of one pass."""
+    def slots(self) -> int:
+        """The most calls that a pass can have."""
         return self._function.slots.count
 
-    def compose(self, kind: int, repeats: int = 1) -> Composed:
-        """Have the worker compose passes of a kind.
+    def compose(self, kind: int, calls: int, repeats: int = 1) -> int:
+        """Have the worker compose passes of a kind; returns how many nodes a captured call has.
 
         Raises:
             NotCapturable: The function cannot be captured, or contains what cannot be composed.
             Rejected: It raised, or its outputs do not fit.
             WorkerLost: The worker ended.
         """
-        reply = self._function.ask(ComposePass(kind, repeats, self._inputs), Composed)
-        self._indexes[kind, repeats] = reply.index
-        return reply
+        reply = self._function.ask(ComposePass(kind, repeats, calls, self._inputs), Composed)
+        self._indexes[kind, calls, repeats] = reply.index
+        return reply.nodes
 
-    def run(self, kind: int, repeats: int = 1) -> TimedPass:
-        """Make one pass.
+    def run(self, kind: int, calls: int, repeats: int = 1) -> TimedPass:
+        """Make one pass that is composed.
 
         Raises:
             Rejected: The device reported an error.
             WorkerLost: The worker ended, or no digest came.
         """
         self._function.context.synchronize()
-        self._function.ask(LaunchPass(self._indexes[kind, repeats]), Launched)
+        self._function.ask(LaunchPass(self._indexes[kind, calls, repeats]), Launched)
         self._launched += 1
         address = ctypes.addressof(self._mailbox)
         if not self._module.wait_armed(address, self._launched, _PASS_SECONDS):
@@ -139,10 +140,10 @@ class LinkedPasses:
         nonce = [SECRET.getrandbits(64) for _ in range(4)]
         taken_ns = self._module.time_pass(address, self._launched, nonce, self._function.context.timeout_seconds)
         if not taken_ns:
-            problem = f"a pass of {self.calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"
+            problem = f"a pass of {calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"
             raise WorkerLost(problem, is_timeout=True)
         box = self._mailbox
-        return TimedPass(taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms)
+        return TimedPass(calls, taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms)
 
     def recompute(self, made: TimedPass) -> list[int]:
         """Recompute the links of the last pass from the outputs in the slots; returns slots that hold poison.
@@ -160,7 +161,7 @@ class LinkedPasses:
         self._counts.zero_()
         self._function.context.synchronize()
         found = self._module.recompute(
-            made.nonce, digest, self.calls, self._partials.data_ptr(), self._counts.data_ptr(), self._stream
+            made.nonce, digest, made.calls, self._partials.data_ptr(), self._counts.data_ptr(), self._stream
         )
         if found != made.digest:
             problem = (
@@ -168,7 +169,7 @@ class LinkedPasses:
                 "stopped, or the pass was not the one that was composed"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        return [slot for slot, count in enumerate(self._counts.tolist()) if count]
+        return [slot for slot, count in enumerate(self._counts[: made.calls].tolist()) if count]
 
     def inputs_of(self, slot: int, fixed: torch.Tensor) -> torch.Tensor:
         """What the call in a slot read in the pass that was recomputed last.

@@ -7,6 +7,7 @@ of the reference. No clock of the worker is involved.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 
@@ -18,7 +19,7 @@ from ..inputs.variation import vary
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
 from ..timing.linked import native
-from ..timing.measurement import median_interval
+from ..timing.measurement import median_error
 from ..transport.protocol import Warm, WarmUp
 from ..transport.rpc import NotCapturable, Rejected
 from .known_calls import BoundKnownCalls
@@ -30,6 +31,7 @@ from .timed_function import TimedFunction
 from .verification import Verifier
 
 _LEAST_PASSES, _MOST_PASSES = 6, 60
+_FEW_CALLS, _PASS_NS = 2, 2.5e6  # passes of long calls are short
 _BUSY_SECONDS = 0.02  # of the device, for one function
 _FINE_NS = 15.0  # an interval of the median that is narrower serves for any latency
 _MOST_DISTURBED = 20
@@ -55,7 +57,7 @@ class LinkedTimer:
         self._function, self._known = function, known
         self._passes: LinkedPasses | None = None
         self._base: InputSet | None = None
-        self._nodes = 0
+        self._nodes, self._calls = 0, 0
         self._host_ns = 0.0
         self._samples_ns: list[float] = []
         self._seconds = self._busy_seconds = 0.0
@@ -80,9 +82,21 @@ class LinkedTimer:
         inputs = linked_inputs(self._function, prepared.varying)
         self.method = "linked" if inputs else "unlinked"
         self._passes = LinkedPasses(self._function, self._known.module, inputs)
-        self._nodes = self._passes.compose(native.SOLUTION).nodes
         self._refresh(prepared)
-        self._passes.run(native.SOLUTION)  # loads code; does not count
+        self._calls = self._choose_calls()
+
+    def _choose_calls(self) -> int:
+        """Compose passes of a suitable length; returns how many calls they have."""
+        assert self._passes is not None
+        few = min(_FEW_CALLS, self._passes.slots)
+        self._nodes = self._passes.compose(native.SOLUTION, few)
+        self._passes.run(native.SOLUTION, few)  # loads code; does not count
+        call_ns = self._passes.run(native.SOLUTION, few).taken_ns / few
+        calls = max(few, min(self._passes.slots, int(_PASS_NS / call_ns)))
+        if calls != few:
+            self._passes.compose(native.SOLUTION, calls)
+            self._passes.run(native.SOLUTION, calls)
+        return calls
 
     def sample(self, prepared: PreparedWorkload) -> None:
         """Make one pass, and one of known calls every other time; verify it.
@@ -97,14 +111,14 @@ class LinkedTimer:
         assert self._known is not None
         with context.phases.during(Phase.INPUTS):
             self._refresh(prepared)
-        if self._known.count < _LEAST_PASSES or self._known.count <= len(self._samples_ns) // 2:
-            self._known.sample()
+        if self._known.count(self._calls) <= len(self._samples_ns):
+            self._known.sample(self._calls)
         begin = time.monotonic()
-        made = self._passes.run(native.SOLUTION)
+        made = self._passes.run(native.SOLUTION, self._calls)
         self._busy_seconds += made.taken_ns / 1e9
-        self._verify(prepared, made)
+        self._verify(made)
         if self._is_undisturbed(made) and self._filter.accepts(begin):
-            self._samples_ns.append(made.taken_ns / self._passes.calls)
+            self._samples_ns.append(made.taken_ns / made.calls)
         self._seconds += time.monotonic() - first
 
     def _refresh(self, prepared: PreparedWorkload) -> None:
@@ -140,18 +154,18 @@ class LinkedTimer:
 
     # -- verification --------------------------------------------------------------------------------
 
-    def _verify(self, prepared: PreparedWorkload, made: TimedPass) -> None:
+    def _verify(self, made: TimedPass) -> None:
         """Recompute the links of a pass, check that all outputs were written, and choose calls to compare."""
         assert self._passes is not None
         assert self._base is not None
         unwritten = self._passes.recompute(made)
         if unwritten:
-            raise NotCapturable(f"{len(unwritten)} of {self._passes.calls} timed calls left outputs unwritten")
+            raise NotCapturable(f"{len(unwritten)} of {made.calls} timed calls left outputs unwritten")
         size = self._function.layout.size_bytes
         wanted = -(-_VERIFIED_CALLS // _LEAST_PASSES)
         room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
-        count = min(wanted, self._passes.calls, max(room, 2 if len(self._pending) < 2 else 0))
-        for slot in SECRET.sample(range(self._passes.calls), count):
+        count = min(wanted, made.calls, max(room, 2 if len(self._pending) < 2 else 0))
+        for slot in SECRET.sample(range(made.calls), count):
             inputs = self._passes.inputs_of(slot, self._base.inputs)
             if not torch.equal(inputs, self._function.slots.inputs[slot]):
                 problem = "an input tensor was changed; a function must not write to its inputs"
@@ -172,6 +186,7 @@ class LinkedTimer:
                 break
             self.verifier.verify_outputs(prepared, {slot: inputs}, {slot: outputs})
         self._pending = []
+        self.verifier.check_together(prepared)
 
     # -- results -------------------------------------------------------------------------------------
 
@@ -182,23 +197,21 @@ class LinkedTimer:
             return self._seconds > 10 * rule.max_seconds and count > 0
         if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
             return True
-        low, high = median_interval(self._samples_ns)
         target = max(rule.confidence * self._latency_ns(), _FINE_NS)
-        return (high - low) / 2 <= target or self._busy_seconds > _BUSY_SECONDS
+        return median_error(self._samples_ns) <= target or self._busy_seconds > _BUSY_SECONDS
 
     def _latency_ns(self) -> float:
         assert self._known is not None
-        return statistics.median(self._samples_ns) - self._known.overhead().per_call_ns
+        return statistics.median(self._samples_ns) - self._known.overhead(self._calls).per_call_ns
 
     def measurement(self) -> Measurement:
         """The latency with its samples, one for each pass."""
         assert self._known is not None
-        assert self._passes is not None
-        overhead = self._known.overhead()
+        overhead = self._known.overhead(self._calls)
         return Measurement(
             samples_ns=tuple(max(taken - overhead.per_call_ns, 1.0) for taken in self._samples_ns),
             method=self.method,
-            chain=self._passes.calls,
+            chain=self._calls,
             host_ns=self._host_ns,
             overhead_ns=overhead.per_call_ns,
         )
@@ -206,9 +219,8 @@ class LinkedTimer:
     def uncertainty_ns(self) -> float:
         """Half the interval that the latency is in, with what the calibration leaves."""
         assert self._known is not None
-        low, high = median_interval(self._samples_ns)
-        spread = (high - low) / 2
-        return float((spread**2 + self._known.overhead().uncertainty_ns ** 2 + _SYSTEMATIC_NS**2) ** 0.5)
+        overhead = self._known.overhead(self._calls)
+        return math.hypot(median_error(self._samples_ns), overhead.uncertainty_ns, _SYSTEMATIC_NS)
 
     def to_extra(self) -> dict[str, object]:
         """What a trace keeps of the timing beside the measurement."""

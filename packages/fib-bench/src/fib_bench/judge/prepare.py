@@ -28,8 +28,8 @@ from .prepared import InputSet, PreparedWorkload, two_of
 from .timed_function import TimedFunction
 
 VARIANTS = 4
-_SLOT_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
-_MOST_SLOTS = 32
+_SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+_MOST_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
 
@@ -52,7 +52,7 @@ def _leniently(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
 
 def slot_count(size_bytes: int, device: torch.device) -> int:
     """The number of calls of one timed pass, by the bytes of a call: at least two, so that addresses differ."""
-    return int(max(2, min(_MOST_SLOTS, _SLOT_BYTES[device.type] // max(size_bytes, 1))))
+    return int(max(2, min(_MOST_SLOTS[device.type], _SLOT_BYTES[device.type] // max(size_bytes, 1))))
 
 
 class _Unjudged(Check):

@@ -250,7 +250,9 @@ class SolutionRun:
         with self.baselines.interleaved(
             function, self.definition, prepared, config, is_reference_timed=is_reference_timed
         ) as baselines:
-            timer = make_timer(function, answers=baselines, may_capture=self.candidate.may_capture)
+            timer = make_timer(
+                function, answers=baselines, known=baselines.known, may_capture=self.candidate.may_capture
+            )
             with self.context.phases.during(Phase.WARM_UP):
                 timer.warm_up(prepared, config)
             self._time_with(timer, baselines, prepared, config)
@@ -268,7 +270,7 @@ class SolutionRun:
             baselines.time(timer, rule, activity)
         with self.context.phases.during(Phase.AUDIT):
             activity.check()
-            timer.verifier.check_together(prepared)
+            timer.finish(prepared)
 
     def _with_roofline(self, prepared: PreparedWorkload, performance: Performance) -> Performance:
         """The performance with the share of the roofline that it reaches.

@@ -8,6 +8,8 @@ from ..config.model import ResolvedEvalConfig
 from ..timing import Measurement, StopRule
 from .cpu_timing import CpuTimer
 from .host_timing import HostTimer
+from .known_calls import BoundKnownCalls
+from .linked_timing import LinkedTimer
 from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
 from .verification import FreshAnswers, Verifier
@@ -44,6 +46,16 @@ class Timer(Protocol):
         """Whether there are enough samples, and enough of their calls are verified."""
         ...
 
+    def finish(self, prepared: PreparedWorkload) -> None:
+        """Verify what was left for after the exclusive time, after the last sample.
+
+        Raises:
+            NotCapturable: Use `HostTimer` in a fresh worker.
+            Rejected: Outputs are wrong.
+            WorkerLost: The worker ended.
+        """
+        ...
+
     def measurement(self) -> Measurement:
         """The latency with its samples; there is at least one."""
         ...
@@ -53,12 +65,19 @@ class Timer(Protocol):
         ...
 
 
-def make_timer(function: TimedFunction, *, answers: FreshAnswers | None = None, may_capture: bool = True) -> Timer:
+def make_timer(
+    function: TimedFunction,
+    *,
+    answers: FreshAnswers | None = None,
+    known: BoundKnownCalls | None = None,
+    may_capture: bool = True,
+) -> Timer:
     """The timer for a function on its device.
 
     Args:
         function: What to time; its slots are bound.
         answers: The reference, which timed calls are verified with; None if there is none.
+        known: Known calls in the same slots, which linked passes are compared with; None only warms up.
         may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
     """
     verifier = Verifier(function, answers)
@@ -66,7 +85,5 @@ def make_timer(function: TimedFunction, *, answers: FreshAnswers | None = None, 
         return CpuTimer(function, verifier)
     if not may_capture:
         return HostTimer(function, verifier)
-    from .linked_timing import LinkedTimer
-
-    timer: Timer = LinkedTimer(function, verifier)
+    timer: Timer = LinkedTimer(function, verifier, known)
     return timer

@@ -147,6 +147,12 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     """Call the function once on a slot; its outputs are there afterwards."""
 
     slot: int
+    is_null: bool = False
+    """Whether to do everything but the call, so that the judge can time what a request costs."""
+
+
+class Seal(msgspec.Struct, frozen=True, tag="seal"):
+    """Give up what timed calls do not need: nothing new is compiled, loaded or started from now on."""
 
 
 class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
@@ -182,12 +188,62 @@ class Repeat(msgspec.Struct, frozen=True, tag="repeat"):
     """Without, everything around the calls is done and they are left out."""
 
 
+class LinkedInput(msgspec.Struct, frozen=True):
+    """An input that a link changes between two calls of a pass."""
+
+    position: int
+    """Among the definition's inputs."""
+    size_bytes: int
+    mode: int
+    """0: each element comes from one of two candidates; 1: each row does, with adjacent elements swapped or not;
+    2: all inputs of this mode come from the same candidate."""
+    item_bytes: int
+    row_items: int
+
+
+class OpenPasses(msgspec.Struct, frozen=True, tag="open-passes"):
+    """Map the mailbox, whose descriptor travels along."""
+
+
+class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
+    """Compose a pass over all slots."""
+
+    kind: int
+    """0: of captured calls; 1: of known calls that write the outputs; 2: of empty kernels."""
+    repeats: int
+    """How often a known call is made in each slot."""
+    calls: int
+    """How many slots, from the first one on."""
+    inputs: tuple[LinkedInput, ...]
+
+
+class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
+    """Launch a pass; the device waits for its nonce in the mailbox."""
+
+    index: int
+    """Of the passes composed since the slots were bound."""
+
+
 class Profile(msgspec.Struct, frozen=True, tag="profile"):
     """Call once under a profiler."""
 
 
 WorkerRequest: TypeAlias = (
-    Build | Calibrate | Bind | Release | SetUp | Call | CollectAgain | WarmUp | Sample | Repeat | Profile
+    Build
+    | Calibrate
+    | Bind
+    | Release
+    | SetUp
+    | Seal
+    | Call
+    | CollectAgain
+    | WarmUp
+    | Sample
+    | Repeat
+    | OpenPasses
+    | ComposePass
+    | LaunchPass
+    | Profile
 )
 
 
@@ -205,6 +261,15 @@ class Built(msgspec.Struct, frozen=True, tag="built"):
 
     has_setup: bool = False
     """Whether it is to be set up before it is called."""
+
+
+class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
+    """The worker is sealed, as far as the system allows."""
+
+    held: tuple[str, ...] = ()
+    """The measures that were taken; none means that the worker is as it was."""
+    missing: dict[str, str] = {}
+    """Those that were not possible, with the reasons."""
 
 
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
@@ -274,6 +339,22 @@ class Repeated(msgspec.Struct, frozen=True, tag="repeated"):
     """Everything is done and the device idle."""
 
 
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The candidates and the mailbox are mapped."""
+
+
+class Composed(msgspec.Struct, frozen=True, tag="composed"):
+    """A pass is composed."""
+
+    index: int
+    nodes: int
+    """Kernels, copies and fills of one captured call; 0 for known calls."""
+
+
+class Launched(msgspec.Struct, frozen=True, tag="launched"):
+    """A pass waits on the device."""
+
+
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
     """The kernels that ran, in their order, with their durations; empty where no profiler is."""
 
@@ -301,6 +382,7 @@ WorkerReply: TypeAlias = (
     | Bound
     | Released
     | HasSetUp
+    | Sealed
     | Called
     | CollectedAgain
     | WrongOutput
@@ -308,6 +390,9 @@ WorkerReply: TypeAlias = (
     | Uncapturable
     | Sampled
     | Repeated
+    | Opened
+    | Composed
+    | Launched
     | Profiled
     | Tampered
     | Failed

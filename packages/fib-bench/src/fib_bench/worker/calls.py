@@ -16,6 +16,7 @@ import torch
 from fib_compile import Runnable
 from fib_schema import Definition
 
+from ..timing.calls import CannotCapture
 from ..transport.arenas import tensor_in
 from ..transport.protocol import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
 
@@ -71,6 +72,11 @@ class PreparedCall:
         """Whether work may not be left for `collect`, because a clock has stopped before."""
         self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
 
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """The output buffers in the slot."""
+        return list(self._buffers.values())
+
     def set_up(self) -> float:
         """Run the solution's ``setup``, and call with what it returns from now on; returns the nanoseconds."""
         before = _clock_ns()
@@ -116,6 +122,30 @@ class PreparedCall:
             self.laziness = f"the outputs are in a {type(result).__qualname__}"
         if self.must_be_whole and self.laziness:
             raise WrongOutputError("lazy", f"{self.laziness}; before it was timed, it was otherwise")
+
+    def whole_outputs(self, result: Any) -> list[torch.Tensor]:
+        """The outputs as dense tensors that share no memory with inputs; what is not is copied, inside a capture.
+
+        Raises:
+            WrongOutputError: They do not fit the definition.
+            CannotCapture: An output is a number, which a device does not write.
+        """
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        found = []
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            if type(value) is not _Tensor:
+                raise CannotCapture(f"output {name!r} is a number")
+            plain = _detach(value)
+            is_dense = plain.is_contiguous() and not plain.is_neg() and not plain.is_conj()
+            is_plain = is_dense and not self._laziness_of(plain) and type(result) in _PLAIN
+            found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
+        return found
+
+    def collect_nothing(self) -> None:
+        """Do the copies of `collect` without a result: each output is copied from memory of the worker's own."""
+        for buffer in self._buffers.values():
+            _copy(_raw(buffer), _raw(torch.empty_like(buffer)))
 
     def _laziness_of(self, value: Any) -> str:
         if type(value) is not _Tensor:
@@ -177,6 +207,8 @@ def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
     if type(value) is not _Tensor:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise WrongOutputError("kind", f"output {name!r} is a {kind}, expected a torch.Tensor")
+    if value.layout is not torch.strided or torch._is_functional_tensor(value):  # noqa: SLF001 no public name
+        raise WrongOutputError("lazy", f"output {name!r} is no dense tensor of its own memory ({value.layout})")
     if value.shape != buffer.shape:
         found, wanted = tuple(value.shape), tuple(buffer.shape)
         raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")

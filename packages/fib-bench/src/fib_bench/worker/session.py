@@ -21,12 +21,13 @@ import torch
 from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
-from ..sandbox.policy import NotPossible, Place, Premises, isolate, spare_user
+from ..sandbox.model import SandboxPolicy
 from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
 from ..timing.calls import Warmth
 from ..timing.cuda import persisting_bytes, set_no_lines_aside
 from ..timing.kernels import kernels_of
-from ..transport.arenas import Arena
+from ..timing.linked.native import Native, open_native
+from ..transport.arenas import Arena, tensor_in
 from ..transport.protocol import (
     MAX_DESCRIPTORS,
     MAX_REQUEST_BYTES,
@@ -41,8 +42,13 @@ from ..transport.protocol import (
     ChannelClosed,
     CollectAgain,
     CollectedAgain,
+    ComposePass,
     Failed,
     HasSetUp,
+    Launched,
+    LaunchPass,
+    Opened,
+    OpenPasses,
     Profile,
     Profiled,
     Receiver,
@@ -52,9 +58,11 @@ from ..transport.protocol import (
     Repeated,
     Sample,
     Sampled,
-    Settled,
+    Seal,
+    Sealed,
     SetUp,
     Tampered,
+    TensorSlot,
     Uncapturable,
     Warm,
     WarmUp,
@@ -62,15 +70,17 @@ from ..transport.protocol import (
     WorkerRequest,
     send,
 )
-from .caches import Occupant, own_cache
+from ..transport.slots import CANDIDATES
 from .calls import PreparedCall, WrongOutputError
+from .confinement import confine_worker
+from .passes import Passes, settle
 from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
 
 
-def run_session(channel: int, output: int, folder: str, premises: Premises) -> int:
+def run_session(channel: int, output: int, folder: str, policy: SandboxPolicy) -> int:
     """Serve the judge until it closes the channel; returns the exit status."""
     _settle(output, folder)
     connection = socket.socket(fileno=channel)
@@ -78,31 +88,12 @@ def run_session(channel: int, output: int, folder: str, premises: Premises) -> i
     session = Session(receiver)
     try:
         request = receiver.receive()
-        send(connection, _isolate(premises, Path(folder), request))
+        send(connection, confine_worker(policy, Path(folder), request))
         while True:
             send(connection, session.answer(request))
             request = receiver.receive()
     except ChannelClosed:
         return 0
-
-
-def _isolate(premises: Premises, folder: Path, request: object) -> Settled:
-    """Give up what the worker does not need for what it is asked to do; nothing of a solution is there yet."""
-    occupant = Occupant.of(request)
-    try:
-        owner = spare_user(premises, occupant.name)
-    except NotPossible:
-        owner = os.getuid()
-    cache = folder
-    if isinstance(request, Build):
-        try:
-            cache = own_cache(occupant, owner)
-        except OSError as error:
-            print(f"what is built here is not kept: {error}; set FIB_CACHE_PATH to a folder with free space")
-    os.environ["FIB_CACHE_PATH"] = str(cache)
-    isolation = isolate(Place(premises, occupant.name, folder, cache))
-    held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}
-    return Settled(held, dict(isolation.missing))
 
 
 def _settle(output: int, folder: str) -> None:
@@ -139,12 +130,15 @@ class Session:
         self._receiver = receiver
         self._device = torch.device("cpu")
         self._set_aside = 0  # of the L2 cache, in bytes
-        self._function: Runnable
+        self._function: Runnable | None = None
         self._definition: Definition
         self._calls: list[PreparedCall] = []
         self._arenas: list[Arena] = []
         self._stopwatch: Stopwatch = stopwatch_for(self._device, [])
         self._last: tuple[PreparedCall, object] | None = None
+        self._native: Native | None = None
+        self._bound: Bind | None = None
+        self._passes: Passes | None = None
         self._watch = Watch()
 
     def answer(self, request: object) -> WorkerReply:
@@ -177,8 +171,7 @@ class Session:
                 self._build_ahead(request)
                 return Built(False)
             case Build():
-                self._build(request)
-                return Built(self._function.setup is not None)
+                return Built(self._build(request))
             case Calibrate():
                 return self._calibrate(request)
             case Bind():
@@ -189,9 +182,14 @@ class Session:
                 return Released()
             case SetUp(slots=slots):
                 return HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
+            case Call(slot=slot, is_null=True):
+                self._call_nothing(self._calls[slot])
+                return Called()
             case Call(slot=slot):
                 self._call(self._calls[slot])
                 return Called()
+            case Seal():
+                return self._seal()
             case CollectAgain():
                 self._collect_again()
                 return CollectedAgain()
@@ -202,6 +200,16 @@ class Session:
             case Repeat(passes=passes, with_calls=with_calls):
                 self._stopwatch.repeat(passes, with_calls=with_calls)
                 return Repeated()
+            case OpenPasses():
+                self._open_passes()
+                return Opened()
+            case ComposePass():
+                assert self._passes is not None, "passes are opened before they are composed"
+                return self._passes.compose(request)
+            case LaunchPass(index=index):
+                assert self._passes is not None, "passes are composed before they are launched"
+                self._passes.launch(index)
+                return Launched()
             case Profile():
                 return Profiled(kernels_of(self._calls[0].invoke, self._device))
         raise AssertionError(f"unexpected request {request!r}")
@@ -211,6 +219,9 @@ class Session:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             self._set_aside = set_no_lines_aside()
+            if self._native is None:
+                torch.zeros(1, device=self._device)  # makes the context
+                self._native = open_native(self._device, makes_passes=True)
 
     def _build_ahead(self, request: Build) -> None:
         """Run compilers, and make the device ready.
@@ -226,7 +237,8 @@ class Session:
             if outcome.error is not None:
                 raise outcome.error
 
-    def _build(self, request: Build) -> None:
+    def _build(self, request: Build) -> bool:
+        """Load the function; returns whether it has a ``setup``."""
         self._use_device(request.device)
         self._definition = parse_json(request.definition, Definition)
         registry = BuilderRegistry.get_instance()
@@ -236,6 +248,7 @@ class Session:
             solution = parse_json(request.solution, Solution)
             os.environ.update(jit_environment(solution))  # what it compiles while it runs, nobody else loads
             self._function = registry.build(self._definition, solution)
+        return self._function.setup is not None
 
     def _calibrate(self, request: Calibrate) -> Calibrated:
         self._use_device(request.device)
@@ -249,11 +262,32 @@ class Session:
             descriptor = -1 if handle.ipc_handle else self._receiver.take_descriptors(1)[0]
             self._arenas.append(Arena.attach(handle, descriptor, self._device))
             self._arenas[-1].close_descriptor()  # a worker that goes through many workloads would run out
-        inputs, outputs = (arena.slots(request.slots) for arena in self._arenas)
-        self._calls = [
-            PreparedCall(self._function, self._definition, request.layout, *pair)
-            for pair in zip(inputs, outputs, strict=True)
-        ]
+        self._bound = request
+        inputs, outputs = self._arenas[0].slots(request.slots + CANDIDATES), self._arenas[1].slots(request.slots)
+        if self._function is not None:
+            self._calls = [
+                PreparedCall(self._function, self._definition, request.layout, *pair)
+                for pair in zip(inputs[: request.slots], outputs, strict=True)
+            ]
+
+    def _open_passes(self) -> None:
+        """Map what links need beside the slots."""
+        assert self._bound is not None, "slots are bound before passes are opened"
+        assert self._native is not None, "only CUDA devices make passes"
+        (mailbox,) = self._receiver.take_descriptors(1)
+        inputs, outputs = self._arenas
+        layout, count = self._bound.layout, self._bound.slots
+        memory = inputs.slots(count + CANDIDATES)
+        self._passes = Passes(
+            self._native,
+            self._device,
+            self._calls,
+            [[tensor_in(slot, place) for place in layout.outputs] for slot in outputs.slots(count)],
+            memory[:count],
+            [place if isinstance(place, TensorSlot) else None for place in layout.inputs],
+            memory[count:],
+            mailbox,
+        )
 
     def _set_up(self, call: PreparedCall) -> float:
         taken_ns = call.set_up()
@@ -268,6 +302,17 @@ class Session:
         self._finish()
         self._last = call, result
 
+    def _call_nothing(self, call: PreparedCall) -> None:
+        """Do everything that `_call` does but the call."""
+        self._last = None
+        call.prepare()
+        call.collect_nothing()
+        self._finish()
+
+    def _seal(self) -> Sealed:
+        """Give up what timed calls do not need."""
+        return Sealed()
+
     def _collect_again(self) -> None:
         if self._last is not None:
             call, result = self._last
@@ -275,6 +320,9 @@ class Session:
             self._finish()
 
     def _release(self) -> None:
+        if self._passes is not None:
+            self._passes.close()
+            self._passes = None
         self._calls = []
         self._last = None
         self._stopwatch = stopwatch_for(self._device, [])
@@ -290,6 +338,9 @@ class Session:
 
     def _warm_up(self, request: WarmUp) -> Warm:
         self._last = None
+        if self._device.type == "cuda":
+            taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
+            return Warm("eager", 1, taken_ns, taken_ns)
         warmth = self._warm_up_once(request)
         if any(call.laziness for call in self._calls):
             for call in self._calls:
