@@ -31,9 +31,11 @@ class TestCases:
         assert {case.row for case in ADVERSARIES} == set(range(1, 24))
         assert {case.row for case in ADVERSARIES if "cpu" in case.devices} == set(range(1, 24)) - GPU_ONLY_ROWS
 
-    def test_nothing_but_low_precision_and_library_calls_may_pass(self) -> None:
+    def test_nothing_but_low_precision_library_calls_and_false_cpu_times_may_pass(self) -> None:
         for case in ADVERSARIES:
-            if "PASSED" in case.expect:
+            if case.flags == {"unranked: cpu timing"}:
+                assert list(case.devices) == ["cpu"]
+            elif "PASSED" in case.expect:
                 assert case.row in {17, 18}, case
                 assert (case.flags == {"low_precision"}) is (case.row == 17), case
                 assert case.unflagged is (case.row == 18), case
@@ -62,7 +64,10 @@ class TestCases:
         assert {case.row for case in choose(CASES, ["5"])} == {5}
         assert choose(CASES, ["honest"]) == tuple(HONEST)
         assert {case.definition for case in choose(CASES, ["softmax"])} == {"softmax"}
-        assert [case.file for case in choose(CASES, ["13_takes_over", "by_shape"])] == ["05_by_shape", "13_takes_over"]
+        assert [case.file for case in choose(CASES, ["13_forged_reply", "by_shape"])] == [
+            "05_by_shape",
+            "13_forged_reply",
+        ]
         with pytest.raises(UnknownName, match="self-test case"):
             choose(CASES, ["99"])
 
@@ -81,7 +86,7 @@ class TestSuites:
         result = self.run([case for case in ON_CPU if case.row is not None])
         bad = [outcome for outcome in result.outcomes if not outcome.holds]
         assert not bad, explain(bad)
-        assert len(result.outcomes) > 50
+        assert len(result.outcomes) > 45
 
     def test_no_honest_solution_is_flagged_on_the_cpu(self) -> None:
         languages = {"python", "cpp"} | ({"triton"} if find_spec("triton") else set())
@@ -110,6 +115,7 @@ class TestOutcomes:
             (ROUGH, "PASSED", ("low_precision",), True),
             (ROUGH, "PASSED", (), False),
             (LIBRARY, "PASSED", (), True),
+            (LIBRARY, "PASSED", ("unranked: cpu timing", "interpreted"), True),
             (LIBRARY, "PASSED", ("low_precision",), False),
             (HONEST[0], "REWARD_HACK", (), False),
             (HONEST[0], "NOT_RUN", (), False),

@@ -1,4 +1,4 @@
-"""Runs the cases through a benchmark, and compares what comes out with what must."""
+"""Self-test run. Evaluates the cases in a benchmark and compares the verdicts with the expected ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_RUN = "NOT_RUN"
 
 @attrs.frozen
 class Outcome:
-    """What came out of one case."""
+    """The verdict about one case."""
 
     case: Case
     status: str
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def holds(self) -> bool:
-        """Whether it is what must come out."""
+        """Whether it is an expected one."""
         return self.case.holds(self.status, self.flags)
 
     @property
@@ -68,12 +68,12 @@ class SelfTest:
 
     @property
     def holds(self) -> bool:
-        """Whether all tricks were caught and no honest solution was."""
+        """Whether all exploits and all honest solutions ended as expected."""
         return all(outcome.holds for outcome in self.outcomes)
 
     @property
     def adversaries(self) -> tuple[Outcome, ...]:
-        """The outcomes of the tricks."""
+        """The outcomes of the exploits."""
         return tuple(o for o in self.outcomes if o.case.suite != HONEST)
 
     @property

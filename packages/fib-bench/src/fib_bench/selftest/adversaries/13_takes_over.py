@@ -2,7 +2,7 @@
 
 import sys
 
-from fib_bench.wire import Sampled, send
+from fib_bench.transport.protocol import Sampled, send
 
 serves = False
 

@@ -1,7 +1,7 @@
 """Says that it took a nanosecond."""
 
 from fib_bench.worker.session import Session
-from fib_bench.wire import Sampled
+from fib_bench.transport.protocol import Sampled
 
 honest = Session._answer
 Session._answer = lambda self, request: hurried(honest(self, request))
