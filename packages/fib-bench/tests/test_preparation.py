@@ -125,8 +125,15 @@ class TestFlags:
         assert prepared.flags() == []
         assert "flags" not in prepared.to_extra()
 
-    def test_inputs_that_cannot_vary_are_told(self, prepare: Prepare) -> None:
+    def test_integers_are_redrawn_for_a_further_check(self, prepare: Prepare) -> None:
         prepared = prepare("return x // 2", x="int8[n]", y="int8[n]")
+        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "redrawn"]
+        recorded, redrawn = prepared.integer_sets[:2]
+        assert not torch.equal(recorded["x"], redrawn["x"])
+        assert prepared.flags() == []
+
+    def test_inputs_that_cannot_vary_are_told(self, prepare: Prepare) -> None:
+        prepared = prepare("return ~x", x="bool[n]", y="bool[n]")
         assert prepared.varying == {}
         assert prepared.variants == prepared.rounds
         assert prepared.flags() == ["fixed_inputs"]
@@ -174,7 +181,7 @@ class TestMemory:
             (1 << 20, CPU, 32),
             (4 << 20, CPU, 16),
             (1 << 40, CPU, 2),
-            (1 << 20, CUDA, 32),
+            (1 << 20, CUDA, 64),
             (1 << 40, CUDA, 2),
         ],
     )

@@ -73,12 +73,13 @@ class BackgroundActivity:
             self._decide()
 
     def _decide(self) -> None:
-        """Observe for long enough, and decide."""
-        self._before = self._before or (time.monotonic(), self._used())
-        time.sleep(max(_LEAST_SECONDS - self._seconds, _LOOK_SECONDS))
+        """Observe once more, for long enough; that and all observations together decide."""
         self.end()
-        if self._cores > _IDLE_CORES:
-            problem = f"background activity: the worker used {self._cores:.1f} CPU cores after its last reply"
+        cores = self._look(_LEAST_SECONDS)
+        if self._seconds >= _LEAST_SECONDS:
+            cores = max(cores, self._cores)
+        if cores > _IDLE_CORES:
+            problem = f"background activity: the worker used {cores:.1f} CPU cores after its last reply"
             raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}; work must end when a call returns")
 
     @property

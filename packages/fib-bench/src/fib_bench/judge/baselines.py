@@ -128,7 +128,7 @@ class Baselines:
         with ExitStack() as stack:
             known = None
             if (known_calls := self._known_calls_of(function.context)) is not None:
-                known = stack.enter_context(known_calls.bound(function, linked_inputs(function, prepared.varying)))
+                known = stack.enter_context(known_calls.bound(function, linked_inputs(function, prepared)))
             found = InterleavedBaselines(self, function, definition, prepared, config, known)
             stack.callback(found.close)
             for role in self.roles(definition):
@@ -161,6 +161,8 @@ class InterleavedBaselines:
     failure: str = attrs.field(init=False, default="")
     """Why the reference gives no more answers; empty while it does."""
     _failed_answers: int = attrs.field(init=False, default=0)
+    _must_warm_up: bool = attrs.field(init=False, default=False)
+    """Whether the reference has a fresh worker, in which it must be warmed up before it is timed."""
 
     def open(self, role: str, *, is_timed: bool) -> None:
         """Bind a function, and warm a timer of it up; if it fails, the role is left out."""
@@ -237,6 +239,7 @@ class InterleavedBaselines:
             WorkerLost: The worker of the solution ended.
         """
         while True:
+            self._warm_up_again()
             waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, rule))]
             if not waiting and timer.is_done(rule):
                 return
@@ -246,6 +249,14 @@ class InterleavedBaselines:
                 for role in waiting:
                     self._sample(role)
                 activity.end()
+
+    def _warm_up_again(self) -> None:
+        if self._must_warm_up:
+            self._must_warm_up = False
+            try:
+                self._warm_up(REFERENCE)
+            except (Rejected, WorkerLost) as error:
+                self._drop(REFERENCE, error)
 
     def _rule(self, role: str, rule: StopRule) -> StopRule:
         return reference_rule(rule) if role == REFERENCE else rule
@@ -297,10 +308,8 @@ class InterleavedBaselines:
     def _ensure_reference(self) -> None:
         """Bind the reference in a fresh worker, if it has failed in this one."""
         if REFERENCE not in self._functions or self._functions[REFERENCE].worker.is_closed:
-            was_timed = REFERENCE in self._timers
-            self._rebind(REFERENCE)
-            if was_timed:
-                self._warm_up(REFERENCE)
+            self._must_warm_up = self._must_warm_up or REFERENCE in self._timers
+            self._rebind(REFERENCE)  # it is warmed up later: that would overwrite inputs which are still compared
 
     def _answer(self, slot: int, inputs: torch.Tensor) -> InputSet:
         prepared = self._prepared

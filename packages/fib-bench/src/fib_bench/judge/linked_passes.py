@@ -12,13 +12,13 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 import torch
 from fib_schema import EvaluationStatus
 
-from ..inputs.variation import LinkGranularity, Variation, link_granularity
+from ..inputs.variation import LinkGranularity, link_granularity
 from ..secure_random import SECRET
 from ..timing.linked import native
 from ..timing.linked.native import Native
@@ -36,6 +36,7 @@ from ..transport.protocol import (
 from ..transport.rpc import Rejected
 from ..worker.client import WorkerLost
 from ..worker.passes import link_inputs
+from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
 
 _MODES = {
@@ -60,17 +61,19 @@ class TimedPass:
     """Fewest that nothing else occupied while the cache was flushed."""
 
 
-def linked_inputs(function: TimedFunction, varying: Mapping[str, Variation]) -> tuple[LinkedInput, ...]:
-    """The inputs that links change, and how."""
+def linked_inputs(function: TimedFunction, prepared: PreparedWorkload) -> tuple[LinkedInput, ...]:
+    """The inputs that links change, and how: integers change all together."""
     found: list[LinkedInput] = []
-    for name, variation in varying.items():
+    modes = {name: _MODES[link_granularity(variation)] for name, variation in prepared.varying.items()}
+    if prepared.integer_sets and not function.keeps_integers:
+        modes |= dict.fromkeys(prepared.integer_sets[0], native.WHOLE)
+    for name, mode in modes.items():
         slot = function.layout.inputs[name]
         tensor = tensor_in(function.slots.inputs[0], slot)
         if not tensor.nbytes or len(found) == native.MAX_INPUTS:
             continue
         position = next(i for i, other in enumerate(function.layout.wire.inputs) if other is slot)
         row = tensor.shape[-1] if tensor.dim() else 1
-        mode = _MODES[link_granularity(variation)]
         found.append(LinkedInput(position, tensor.nbytes, mode, tensor.dtype.itemsize, row))
     return tuple(found)
 

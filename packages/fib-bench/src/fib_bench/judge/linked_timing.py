@@ -26,6 +26,7 @@ from .known_calls import BoundKnownCalls
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
 from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
+from .setup_inputs import write_tensors
 from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction
 from .verification import Verifier
@@ -79,7 +80,7 @@ class LinkedTimer:
         self._host_ns = self._function.ask(request, Warm, extra_seconds=request.max_seconds).host_ns
         if self._known is None:
             return
-        inputs = linked_inputs(self._function, prepared.varying)
+        inputs = linked_inputs(self._function, prepared)
         self.method = "linked" if inputs else "unlinked"
         self._passes = LinkedPasses(self._function, self._known.module, inputs)
         self._refresh(prepared)
@@ -126,6 +127,11 @@ class LinkedTimer:
         function, base = self._function, self._base
         assert base is not None
         function.slots.candidates[:] = base.inputs
+        if len(prepared.integer_sets) > 1 and not function.keeps_integers:
+            for memory, integers in zip(
+                function.slots.candidates, SECRET.sample(list(prepared.integer_sets), 2), strict=True
+            ):
+                write_tensors(function.layout.input_tensors(memory), integers)
         if prepared.varying:
             layout, (first, second) = function.layout, two_of(prepared.bases)
             generator = torch.Generator(function.context.device).manual_seed(SECRET.getrandbits(62))

@@ -15,6 +15,7 @@ from ..checking.undefined import raise_if_mostly_undefined
 from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..inputs.generation import Value, distributions_of, make_inputs
+from ..inputs.redrawing import redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
 from ..transport.rpc import Rejected
@@ -25,15 +26,17 @@ from .host_timing import null_call_ns
 from .output_checker import OutputChecker
 from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
+from .setup_inputs import write_tensors
 from .timed_function import TimedFunction
 
 VARIANTS = 4
+_INTEGER_SETS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _MOST_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
 
-_TYPICAL = ("normal", "variant")
+_TYPICAL = ("normal", "variant", "redrawn")
 _LENIENT_RATIO = 0.99
 _LENIENT_CAP = 0.25
 
@@ -118,11 +121,15 @@ class Preparation:
                     break
                 bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
             varying = varying_inputs(self.definition, [layout.input_tensors(base.inputs) for base in bases])
+            integer_sets, kept_integers = self._integer_sets(values)
+            redrawn = [self._expect_redrawn(function, bases[-1], integers) for integers in integer_sets[1:2]]
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
-                rounds=tuple(bases),
-                variants=tuple(self._variants(function, layout, bases, varying)),
+                rounds=(*bases, *redrawn),
+                variants=tuple(self._variants(function, layout, bases, varying) or (*bases, *redrawn)),
+                integer_sets=integer_sets,
+                kept_integers=kept_integers,
                 varying=varying,
                 slots=slots,
                 left_out={},
@@ -144,6 +151,31 @@ class Preparation:
                 device=self.context.device,
                 distribution=distribution,
             )
+
+    def _integer_sets(
+        self, values: Mapping[str, Value]
+    ) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Mapping[str, str]]:
+        """The integers as recorded and redrawn, and which cannot be redrawn; the former are empty if none can."""
+        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        with self.context.phases.during(Phase.INPUTS):
+            first = redraw_integers(self.definition, self.workload.axes, values, generator)
+            names = first.changed
+            if not names:
+                return (), first.kept
+            drawn = [first] + [
+                redraw_integers(self.definition, self.workload.axes, values, generator)
+                for _ in range(_INTEGER_SETS - 2)
+            ]
+        found = [values, *(redrawing.values for redrawing in drawn)]
+        return tuple({name: _tensor(given[name]) for name in names} for given in found), first.kept
+
+    def _expect_redrawn(
+        self, function: TimedFunction, base: InputSet, integers: Mapping[str, torch.Tensor]
+    ) -> InputSet:
+        """An input set with other integers."""
+        inputs = base.inputs.clone()
+        write_tensors(function.layout.input_tensors(inputs), integers)
+        return self._expect_packed(function, function.layout, "redrawn", inputs)
 
     def _is_late(self) -> bool:
         return time.monotonic() > self._deadline
@@ -188,9 +220,9 @@ class Preparation:
     def _variants(
         self, function: TimedFunction, layout: CallLayout, bases: list[InputSet], varying: Mapping[str, Variation]
     ) -> list[InputSet]:
-        """Mixtures of the bases with expected outputs; the bases themselves if nothing can vary."""
+        """Mixtures of the bases with expected outputs; empty if nothing can vary."""
         if not varying:
-            return bases
+            return []
         made: list[InputSet] = []
         while not made or (len(made) < VARIANTS and not self._is_late()):
             first, second = two_of(bases)
@@ -226,6 +258,11 @@ class Preparation:
             elif not torch.equal(item.inputs, normal.inputs):
                 rounds.append(item)
         return attrs.evolve(prepared, rounds=tuple(rounds), left_out=left_out)
+
+
+def _tensor(value: Value) -> torch.Tensor:
+    assert isinstance(value, torch.Tensor)
+    return value
 
 
 def _finite_share(item: InputSet) -> float:

@@ -62,6 +62,10 @@ class PreparedWorkload:
     """Distributions that do not apply, and why."""
     checker: OutputChecker
     """Makes checks for further inputs."""
+    integer_sets: Sequence[Mapping[str, torch.Tensor]] = ()
+    """The integer inputs that can be redrawn, several times: each holds all of them, and the first is as recorded."""
+    kept_integers: Mapping[str, str] = attrs.field(factory=dict)
+    """Integer inputs that cannot be redrawn, and why."""
     null_call_ns: float | None = None
     """What a request without a call takes in the worker of the reference; None on the CPU. See `host_timing`."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
@@ -86,6 +90,8 @@ class PreparedWorkload:
             "rounds": [item.distribution for item in self.rounds],
             "variants": len(self.variants),
         }
+        if self.kept_integers:
+            extra["kept_integers"] = dict(self.kept_integers)
         if self.left_out:
             extra["left_out"] = dict(self.left_out)
         extra["evaluator"] = self.checker.evaluator.name
@@ -94,7 +100,7 @@ class PreparedWorkload:
 
     def flags(self) -> list[str]:
         """Flags of the trace that concern the inputs."""
-        flags = [] if self.varying else ["fixed_inputs"]
+        flags = [] if self.varying or len(self.integer_sets) > 1 else ["fixed_inputs"]
         for name in self.rounds[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.rounds)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from ..inputs.variation import Variation, vary
@@ -18,6 +20,12 @@ def other_floats(layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator(inputs.device).manual_seed(SECRET.getrandbits(62))
     vary(layout.input_tensors(changed.unsqueeze(0)), tensors, tensors, names, generator)
     return changed
+
+
+def write_tensors(targets: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Copy tensors into the inputs of the same names."""
+    for name, value in values.items():
+        targets[name].copy_(value)
 
 
 def have_same_integers(layout: CallLayout, one: InputSet, other: InputSet) -> bool:

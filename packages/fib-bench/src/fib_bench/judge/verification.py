@@ -269,7 +269,7 @@ class Verifier:
             others = (*prepared.rounds, *prepared.variants)
             stale = "" if before is None else stale_answer(after, before)
             self._reject(error.with_evidence(stale or kept_answer(after, self._function.layout, item, others)))
-        if item.check.trials:
+        if item.check.is_observed:
             self._observed.append(item.observe(self._function.layout, after))
 
     def _reject(self, error: Rejected) -> None:
