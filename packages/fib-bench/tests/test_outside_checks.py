@@ -1,0 +1,329 @@
+"""What the judge reads of a process from outside: threads that ran, code that was changed, memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import pytest
+from fib_bench.worker.outside_checks import (
+    MemoryMapping,
+    NotPermitted,
+    ThreadActivity,
+    anonymous_code,
+    mapping_of,
+    mappings_of,
+    memory_digest,
+    modified_text,
+    open_memory_files,
+    ran_between,
+    seccomp_filters,
+    thread_run_times,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+PRELUDE = """
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+def address_of(function):
+    return ctypes.cast(function, ctypes.c_void_p).value
+def tell(value=""):
+    print(value, flush=True)
+    return sys.stdin.readline().strip()
+"""
+MODIFIES = """
+page = address_of(libc.getrandom) & ~4095
+assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 7) == 0
+ctypes.memset(page, ctypes.string_at(page, 1)[0], 1)
+assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 5) == 0
+"""
+MODIFIES_THROUGH_A_FILE = """
+address = address_of(libc.getrandom)
+with open("/proc/self/mem", "r+b", buffering=0) as memory:
+    os.pwrite(memory.fileno(), ctypes.string_at(address, 1), address)
+"""
+Start = Callable[[str], "Process"]
+
+
+class Process:
+    """A process that does something whenever it is told to, and then says so."""
+
+    def __init__(self, code: str) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.pid = self._popen.pid
+        self.said = self._line()
+
+    def go_on(self) -> str:
+        """Let it go on to its next word."""
+        self._of(self._popen.stdin).write("\n")
+        self._of(self._popen.stdin).flush()
+        return self._line()
+
+    def end(self) -> None:
+        """End it."""
+        self._popen.kill()
+        self._popen.communicate()
+
+    def _line(self) -> str:
+        return self._of(self._popen.stdout).readline().strip()
+
+    @staticmethod
+    def _of(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts processes, which end with the test."""
+    processes: list[Process] = []
+
+    def run(code: str) -> Process:
+        processes.append(Process(code))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.end()
+
+
+class TestThreads:
+    def test_a_process_that_waits_does_not_run(self, start: Start) -> None:
+        process = start("threading.Thread(target=threading.Event().wait, daemon=True).start()\ntell()")
+        times = settled_times(process.pid)
+        assert len(times) == 2
+        assert ran_between(times, thread_run_times(process.pid)).is_quiet
+
+    def test_a_thread_that_ran_is_named_with_its_time(self, start: Start) -> None:
+        process = start("""
+            gate, done = threading.Event(), threading.Event()
+            def work():
+                gate.wait(); sum(range(300_000)); done.set(); threading.Event().wait()
+            thread = threading.Thread(target=work, daemon=True); thread.start()
+            tell(thread.native_id)
+            gate.set(); done.wait(); tell()
+        """)
+        before = settled_times(process.pid)
+        process.go_on()
+        activity = ran_between(before, settled_times(process.pid)).without(process.pid)
+        (thread,) = activity.ran
+        assert thread == int(process.said)
+        assert activity.ran[thread] > 100_000
+        assert (dict(activity.started), activity.ended) == ({}, ())
+
+    def test_threads_that_start_and_end_are_told(self, start: Start) -> None:
+        process = start("""
+            gate = threading.Event()
+            first = threading.Thread(target=gate.wait); first.start()
+            tell(first.native_id)
+            gate.set(); first.join()
+            second = threading.Thread(target=threading.Event().wait, daemon=True); second.start()
+            tell(second.native_id)
+        """)
+        before = thread_run_times(process.pid)
+        second = int(process.go_on())
+        wait_for(lambda: int(process.said) not in thread_run_times(process.pid))
+        activity = ran_between(before, thread_run_times(process.pid))
+        assert list(activity.started) == [second]
+        assert activity.ended == (int(process.said),)
+        assert f"thread {second} started; thread {process.said} ended" in str(activity)
+
+    @given(
+        st.dictionaries(st.integers(1, 9), st.integers(0, 99)), st.dictionaries(st.integers(1, 9), st.integers(0, 99))
+    )
+    def test_every_thread_is_accounted_for(self, before: dict[int, int], more: dict[int, int]) -> None:
+        after = {thread: before.get(thread, 0) + time for thread, time in more.items()}
+        activity = ran_between(before, after)
+        assert {*activity.ran} == {thread for thread in before if more.get(thread, 0) > 0}
+        assert {*activity.started} == after.keys() - before.keys()
+        assert {*activity.ended} == before.keys() - after.keys()
+        assert activity.is_quiet == (str(activity) == "no thread ran")
+        assert not activity.without(*activity.ran).ran
+
+    def test_one_that_has_ended_is_no_process(self, start: Start) -> None:
+        process = start("tell()")
+        process.end()
+        for read in (thread_run_times, seccomp_filters, mappings_of, modified_text, anonymous_code, open_memory_files):
+            with pytest.raises(ProcessLookupError, match=f"process {process.pid} has ended"):
+                read(process.pid)
+
+    def test_a_seal_adds_a_filter_to_every_thread(self, start: Start) -> None:
+        process = start("""
+            from fib_bench.sandbox.seal import seal_process
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            tell()
+            tell(seal_process().is_complete)
+        """)
+        before = seccomp_filters(process.pid)
+        if process.go_on() != "True":
+            pytest.skip("processes cannot be sealed here")
+        after = seccomp_filters(process.pid)
+        assert len(after) == 2
+        assert after == {thread: count + 1 for thread, count in before.items()}
+
+
+class TestText:
+    def test_code_as_it_was_loaded_is_not_modified(self, start: Start) -> None:
+        assert modified_text(start("import json, torch\ntell()").pid) == []
+
+    @pytest.mark.parametrize("change", [MODIFIES, MODIFIES_THROUGH_A_FILE], ids=["mprotect", "proc-self-mem"])
+    def test_a_function_that_was_written_over_is_found(self, start: Start, change: str) -> None:
+        process = start(f"tell()\n{change}\ntell()")
+        assert modified_text(process.pid) == []
+        process.go_on()
+        (found,) = modified_text(process.pid)
+        assert "libc" in found
+        assert found.endswith("r-xp: 4 KiB differ from the file") or "KiB differ" in found
+
+    def test_code_that_can_be_written_is_found(self, start: Start) -> None:
+        process = start("""
+            page = address_of(libc.getrandom) & ~4095
+            assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 7) == 0
+            tell()
+        """)
+        (found,) = modified_text(process.pid)
+        assert found.endswith("rwxp: it can be written")
+
+    def test_a_library_that_was_just_written_is_not_modified(self, start: Start, tmp_path: object) -> None:
+        """Its pages are dirty until the system has written them to the disk."""
+        process = start(f"""
+            import _ctypes, shutil
+            copy = shutil.copy(_ctypes.__file__, "{tmp_path}/fresh.so")
+            library = ctypes.CDLL(copy)
+            tell()
+        """)
+        assert any(one.is_executable for one in mapping_of(process.pid, "/fresh.so"))
+        assert modified_text(process.pid) == []
+
+    def test_code_of_no_file_is_listed(self, start: Start) -> None:
+        process = start("""
+            tell()
+            libc.mmap(None, ctypes.c_size_t(8192), 5, 0x22, -1, ctypes.c_long(0))
+            descriptor = os.memfd_create("hidden")
+            os.truncate(descriptor, 4096)
+            libc.mmap(None, ctypes.c_size_t(4096), 5, 1, descriptor, ctypes.c_long(0))
+            tell()
+        """)
+        before = anonymous_code(process.pid)
+        process.go_on()
+        added = [one for one in anonymous_code(process.pid) if one not in before]
+        assert sorted((one.end - one.start, one.path) for one in added) == [
+            (4096, "/memfd:hidden (deleted)"),
+            (8192, ""),
+        ]
+
+    def test_the_kernels_own_code_is_not_listed(self, start: Start) -> None:
+        assert all(one.path != "[vdso]" for one in anonymous_code(start("tell()").pid))
+
+    def test_a_library_is_found_by_the_end_of_its_path(self, start: Start) -> None:
+        process = start("import _ctypes\ntell(address_of(libc.getrandom))")
+        found = mapping_of(process.pid, "/libc.so.6")
+        assert any(one.is_executable and one.start <= int(process.said) < one.end for one in found)
+        assert [one.start for one in found] == sorted(one.start for one in found)
+        assert mapping_of(process.pid, "/no-library.so") == ()
+
+    def test_descriptors_of_memory_are_found(self, start: Start) -> None:
+        process = start("tell()\nmemory = open('/proc/self/mem', 'r+b', buffering=0)\ntell(memory.fileno())")
+        assert open_memory_files(process.pid) == []
+        descriptor = process.go_on()
+        assert open_memory_files(process.pid) == [f"descriptor {descriptor} is /proc/{process.pid}/mem"]
+
+
+class TestMemory:
+    def test_a_digest_is_of_the_bytes(self, start: Start) -> None:
+        process = start("data = ctypes.create_string_buffer(b'ab' * 999_999)\ntell(ctypes.addressof(data))")
+        assert memory_digest(process.pid, int(process.said), 1_999_998) == hashlib.sha256(b"ab" * 999_999).hexdigest()
+
+    def test_a_changed_byte_changes_it(self, start: Start) -> None:
+        process = start(
+            "data = ctypes.create_string_buffer(4096)\ntell(ctypes.addressof(data))\ndata[4000] = 1\ntell()"
+        )
+        before = memory_digest(process.pid, int(process.said), 4096)
+        process.go_on()
+        assert memory_digest(process.pid, int(process.said), 4096) != before
+
+    def test_memory_that_is_not_there_is_refused(self, start: Start) -> None:
+        with pytest.raises(NotPermitted, match="cannot read the memory of process"):
+            memory_digest(start("tell()").pid, 4096, 16)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user")
+class TestRights:
+    """The judge as an ordinary user, and a worker that it may not look into."""
+
+    @pytest.mark.parametrize(
+        ("read", "what"),
+        [
+            pytest.param(mappings_of, "mappings", id="mappings"),
+            pytest.param(modified_text, "mappings", id="text"),
+            pytest.param(anonymous_code, "mappings", id="code"),
+            pytest.param(open_memory_files, "descriptors", id="descriptors"),
+            pytest.param(lambda pid: memory_digest(pid, 4096, 1), "memory", id="memory"),
+        ],
+    )
+    def test_a_refusal_says_what_is_required(self, start: Start, read: Callable[[int], object], what: str) -> None:
+        process = start("tell()")
+        expected = (
+            f"cannot read the {what} of process {process.pid}: Permission denied; run the judge as the worker's user"
+        )
+        assert as_nobody(lambda: read(process.pid)).startswith(expected)
+
+    def test_times_of_threads_need_no_rights(self, start: Start) -> None:
+        process = start("tell()")
+        assert as_nobody(lambda: list(thread_run_times(process.pid))) == str([process.pid])
+
+
+def test_a_mapping_names_its_range() -> None:
+    mapping = MemoryMapping(0x1000, 0x2000, "r-xp", 0, "fe:00", 7, "/lib/x.so")
+    assert str(mapping) == "/lib/x.so at 0x1000-0x2000 r-xp"
+    assert mapping.is_executable
+    assert mapping.is_of_file
+    assert ThreadActivity({}, {}, ()).is_quiet
+
+
+def settled_times(pid: int) -> dict[int, int]:
+    """The times once all threads sleep."""
+    wait_for(lambda: all(state_of(pid, thread) == "S" for thread in thread_run_times(pid)))
+    return dict(thread_run_times(pid))
+
+
+def state_of(pid: int, thread: int) -> str:
+    with open(f"/proc/{pid}/task/{thread}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    while not condition():
+        os.sched_yield()
+
+
+def as_nobody(read: Callable[[], object]) -> str:
+    """What a function gives to a user without rights, or the text of its error."""
+    read_end, write_end = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.setresgid(65534, 65534, 65534)
+            os.setresuid(65534, 65534, 65534)
+            try:
+                text = str(read())
+            except NotPermitted as error:
+                text = str(error)
+            os.write(write_end, text.encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end, "rb") as answer:
+        return answer.read().decode()

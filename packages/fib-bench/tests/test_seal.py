@@ -1,0 +1,174 @@
+"""What a sealed process can no longer do, on any of its threads, and what it still can."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+from fib_bench.sandbox.seal import SEALED, SealReport
+from fib_bench.sandbox.seccomp import Filter
+
+PRELUDE = """
+import ctypes, errno, os, sys, threading
+from fib_bench.sandbox.seal import seal_process
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+
+def failure_of(call, *arguments):
+    ctypes.set_errno(0)
+    result = getattr(libc, call)(*(ctypes.c_long(argument) for argument in arguments))
+    failed = result in (-1, ctypes.c_void_p(-1).value)
+    return errno.errorcode[ctypes.get_errno()] if failed else "done"
+
+page = libc.mmap(None, ctypes.c_size_t(4096), 3, 0x22, -1, ctypes.c_long(0))
+"""
+
+
+def _has_filters() -> bool:
+    try:
+        Filter(())
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not _has_filters(), reason="there is no libseccomp")
+
+
+@pytest.fixture
+def sealed() -> Callable[..., object]:
+    """Runs code in a process that seals itself in between; returns the value of its variable `found`."""
+
+    def run(after: str, before: str = "") -> object:
+        parts = (PRELUDE, before, "report = seal_process()", after, "print(repr(found), flush=True)\nos._exit(0)")
+        code = "\n".join(map(textwrap.dedent, parts))
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return ast.literal_eval(done.stdout)
+
+    return run
+
+
+def test_every_measure_holds(sealed: Callable[..., object]) -> None:
+    found = sealed("found = (report.held, dict(report.missing), report.threads)")
+    assert found == (tuple(SEALED), {}, 1)
+
+
+def test_without_the_seal_no_measure_holds() -> None:
+    """The probes tell the difference, as far as the calls are allowed here in the first place."""
+    code = "from fib_bench.sandbox import seal\nprint([name for name, probe in seal._PROBES.items() if not probe()])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert ast.literal_eval(done.stdout) == list(SEALED)
+
+
+def test_sealing_again_changes_nothing(sealed: Callable[..., object]) -> None:
+    filters = 'next(line for line in open("/proc/self/status") if line.startswith("Seccomp_filters"))'
+    found = sealed(f"once = {filters}\nagain = seal_process()\nfound = (again == report, once == {filters})")
+    assert found == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "failure"),
+    [
+        pytest.param("failure_of('mprotect', page, 4096, 5)", "EPERM", id="makes-a-page-executable"),
+        pytest.param("failure_of('mprotect', page, 4096, 7)", "EPERM", id="writable-and-executable"),
+        pytest.param("failure_of('mmap', 0, 4096, 5, 0x22, -1, 0)", "EPERM", id="maps-code"),
+        pytest.param("failure_of('mremap', page, 4096, 4096, 3, page + 4096)", "EPERM", id="moves-to-an-address"),
+        pytest.param("failure_of('personality', 0x0400000)", "EPERM", id="reads-imply-execution"),
+        pytest.param("failure_of('prctl', 4, 0, 0, 0, 0)", "EPERM", id="hides-from-the-judge"),
+        pytest.param("failure_of('ptrace', 16, os.getppid(), 0, 0)", "EPERM", id="ptrace"),
+        pytest.param("failure_of('unshare', 0x10000000)", "EPERM", id="namespace"),
+        pytest.param("failure_of('mprotect', page, 4096, 1)", "done", id="read-only-page"),
+        pytest.param("failure_of('mmap', 0, 4096, 3, 0x22, -1, 0)", "done", id="maps-memory"),
+        pytest.param("failure_of('mremap', page, 4096, 8192, 1, 0)", "done", id="grows-memory"),
+        pytest.param("failure_of('munmap', page, 4096)", "done", id="unmaps-memory"),
+        pytest.param("failure_of('prctl', 3, 0, 0, 0, 0)", "done", id="asks-prctl"),
+        pytest.param("failure_of('personality', 0xFFFFFFFF)", "done", id="asks-personality"),
+    ],
+)
+def test_calls(sealed: Callable[..., object], attempt: str, failure: str) -> None:
+    assert sealed(f"found = {attempt}") == failure
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        pytest.param("threading.Thread(target=print).start()", id="thread"),
+        pytest.param("os.fork()", id="fork"),
+        pytest.param("os.posix_spawn('/bin/true', ['true'], {})", id="spawn"),
+        pytest.param("os.execv('/bin/true', ['true'])", id="exec"),
+        pytest.param("ctypes.CDLL(library)", id="library"),
+    ],
+)
+def test_nothing_can_be_started_or_loaded(sealed: Callable[..., object], attempt: str) -> None:
+    after = f"""
+    try:
+        {attempt}
+        found = "done"
+    except (RuntimeError, OSError, ImportError) as error:
+        found = "refused"
+    """
+    before = "import importlib.util; library = importlib.util.find_spec('_multiprocessing').origin"
+    assert sealed(after, before) == "refused"
+
+
+def test_threads_that_exist_already_are_sealed_too(sealed: Callable[..., object]) -> None:
+    before = """
+    results, gate = [], threading.Event()
+    def attempt():
+        gate.wait()
+        results.append((failure_of("mprotect", page, 4096, 5), failure_of("execve", 0, 0, 0)))
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads: thread.start()
+    """
+    after = """
+    gate.set()
+    for thread in threads: thread.join()
+    found = (report.threads, results)
+    """
+    assert sealed(after, before) == (5, [("EPERM", "EPERM")] * 4)
+
+
+def test_warm_operators_of_torch_run(sealed: Callable[..., object]) -> None:
+    before = """
+    import torch
+    a = torch.ones(256, 256)
+    def work():
+        x = torch.randn(1 << 20).relu().sum() + (a @ a).softmax(-1).sum() + torch.ones(1 << 24).sum()
+        return bool(torch.isfinite(x))
+    work()
+    """
+    after = """
+    shared = [work() for _ in range(5)]
+    with open("/proc/self/status") as file:
+        shared.append(bool(file.read()))
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"x")
+    shared.append(os.read(read_end, 1) == b"x")
+    found = shared
+    """
+    assert sealed(after, before) == [True] * 7
+
+
+def test_where_filters_are_refused_the_report_gives_the_reason(sealed: Callable[..., object]) -> None:
+    before = """
+    from fib_bench.sandbox.seccomp import Filter, Refusal
+    from fib_bench.sandbox.syscalls import PR_SET_NO_NEW_PRIVS, prctl
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    Filter([Refusal(("seccomp",))]).load()
+    """
+    found = sealed("found = (report.held, list(report.missing.values()), report.is_complete)", before)
+    assert isinstance(found, tuple)
+    held, reasons, is_complete = found
+    assert (held, is_complete) == ((), False)
+    assert len(reasons) == len(SEALED)
+    assert all("seccomp" in reason for reason in reasons)
+
+
+def test_a_report_is_complete_without_missing_measures() -> None:
+    assert SealReport(tuple(SEALED), {}, 1).is_complete
+    assert not SealReport((), {"no programs": "no libseccomp"}, 1).is_complete
