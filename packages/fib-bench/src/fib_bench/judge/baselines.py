@@ -246,7 +246,7 @@ class InterleavedBaselines:
             timer.sample(self._prepared)
             if waiting:
                 activity.begin()
-                for role in waiting:
+                for role in (role for role in waiting if role in self._timers):
                     self._sample(role)
                 activity.end()
 

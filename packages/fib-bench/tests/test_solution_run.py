@@ -1,0 +1,167 @@
+"""Solution runs: two phases with a seal in between, lost workers, and a reference that fails on timed inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from fib_bench.judge.baselines import InterleavedBaselines
+from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.function_worker import FunctionWorker
+from fib_bench.judge.prepared import InputSet
+from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.transport.rpc import Rejected
+from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
+
+Evaluate = Callable[..., list[Evaluation]]
+MakeSolution = Callable[..., Solution]
+MakeWorkload = Callable[..., Workload]
+DOUBLE = "def run(x):\n    return x * 2\n"
+COUNTS = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    {}\n    return x * 2\n"
+
+
+@pytest.fixture
+def run(
+    make_judge: Callable[..., Judge], make_workload: MakeWorkload, make_solution: MakeSolution, definition: Definition
+) -> Callable[..., dict[str, Evaluation]]:
+    """Evaluate code on workloads of these sizes; the evaluations by uuid, in the order in which they came."""
+
+    def run(code: str, *sizes: int) -> dict[str, Evaluation]:
+        judge = make_judge()
+        prepared = [judge.prepare(definition, make_workload(definition, {"n": n}, f"n{n}")) for n in sizes]
+        found = judge.evaluate(definition, make_solution(code), prepared)
+        return {workload.uuid: e for workload, e in found if isinstance(e, Evaluation)}
+
+    return run
+
+
+Run = Callable[..., dict[str, Evaluation]]
+
+
+@pytest.fixture
+def seals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have seals count as effective; notes the process of each."""
+    pids: list[int] = []
+
+    def seal(self: FunctionWorker, seconds: float) -> None:
+        pids.append(self.worker.pid)
+        self.is_sealed = True
+
+    monkeypatch.setattr(FunctionWorker, "seal", seal)
+    return pids
+
+
+class TestPhases:
+    def test_everything_is_checked_before_anything_is_timed(self, run: Run, seals: list[int]) -> None:
+        evaluations = run("def run(x):\n    return x * (2 if len(x) != 4 else 3)\n", 3, 4, 5)
+        assert list(evaluations) == ["n4", "n3", "n5"]
+        assert [e.status for e in evaluations.values()] == ["INCORRECT_NUMERICAL", "PASSED", "PASSED"]
+        assert len(seals) == 1
+        assert all("unsealed" not in e.flags for e in evaluations.values())
+
+    def test_a_worker_that_ends_costs_one_workload(self, run: Run, seals: list[int]) -> None:
+        evaluations = run("import os\ndef run(x):\n    len(x) == 4 and os._exit(3)\n    return x * 2\n", 3, 4, 5)
+        assert {uuid: str(e.status) for uuid, e in evaluations.items()} == {
+            "n3": "PASSED", "n4": "RUNTIME_ERROR", "n5": "PASSED",
+        }  # fmt: skip
+        assert len(set(seals)) == len(seals) == 2
+
+    def test_a_log_has_what_both_phases_printed(self, run: Run) -> None:
+        (evaluation,) = run("def run(x):\n    print('called', end=' ')\n    return x * 2\n", 3).values()
+        assert evaluation.log.split().count("called") > 7 + 32
+
+
+class TestSeal:
+    def test_a_function_that_fails_only_when_sealed_passes_with_a_flag(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sealed: set[int] = set()
+        self.seal_by(monkeypatch, sealed)
+        call_all = TimedFunction.load_all
+
+        def load_all(self: TimedFunction, prepared: object) -> object:
+            if self.worker.pid in sealed:
+                raise Rejected(EvaluationStatus.RUNTIME_ERROR, "not permitted")
+            return call_all(self, prepared)
+
+        monkeypatch.setattr(TimedFunction, "load_all", load_all)
+        evaluations = run(DOUBLE, 3, 4)
+        assert [str(e.status) for e in evaluations.values()] == ["PASSED"] * 2
+        assert all("unsealed" in e.flags for e in evaluations.values())
+        assert len(sealed) == 1
+
+    def test_a_function_that_fails_in_any_case_fails(self, run: Run, seals: list[int]) -> None:
+        code = COUNTS.format("assert calls < 8, 'worn out'")
+        (evaluation,) = run(code, 3).values()
+        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+        assert "worn out" in evaluation.log
+        assert "unsealed" not in evaluation.flags
+
+    def seal_by(self, monkeypatch: pytest.MonkeyPatch, sealed: set[int]) -> None:
+        def seal(self: FunctionWorker, seconds: float) -> None:
+            sealed.add(self.worker.pid)
+            self.is_sealed = True
+
+        monkeypatch.setattr(FunctionWorker, "seal", seal)
+
+    def test_without_effect_it_is_no_reason_to_try_again(self, run: Run) -> None:
+        code = COUNTS.format("print(calls); assert calls < 8")
+        (evaluation,) = run(code, 3).values()
+        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+        assert evaluation.log.count("\n8") == 1
+
+
+class TestReference:
+    def test_it_is_always_timed_next_to_the_solution(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        evaluations = evaluate(make_solution(DOUBLE), make_solution(DOUBLE, name="other"))
+        for evaluation in evaluations:
+            assert evaluation.performance is not None
+            assert evaluation.performance.extra is not None
+            assert evaluation.performance.extra["reference_timing"]["samples"] >= 3
+            assert evaluation.performance.reference_latency_ms > 0
+
+    def test_it_is_not_timed_if_that_is_not_wanted(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        (evaluation,) = evaluate(make_solution(DOUBLE), profile_baseline=False)
+        assert evaluation.performance is not None
+        assert evaluation.performance.extra is not None
+        assert "reference_timing" not in evaluation.performance.extra
+        assert evaluation.performance.extra["timing"]["verified_calls"] >= 4
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+        """Have the reference fail so many times on inputs of timed calls; notes its processes."""
+
+        def failing(times: int) -> list[int]:
+            answer, pids = InterleavedBaselines._answer, []
+
+            def fail(self: InterleavedBaselines, slot: int, inputs: object) -> InputSet:
+                pids.append(self._functions["reference"].worker.pid)
+                if len(pids) <= times:
+                    raise Rejected(EvaluationStatus.RUNTIME_ERROR, "the reference stumbled")
+                return answer(self, slot, inputs)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(InterleavedBaselines, "_answer", fail)
+            return pids
+
+        return failing
+
+    def test_one_that_fails_once_answers_from_a_fresh_worker(
+        self, run: Run, failing: Callable[[int], list[int]]
+    ) -> None:
+        pids = failing(1)
+        (evaluation,) = run(DOUBLE, 3).values()
+        assert evaluation.status is EvaluationStatus.PASSED
+        assert "unverified: reference failed" not in evaluation.flags
+        assert pids[0] != pids[1]
+        assert len(set(pids[1:])) == 1
+        assert evaluation.performance is not None
+        assert evaluation.performance.reference_latency_ms > 0
+
+    def test_one_that_fails_again_is_flagged(self, run: Run, failing: Callable[[int], list[int]]) -> None:
+        failing(1000)
+        (evaluation,) = run(DOUBLE, 3).values()
+        assert evaluation.status is EvaluationStatus.PASSED
+        assert "unverified: reference failed" in evaluation.flags
+        assert evaluation.performance is not None
+        assert evaluation.performance.extra is not None
+        assert "the reference stumbled" in evaluation.performance.extra["not_verified"]
