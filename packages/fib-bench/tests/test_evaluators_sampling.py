@@ -12,6 +12,7 @@ from fib_bench.evaluators.protocol import Case, Observation, Verdict
 from fib_bench.evaluators.sampling import Draws, Sampling
 from fib_bench.evaluators.sampling_evidence import usual_distance
 from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
+from fib_bench.evaluators.sampling_pooled import PooledDraws, _mass_above
 from fib_bench.evaluators.sampling_unknown import UnknownDraws
 from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
 from hypothesis import given, settings
@@ -342,7 +343,7 @@ class TestModels:
         first = UnknownDraws(bounds=None, seen={}, trials=100)
         case = Case(definition=definition, inputs=inputs, expected=samples, config=config(), first=first)
         check = Sampling().check(case)
-        assert check.trials == 0
+        assert (check.trials, check.is_observed) == (0, False)  # nothing says that its draws vary
         assert not check.compare(samples, samples).problems
 
     def test_a_reference_with_a_fixed_seed_is_judged_call_by_call(self, definition: Definition) -> None:
@@ -464,3 +465,116 @@ class TestEvaluation:
                             ).replace(", replacement=True)", "))"), definition="made", name="bad")  # fmt: skip
         evaluations = evaluate(good, bad, definition=definition, workloads=workloads)
         assert [e.status for e in evaluations] == ["PASSED", "INCORRECT_NUMERICAL"], [e.log for e in evaluations]
+
+
+def calls_of(
+    definition: Definition, sampler: Sampler, *, calls: int = 40, rows: int = 32, filters: str = "k"
+) -> Verdict:
+    """Judge one draw per row of many calls with inputs of their own, as of timed calls."""
+    observations = []
+    for _ in range(calls):
+        inputs = random_inputs(rows, filters=filters)
+        if filters:
+            inputs = {**inputs, "top_k": inputs["top_k"].clamp(min=20)}
+        check = draws_check(definition, inputs)
+        drawn = sampler(cut_by_reference(*inputs.values()), 1)[0]
+        assert not check.compare({"samples": drawn}, {}).problems
+        observations.append(Observation(check, {"samples": drawn}))
+    return Sampling().judge_together(observations)
+
+
+def only(part: Callable[[torch.Tensor], torch.Tensor]) -> Sampler:
+    """Draw from the tokens whose numbers are in a part, if there are any."""
+
+    def sampler(kept: torch.Tensor, calls: int) -> torch.Tensor:
+        return multinomial(torch.where(part(torch.arange(kept.shape[1])), kept, 1e-9 * kept), calls)
+
+    return sampler
+
+
+def stale(make: Sampler) -> Sampler:
+    """Draw from the distribution of the first call, as far as its tokens are allowed now."""
+    first: list[torch.Tensor] = []
+
+    def sampler(kept: torch.Tensor, calls: int) -> torch.Tensor:
+        first.append(kept)
+        return make((first[0] + 1e-9) * (kept > 0), calls)
+
+    return sampler
+
+
+def tighter(kept: torch.Tensor, calls: int) -> torch.Tensor:
+    """Draw from the ten best tokens of each row, whatever top-k is: the tightest threshold of all calls."""
+    least = kept.topk(10, dim=1).values[:, -1:]
+    return multinomial(kept * (kept >= least), calls)
+
+
+WHEN_TIMED: dict[str, tuple[Sampler, str]] = {
+    "the first half of the vocabulary": (only(lambda i: i < 100), "of different parts of the vocabulary"),
+    "every other token": (only(lambda i: i % 2 == 0), "tokens whose number has bit 0"),
+    "every other tile": (only(lambda i: i // 16 % 2 == 1), "tokens whose number has bit 4"),
+    "a short list of tokens": (only(lambda i: (i * 37 + 11) % 101 < 25), "tokens of earlier calls are drawn again"),
+    "a stale distribution": (stale(multinomial), "likely tokens are drawn too seldom"),
+    "a stale threshold": (tighter, "tokens of different likelihood are drawn in the wrong proportion"),
+    "argmax": (WRONG["argmax"], "likely tokens are drawn too often"),
+}
+
+
+class TestCallsWithDifferentInputs:
+    """One draw per row from distributions that differ from call to call."""
+
+    @pytest.mark.parametrize("sampler", RIGHT)
+    @pytest.mark.parametrize("filters", ["", "kp"])
+    def test_right_samplers_pass(self, definition: Definition, sampler: str, filters: str) -> None:
+        torch.manual_seed(0)
+        for _ in range(3):
+            verdict = calls_of(definition, RIGHT[sampler], filters=filters)
+            assert not verdict.problems
+            assert verdict.extra["sampling"]["draws"] > 1000
+
+    @pytest.mark.parametrize("name", WHEN_TIMED)
+    @pytest.mark.parametrize("filters", ["", "k"])
+    def test_wrong_samplers_fail(self, definition: Definition, name: str, filters: str) -> None:
+        torch.manual_seed(0)
+        sampler, said = WHEN_TIMED[name]
+        (problem,) = calls_of(definition, sampler, filters=filters).problems
+        assert said in problem or filters
+
+    def test_a_vocabulary_of_one_token_says_nothing(self) -> None:
+        pooled = PooledDraws(torch.Generator().manual_seed(0))
+        pooled.add(torch.ones(4, 1).double(), torch.zeros(4, 3, dtype=torch.int64), torch.ones(4, 3, dtype=torch.bool))
+        assert (pooled.draws, pooled.problems()) == (0, [])
+
+    def test_looking_draws_up_gives_what_sorting_gives(self) -> None:
+        torch.manual_seed(0)
+        weights = torch.randint(0, 4, (6, 30)).double()
+        p = weights.gather(1, torch.randint(0, 30, (6, 12)))
+        few = [torch.cat(parts, dim=1) for parts in zip(*(_mass_above(weights, q) for q in p.split(3, 1)), strict=True)]
+        for found, expected in zip(_mass_above(weights, p), few, strict=True):
+            assert torch.allclose(found, expected)
+
+    @pytest.mark.parametrize(
+        ("sampler", "is_right"),
+        [(multinomial, True), (only(lambda i: i < 100), False), (only(lambda i: i % 2 == 0), False)],
+        ids=["right", "first half", "every other"],
+    )
+    def test_those_of_an_unknown_reference_are_judged_by_pairs(
+        self, definition: Definition, sampler: Sampler, is_right: bool
+    ) -> None:
+        torch.manual_seed(0)
+        seen = {"samples": torch.tensor([[1, 2], [2, 2]])}
+        first = UnknownDraws(bounds=None, seen=seen, trials=100)
+        observations = []
+        for _ in range(20):
+            kept = torch.softmax(torch.randn(32, VOCABULARY), dim=-1)
+            case = Case(
+                definition=definition,
+                inputs=random_inputs(32),
+                expected={"samples": multinomial(kept, 1)[0]},
+                config=config(),
+                first=first,
+            )
+            check = Sampling().check(case)
+            assert check.is_observed
+            observations.append(Observation(check, {"samples": sampler(kept, 1)[0]}))
+        assert bool(Sampling().judge_together(observations).problems) != is_right

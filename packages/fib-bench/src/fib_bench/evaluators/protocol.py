@@ -84,6 +84,11 @@ class Check(abc.ABC):
         return 0
 
     @property
+    def is_observed(self) -> bool:
+        """Whether the outputs of timed calls are kept, to be judged together."""
+        return self.trials > 0
+
+    @property
     def most_trials(self) -> int:
         """As many are made while they take little time; not below `trials`."""
         return self.trials

@@ -1,11 +1,12 @@
-"""Sampling: every token must be one that may be drawn, and many together must follow the reference.
+"""Evaluator of sampling. Each token must be an allowed one, and many together must follow the reference.
 
-What may be drawn, and how often, is computed from the inputs: probabilities or logits, cut by top-k,
-top-p and min-p. Whether the reference does the same is not believed but tried, on its own draws;
-one that does something else is taken by its draws alone (`sampling_unknown`).
+The allowed set and the probabilities are computed from the inputs: probabilities or logits, cut by
+top-k, top-p and min-p. Whether the reference does the same is tested on its own draws; a reference that
+does something else is taken by its draws alone (`sampling_unknown`).
 
-A solution has random numbers of its own, so it is called many times on the same inputs. In timed
-calls single tokens are checked, and those of all checked timed calls together.
+A solution has random numbers of its own, so it is called many times on the same inputs. In timed calls
+each token is checked, and the draws of all checked timed calls, which have different inputs, are tested
+together (`sampling_pooled`).
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
 from .references import calls_of
-from .sampling_evidence import LOG_ALARM, Evidence, RowDraws
+from .sampling_evidence import Evidence, RowDraws
 from .sampling_filters import Cuts, Filters, Rows, cut
 from .sampling_inputs import is_known, rows_and_filters
+from .sampling_pooled import PooledDraws
+from .sampling_statistics import LOG_ALARM
 from .sampling_unknown import UnknownDraws, judge_unknown, watch_unknown
 
 TRIALS = 100
@@ -36,9 +39,13 @@ TVD_THRESHOLD = 0.2
 _TRYING_SECONDS = 5.0
 """For the reference's own draws; some are made in any case."""
 _LEAST_TRIES = 8
-_MOST_PROBLEMS = 3
-_MOST_ROWS, _MOST_TOKENS = 128, 1 << 21
-"""Of one input set, the rows whose draws are looked at together, chosen at random; fewer of long ones."""
+_MOST_PROBLEMS = 5
+_MOST_ROWS = 128
+"""Of one input set, the rows whose draws are tested, chosen at random."""
+_MOST_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
+"""Of all input sets together, the elements of rows that are looked at: about a second."""
+_CHUNK = 1 << 22
+"""Elements of rows that are looked at together."""
 _DRAWS = {
     "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
     "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
@@ -85,16 +92,23 @@ class Sampling(Evaluator):
         if not known:
             return judge_unknown(observations)
         threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
-        evidence = Evidence(torch.Generator().manual_seed(SECRET.getrandbits(62)), threshold)
+        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        pooled, evidence = PooledDraws(generator), Evidence(generator, threshold)
+        checks = list(dict.fromkeys(o.check for o in known))
         between = []
-        for check in dict.fromkeys(o.check for o in known):
+        for check in checks:
             assert isinstance(check, Draws)
-            tokens = torch.stack([check.tokens(o.outputs) for o in known if o.check is check])
-            between += check.gather(tokens.permute(1, 0, 2).flatten(1).cpu(), evidence)
-        problems = [*evidence.conclude(), *between]
+            tokens = torch.cat([check.tokens(o.outputs) for o in known if o.check is check], dim=1)
+            budget = _MOST_TOKENS[tokens.device.type] // len(checks)
+            between += check.gather(tokens, budget, pooled, evidence)
+        found = [f"{problem} ({pooled.draws} draws)" for problem in pooled.problems()]
+        problems = [*found, *evidence.conclude(), *between]
         text = "; ".join(problems[:_MOST_PROBLEMS])
         more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
-        return Verdict(problems=(text + more,) if problems else (), extra={"sampling": evidence.to_extra()})
+        return Verdict(
+            problems=(text + more,) if problems else (),
+            extra={"sampling": {"draws": pooled.draws} | evidence.to_extra()},
+        )
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -148,24 +162,39 @@ class Draws(Check):
         level = float(self.source.levels(slice(row, row + 1))[0, token])
         return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
 
-    def gather(self, draws: torch.Tensor, evidence: Evidence) -> list[str]:
-        """Give the draws ``[rows, draws]`` to the evidence; returns what is wrong with those at the boundary."""
-        boundary, tokens = _Boundary(), 0
-        for row in SECRET.sample(range(len(draws)), min(len(draws), _MOST_ROWS)):
-            if tokens > _MOST_TOKENS:
-                break
-            levels = self.source.levels(slice(row, row + 1))
-            weights = self.source.weights(levels)[0].cpu()
-            is_sure = levels[0].cpu() >= float(self.cuts.sure[row])
-            places = torch.full((len(weights),), -1)
-            sure = is_sure.nonzero()[:, 0]
-            order = sure[weights[sure].argsort(descending=True)]
-            places[order] = torch.arange(len(order))
-            drawn = places[draws[row]]
-            boundary.add(int((drawn < 0).sum()), len(drawn), float(self.cuts.fewest[row]), float(self.cuts.most[row]))
-            p, tokens = weights[order], tokens + len(order)
-            evidence.add(RowDraws(f"output {self.name!r}: row {row}", p / p.sum().clamp(min=1e-300), drawn[drawn >= 0]))
+    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, evidence: Evidence) -> list[str]:
+        """Test the draws of some rows, chosen at random; returns what is wrong with those at the boundary.
+
+        Args:
+            tokens: ``[rows, draws]``, of all calls on these inputs.
+            budget: The elements of rows that may be looked at.
+            pooled: Tests over all inputs.
+            evidence: Tests of rows with many draws.
+        """
+        rows, vocabulary = self.source.values.shape
+        most = min(rows, _MOST_ROWS, max(1, budget // vocabulary))
+        chosen = torch.tensor(SECRET.sample(range(rows), most), device=tokens.device)
+        boundary = _Boundary()
+        for part in torch.split(chosen, max(1, _CHUNK // vocabulary)):
+            draws = tokens[part].clamp(0, vocabulary - 1)
+            levels = self.source.levels(part)
+            weights = self.source.weights(levels).masked_fill(levels < self.cuts.sure[part, None], 0.0)
+            weights /= weights.sum(dim=1, keepdim=True).clamp(min=1e-300)
+            is_sure = weights.gather(1, draws) > 0
+            shares = torch.stack([self.cuts.fewest[part], self.cuts.most[part]]).sum(dim=1) * draws.shape[1]
+            boundary.add(int((~is_sure).sum()), draws.numel(), *shares.tolist())
+            pooled.add(weights, draws, is_sure)
+            if draws.shape[1] >= _LEAST_TRIES:
+                self._add_rows(evidence, part, weights, draws)
         return [f"output {self.name!r}: {problem}" for problem in boundary.problems()]
+
+    def _add_rows(self, evidence: Evidence, rows: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> None:
+        for row, p, drawn in zip(rows.tolist(), weights.cpu(), draws.cpu(), strict=True):
+            allowed = p.nonzero()[:, 0]
+            places = torch.full((len(p),), -1)
+            places[allowed] = torch.arange(len(allowed))
+            found = places[drawn]
+            evidence.add(RowDraws(f"output {self.name!r}: row {row}", p[allowed], found[found >= 0]))
 
 
 @attrs.define
@@ -180,8 +209,8 @@ class _Boundary:
     def add(self, found: int, draws: int, fewest: float, most: float) -> None:
         self.found += found
         self.draws += draws
-        self.fewest += fewest * draws
-        self.most += most * draws
+        self.fewest += fewest
+        self.most += most
 
     def problems(self) -> list[str]:
         """Hoeffding's inequality says what chance may make of it."""

@@ -1,13 +1,10 @@
-"""Whether draws come from the distributions that they should come from.
+"""Tests of draws row by row. For rows with many draws from one distribution.
 
-Each draw is turned into a number that is uniform between 0 and 1 for every right sampler, whatever
-its row: the probability of all tokens that are more likely, plus a random part of its own. So the
-draws of all rows and calls are one sample, which is compared with what is uniform. Other numbers
-look where that one is blind: at the mean log-probability (temperatures), at each row with its tokens
-in a random order, and at the total variation distance, of which a right sampler has some as well.
+They see what pooled tests (`sampling_pooled`) are blind to: each row is compared with its tokens in a
+random order, and by the total variation distance, of which a right sampler has some as well.
 
-Source: the randomised probability integral transform (Smith, 1985); the exact mean of the absolute
-deviation of a binomial count (de Moivre, 1730); McDiarmid's inequality.
+Source: the exact mean of the absolute deviation of a binomial count (de Moivre, 1730); McDiarmid's
+inequality.
 """
 
 from __future__ import annotations
@@ -18,14 +15,8 @@ from typing import Any
 import attrs
 import torch
 
-FALSE_ALARM = 1e-10
-"""Of each test. Tails of small counts are heavier than those of chi-square, by which it grows to 1e-7 or so."""
-LOG_ALARM = -math.log(FALSE_ALARM)
-_SIGMAS = 6.0
-"""Where the tail of a normal number is about as small."""
-_LEAST_VARIANCE = 1e-8
-"""Of logarithms: below, they differ by rounding only."""
-_PER_BIN, _MOST_BINS = 50, 32
+from .sampling_statistics import FALSE_ALARM, LOG_ALARM, chi_square, chi_square_tail
+
 _PER_ROW_BIN, _MOST_ROW_BINS = 12, 16
 
 
@@ -36,14 +27,14 @@ class RowDraws:
     label: str
     """Where they come from, in words."""
     probabilities: torch.Tensor
-    """``[tokens]``, float64, the most likely first; they sum to 1."""
+    """``[tokens]``, float64; they sum to 1."""
     places: torch.Tensor
     """``[draws]``: indices into them."""
 
 
 @attrs.define
 class Evidence:
-    """Gathers draws, row by row.
+    """The tests of rows; draws are added row by row.
 
     Args:
         generator: Random numbers that a sampler cannot foresee.
@@ -53,9 +44,6 @@ class Evidence:
     generator: torch.Generator
     tvd_threshold: float
     problems: list[str] = attrs.field(factory=list)
-    _uniforms: list[torch.Tensor] = attrs.field(factory=list)
-    _log_excess: float = 0.0
-    _log_variance: float = 0.0
     _chi_square: float = 0.0
     _freedom: int = 0
     _distance: float = 0.0
@@ -63,27 +51,12 @@ class Evidence:
     _draws: int = 0
 
     def add(self, row: RowDraws) -> None:
-        """Take the draws of one row; one with a single token says nothing."""
-        p, places = row.probabilities, row.places
-        if len(p) < 2 or not len(places):
+        """Add the draws of one row; one with a single token says nothing."""
+        if len(row.probabilities) < 2 or not len(row.places):
             return
-        self._draws += len(places)
-        before = p.cumsum(0) - p
-        self._uniforms.append(before[places] + self._random(len(places)) * p[places])
-        self._add_logarithms(p, places)
+        self._draws += len(row.places)
         self._add_distance(row)
         self._add_shuffled(row)
-
-    def _random(self, count: int) -> torch.Tensor:
-        return torch.rand(count, generator=self.generator, dtype=torch.float64)
-
-    def _add_logarithms(self, p: torch.Tensor, places: torch.Tensor) -> None:
-        log = p.clamp(min=1e-300).log()
-        mean = float((p * log).sum())
-        variance = float((p * (log - mean).square()).sum())
-        if variance > _LEAST_VARIANCE:
-            self._log_excess += float(log[places].sum()) - len(places) * mean
-            self._log_variance += len(places) * variance
 
     def _add_distance(self, row: RowDraws) -> None:
         count = len(row.places)
@@ -111,8 +84,8 @@ class Evidence:
         p = row.probabilities[order]
         rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
         places = rank[row.places]
-        uniform = (p.cumsum(0) - p)[places] + self._random(len(places)) * p[places]
-        found = _chi_square(uniform, bins)
+        random = torch.rand(len(places), generator=self.generator, dtype=torch.float64)
+        found = chi_square((p.cumsum(0) - p)[places] + random * p[places], bins)
         self._chi_square += found
         self._freedom += bins - 1
         if chi_square_tail(found, bins - 1) < FALSE_ALARM:
@@ -123,54 +96,31 @@ class Evidence:
 
     def conclude(self) -> list[str]:
         """What is wrong: over all rows first, then in single ones."""
-        general = [problem for problem in (self._temperature(), self._bins(), self._rows(), self._far()) if problem]
-        return [f"{problem} ({self._draws} draws)" for problem in general] + self.problems
+        return [*self._rows(), *self._far(), *self.problems]
 
-    def _temperature(self) -> str:
-        if self._log_variance <= 0:
-            return ""
-        sigmas = self._log_excess / math.sqrt(self._log_variance)
-        if abs(sigmas) < _SIGMAS:
-            return ""
-        kind = "likely tokens are drawn too often" if sigmas > 0 else "likely tokens are drawn too seldom"
-        mean = self._log_excess / self._draws
-        return f"{kind}: the mean log-probability is off by {mean:+.3f}, {abs(sigmas):.0f} standard errors"
-
-    def _bins(self) -> str:
-        bins = min(_MOST_BINS, self._draws // _PER_BIN)
-        if bins < 2:
-            return ""
-        found = _chi_square(torch.cat(self._uniforms), bins)
-        if chi_square_tail(found, bins - 1) >= FALSE_ALARM:
-            return ""
-        return (
-            "tokens of different likelihood are drawn in the wrong proportion: chi-square is "
-            f"{found:.0f} with {bins - 1} degrees of freedom"
-        )
-
-    def _rows(self) -> str:
+    def _rows(self) -> list[str]:
         if not self._freedom or chi_square_tail(self._chi_square, self._freedom) >= FALSE_ALARM:
-            return ""
-        return (
+            return []
+        return [
             "rows are drawn from other distributions: chi-square over groups of tokens is "
             f"{self._chi_square:.0f} with {self._freedom} degrees of freedom"
-        )
+        ]
 
-    def _far(self) -> str:
+    def _far(self) -> list[str]:
         if not self._draws:
-            return ""
+            return []
         found, usual = self._distance / self._draws, self._usual_distance / self._draws
         if found - usual <= self._allowed(self._draws):
-            return ""
-        return f"the total variation distance is {found:.3f} on average, of a right sampler about {usual:.3f}"
+            return []
+        return [f"the total variation distance is {found:.3f} on average, of a right sampler about {usual:.3f}"]
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps."""
-        draws = max(self._draws, 1)
+        """The fields of a trace; nothing where no row had enough draws."""
+        if not self._draws:
+            return {}
         return {
-            "draws": self._draws,
-            "total_variation": round(self._distance / draws, 4),
-            "total_variation_of_a_right_sampler": round(self._usual_distance / draws, 4),
+            "total_variation": round(self._distance / self._draws, 4),
+            "total_variation_of_a_right_sampler": round(self._usual_distance / self._draws, 4),
         }
 
 
@@ -183,16 +133,3 @@ def usual_distance(probabilities: torch.Tensor, draws: int) -> float:
         + torch.xlogy(v, p) + (n - v + 1) * (-p).log1p()
     )  # fmt: skip
     return float(torch.where(p > 0, log.exp(), 0.0).sum()) / (2 * draws)
-
-
-def _chi_square(uniform: torch.Tensor, bins: int) -> float:
-    """Pearson's statistic of numbers that should be uniform."""
-    counts = torch.bincount((uniform * bins).long().clamp_(0, bins - 1), minlength=bins).double()
-    expected = len(uniform) / bins
-    return float((counts - expected).square().sum()) / expected
-
-
-def chi_square_tail(chi_square: float, freedom: int) -> float:
-    """How likely a right sampler exceeds a value."""
-    half = torch.tensor([freedom / 2, chi_square / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from ..checking.comparison import Comparison
 from .protocol import Case, Check, Observation, Tensors, Verdict
-from .sampling_evidence import FALSE_ALARM, chi_square_tail
+from .sampling_statistics import FALSE_ALARM, LOG_ALARM, chi_square_tail
 
 _MOST_ELEMENTS = 256
 _LEAST_COUNT = 4.0
@@ -26,11 +27,24 @@ class UnknownDraws(Check):
     seen: Tensors
     """``[calls, elements]`` by output: what the reference gave."""
     trials: int = attrs.field()
+    once: Tensors = attrs.field(factory=dict)
+    """Where the reference was called once only, what it gave then; nothing if it gives the same in each call."""
 
     @classmethod
     def without_draws(cls, case: Case) -> UnknownDraws:
-        """The check of an input set on which the reference was called once only: by the bounds."""
-        return cls(bounds=_bounds(case, [case.expected]), seen={}, trials=0)
+        """The check of an input set on which the reference was called once only.
+
+        Single calls are checked by the bounds, and many together by pairs of draws.
+        """
+        first = case.first
+        varies = isinstance(first, UnknownDraws) and any(bool((t != t[:1]).any()) for t in first.seen.values())
+        once = {name: t.flatten().long().cpu() for name, t in case.expected.items()} if varies else {}
+        return cls(bounds=_bounds(case, [case.expected]), seen={}, trials=0, once=once)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the outputs of timed calls are kept, to be judged together."""
+        return self.trials > 0 or bool(self.once)
 
     def to_extra(self) -> dict[str, Any]:
         """What a trace keeps of it."""
@@ -69,7 +83,7 @@ def _bounds(case: Case, calls: Sequence[Tensors]) -> tuple[int, int] | None:
 
 def judge_unknown(observations: Sequence[Observation]) -> Verdict:
     """Compare, element by element, what was observed with what the reference gave."""
-    problems, extra = [], {}
+    problems, extra = _judge_pairs(observations), {}
     for check in dict.fromkeys(o.check for o in observations):
         if not isinstance(check, UnknownDraws):
             continue
@@ -83,6 +97,34 @@ def judge_unknown(observations: Sequence[Observation]) -> Verdict:
                     f"{len(reference)} calls: chi-square is {total:.0f} with {freedom} degrees of freedom"
                 )
     return Verdict(problems=tuple(problems), extra={"sampling": extra})
+
+
+def _judge_pairs(observations: Sequence[Observation]) -> list[str]:
+    """Compare one draw for each input set with the reference's draw for it.
+
+    The two of a pair have the same distribution, which is another one in each pair: so a right sampler is
+    the larger in half of the pairs that differ, and has a bit alone in half of those that differ in it.
+    """
+    first = {o.check: o.outputs for o in observations if isinstance(o.check, UnknownDraws) and o.check.once}
+    problems = []
+    for name in dict.fromkeys(name for check in first for name in check.once):
+        pairs = [(out[name].flatten().long().cpu(), check.once[name]) for check, out in first.items()]
+        found, expected = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        if _is_uneven(found > expected, found < expected):
+            problems.append(f"output {name!r} is not as large as the reference's over {len(first)} input sets")
+        for bit in range(int(torch.maximum(found, expected).max()).bit_length()):
+            a, b = ((tokens >> bit) & 1 for tokens in (found, expected))
+            if _is_uneven(a > b, a < b):
+                problems.append(
+                    f"bit {bit} of output {name!r} is set too often or too seldom over {len(first)} input sets"
+                )
+    return problems
+
+
+def _is_uneven(more: torch.Tensor, less: torch.Tensor) -> bool:
+    """Whether two counts that should be alike differ by more than chance explains (Hoeffding's inequality)."""
+    a, b = int(more.sum()), int(less.sum())
+    return abs(a - b) > math.sqrt(2 * (a + b) * LOG_ALARM)
 
 
 def _two_samples(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, int]:

@@ -1,0 +1,187 @@
+"""Pooled tests of draws. One test over calls and rows with different distributions.
+
+Timed calls have inputs of their own, so there are few draws from each distribution. Each draw is
+turned into numbers whose distribution is known whatever the row's is, if the sampler is right:
+
+- its quantile, uniform between 0 and 1: once with the tokens in the order of their probability, which
+  shows cut tails and stale thresholds, and once in the order of their numbers, which shows samplers that
+  read a contiguous part of the vocabulary;
+- its log-probability, whose mean shows wrong temperatures and stale distributions;
+- each bit of the token's number, which shows samplers that skip every other token or tile;
+- whether an earlier call has drawn the same token, which shows samplers with a short list of tokens.
+
+Source: the randomised probability integral transform (Smith, 1985); Bernstein's inequality.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import attrs
+import torch
+
+from .sampling_statistics import FALSE_ALARM, LOG_ALARM, SIGMAS, chi_square, chi_square_tail
+
+_PER_BIN, _MOST_BINS = 50, 32
+_LEAST_VARIANCE = 1e-8
+"""Of logarithms: below, they differ by rounding only."""
+_FEW = 4
+"""So many draws of a row are looked up without sorting it."""
+
+
+@attrs.define
+class _Sum:
+    """A sum of independent numbers, with its mean and its variance."""
+
+    found: torch.Tensor | float = 0.0
+    mean: torch.Tensor | float = 0.0
+    variance: torch.Tensor | float = 0.0
+
+    def add(self, found: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        self.found = found + self.found
+        self.mean = mean + self.mean
+        self.variance = variance + self.variance
+
+    def numbers(self) -> list[list[float]]:
+        """``[[found, mean, variance], ...]``; waits for the device."""
+        parts = [torch.as_tensor(part, dtype=torch.float64) for part in (self.found, self.mean, self.variance)]
+        rows: list[list[float]] = torch.stack([part.reshape(-1) for part in parts], dim=1).tolist()
+        return rows
+
+
+@attrs.define
+class PooledDraws:
+    """The pooled tests; draws are added call by call.
+
+    Args:
+        generator: Random numbers that a sampler cannot foresee.
+    """
+
+    generator: torch.Generator
+    draws: int = 0
+    _quantiles: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
+    _logarithms: _Sum = attrs.field(factory=_Sum)
+    _bits: _Sum = attrs.field(factory=_Sum)
+    _repeats: _Sum = attrs.field(factory=_Sum)
+    _drawn: torch.Tensor | None = None
+    """``[vocabulary]``, float64: 1 for tokens of earlier calls."""
+
+    def add(self, weights: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor) -> None:
+        """Add draws of independent rows.
+
+        Args:
+            weights: ``[rows, vocabulary]``, float64, the probabilities; rows sum to 1, and a row with a
+                single token says nothing.
+            tokens: ``[rows, draws]``, int64, within the vocabulary.
+            counts: ``[rows, draws]``, whether a draw is to be tested.
+        """
+        if weights.shape[1] < 2:
+            return
+        counts = counts & ((weights > 0).sum(dim=1, keepdim=True) > 1)
+        per_row = counts.sum(dim=1, dtype=torch.float64)
+        p = weights.gather(1, tokens)
+        self._add_quantiles(weights, tokens, p, counts)
+        self._add_logarithms(weights, p, counts, per_row)
+        numbers = torch.arange(weights.shape[1], device=weights.device)
+        bits = [(numbers >> bit) & 1 for bit in range((weights.shape[1] - 1).bit_length())]
+        self._add_shares(self._bits, torch.stack(bits, dim=1).double(), weights, tokens, counts)
+        if self._drawn is None or len(self._drawn) != weights.shape[1]:
+            self._drawn = torch.zeros_like(weights[0])
+        self._add_shares(self._repeats, self._drawn[:, None], weights, tokens, counts)
+        self._drawn[tokens[counts]] = 1.0
+        self.draws += int(per_row.sum())
+
+    def _add_quantiles(
+        self, weights: torch.Tensor, tokens: torch.Tensor, p: torch.Tensor, counts: torch.Tensor
+    ) -> None:
+        above, equal = _mass_above(weights, p)
+        below = weights.cumsum(dim=1).gather(1, tokens) - p
+        pair = above + self._random(p) * equal, below + self._random(p) * p
+        self._quantiles.append((pair[0][counts].cpu(), pair[1][counts].cpu()))
+
+    def _random(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
+
+    def _add_logarithms(
+        self, weights: torch.Tensor, p: torch.Tensor, counts: torch.Tensor, per_row: torch.Tensor
+    ) -> None:
+        log = weights.clamp(min=1e-300).log()
+        mean = (weights * log).sum(dim=1)
+        variance = (weights * (log - mean[:, None]).square()).sum(dim=1)
+        per_row = torch.where(variance > _LEAST_VARIANCE, per_row, 0.0)
+        excess = torch.where(counts, p.clamp(min=1e-300).log() - mean[:, None], 0.0).sum(dim=1)
+        excess = torch.where(variance > _LEAST_VARIANCE, excess, 0.0)
+        self._logarithms.add(excess.sum(), torch.zeros_like(excess.sum()), (per_row * variance).sum())
+
+    def _add_shares(
+        self, total: _Sum, labels: torch.Tensor, weights: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
+    ) -> None:
+        """Count draws of tokens with labels ``[vocabulary, labels]`` of 0 and 1, and how many are to be expected."""
+        share = weights @ labels
+        per_row = counts.sum(dim=1, dtype=torch.float64)[:, None]
+        found = labels[tokens[counts]].sum(dim=0)
+        total.add(found, (per_row * share).sum(dim=0), (per_row * share * (1 - share)).sum(dim=0))
+
+    def problems(self) -> list[str]:
+        """What is wrong; waits for the device."""
+        if not self.draws:
+            return []
+        tests: list[Callable[[], list[str]]] = [self._temperature, self._bins, self._of_bits, self._of_repeats]
+        return [problem for test in tests for problem in test()]
+
+    def _temperature(self) -> list[str]:
+        ((excess, _, variance),) = self._logarithms.numbers()
+        sigmas = excess / math.sqrt(variance) if variance > 0 else 0.0
+        if abs(sigmas) < SIGMAS:
+            return []
+        kind = "too often" if sigmas > 0 else "too seldom"
+        mean = excess / self.draws
+        off = f"the mean log-probability is off by {mean:+.3f}, {abs(sigmas):.0f} standard errors"
+        return [f"likely tokens are drawn {kind}: {off}"]
+
+    def _bins(self) -> list[str]:
+        bins = min(_MOST_BINS, self.draws // _PER_BIN)
+        if bins < 2:
+            return []
+        problems = []
+        kinds = "tokens of different likelihood", "tokens of different parts of the vocabulary"
+        for kind, parts in zip(kinds, zip(*self._quantiles, strict=True), strict=True):
+            found = chi_square(torch.cat(parts), bins)
+            if chi_square_tail(found, bins - 1) < FALSE_ALARM:
+                off = f"chi-square is {found:.0f} with {bins - 1} degrees of freedom"
+                problems.append(f"{kind} are drawn in the wrong proportion: {off}")
+        return problems
+
+    def _of_bits(self) -> list[str]:
+        rows = enumerate(self._bits.numbers())
+        off = [(abs(row[0] - row[1]), bit, row) for bit, row in rows if _is_off(*row)]
+        if not off:
+            return []
+        _, bit, (found, mean, _) = max(off)
+        return [f"tokens whose number has bit {bit} are drawn {found:.0f} times, {mean:.0f} are to be expected"]
+
+    def _of_repeats(self) -> list[str]:
+        ((found, mean, variance),) = self._repeats.numbers()
+        if found < mean or not _is_off(found, mean, variance):
+            return []
+        return [f"tokens of earlier calls are drawn again {found:.0f} times, {mean:.0f} are to be expected"]
+
+
+def _is_off(found: float, mean: float, variance: float) -> bool:
+    """Bernstein's inequality, for a sum of draws of which each counts 0 or 1."""
+    return abs(found - mean) > math.sqrt(2 * variance * LOG_ALARM) + 2 * LOG_ALARM / 3
+
+
+def _mass_above(weights: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The probability of all tokens that are more likely than those of `p` ``[rows, draws]``, and of equal ones."""
+    if p.shape[1] <= _FEW:
+        columns = [(weights > one[:, None], weights == one[:, None]) for one in p.unbind(dim=1)]
+        above, equal = ([(weights * mask).sum(dim=1) for mask in masks] for masks in zip(*columns, strict=True))
+        return torch.stack(above, dim=1), torch.stack(equal, dim=1)
+    ordered = weights.sort(dim=1).values
+    sums = torch.nn.functional.pad(ordered.cumsum(dim=1), (1, 0))
+    p = p.contiguous()
+    first, last = (torch.searchsorted(ordered, p, right=right) for right in (False, True))
+    upto, before = sums.gather(1, last), sums.gather(1, first)
+    return sums[:, -1:] - upto, upto - before

@@ -1,0 +1,26 @@
+"""Statistics of sampling. Chi-square, and the false-alarm rate that all tests share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+FALSE_ALARM = 1e-10
+"""Of each test. Tails of small counts are heavier than those of chi-square, by which it grows to 1e-7 or so."""
+LOG_ALARM = -math.log(FALSE_ALARM)
+SIGMAS = 6.0
+"""Where the tail of a normal number is about as small."""
+
+
+def chi_square(uniform: torch.Tensor, bins: int) -> float:
+    """Pearson's statistic of numbers that should be uniform between 0 and 1."""
+    counts = torch.bincount((uniform * bins).long().clamp_(0, bins - 1), minlength=bins).double()
+    expected = len(uniform) / bins
+    return float((counts - expected).square().sum()) / expected
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """The probability that a right sampler exceeds a value."""
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
