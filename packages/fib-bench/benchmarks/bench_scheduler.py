@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 from fib_bench.events import Evaluated, Event
-from fib_bench.execution.scheduler import Crew
+from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     AxisVar,
@@ -35,7 +35,7 @@ HERE = Environment("cpu", {})
 
 @attrs.define
 class Sleeper:
-    """A station whose evaluations take a fixed time."""
+    """A worker whose evaluations take a fixed time."""
 
     seconds: float
 
@@ -68,9 +68,9 @@ def work(definitions: int, workloads: int) -> list[DefinitionPlan]:
     return parts
 
 
-def seconds_for(crew: Crew, parts: Sequence[DefinitionPlan]) -> float:
+def seconds_for(scheduler: Scheduler, parts: Sequence[DefinitionPlan]) -> float:
     begin = time.perf_counter()
-    made = sum(isinstance(event, Evaluated) for event in crew.execute(parts))
+    made = sum(isinstance(event, Evaluated) for event in scheduler.execute(parts))
     assert made == sum(part.count for part in parts)
     return time.perf_counter() - begin
 
@@ -81,26 +81,26 @@ def main() -> None:
     options = parser.parse_args()
     parts = work(8, 25)
     count = sum(part.count for part in parts)
-    print("| executor | stations | items | seconds | overhead per item, ms | against one |")
+    print("| executor | workers | items | seconds | overhead per item, ms | against one |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for executor, openers in (("local", local), ("ray", on_ray)):
+    for executor, factories in (("local", local), ("ray", on_ray)):
         alone = 0.0
-        for stations in (1, 2):
-            opened = [(name, opener()) for name, opener in openers(stations, options.seconds)]  # which is not timed
-            with Crew((name, partial(lambda one: one, station)) for name, station in opened) as crew:
-                taken = seconds_for(crew, parts)
+        for workers in (1, 2):
+            opened = [(name, factory()) for name, factory in factories(workers, options.seconds)]  # which is not timed
+            with Scheduler((name, partial(lambda one: one, worker)) for name, worker in opened) as scheduler:
+                taken = seconds_for(scheduler, parts)
             alone = alone or taken
-            overhead = (taken * stations - count * options.seconds) / count * 1e3
-            print(f"| {executor} | {stations} | {count} | {taken:.2f} | {overhead:.2f} | {alone / taken:.2f} |")
+            overhead = (taken * workers - count * options.seconds) / count * 1e3
+            print(f"| {executor} | {workers} | {count} | {taken:.2f} | {overhead:.2f} | {alone / taken:.2f} |")
 
 
-def local(stations: int, seconds: float) -> list[tuple[str, Any]]:
-    return [(str(index), partial(Sleeper, seconds)) for index in range(stations)]
+def local(workers: int, seconds: float) -> list[tuple[str, Any]]:
+    return [(str(index), partial(Sleeper, seconds)) for index in range(workers)]
 
 
-def on_ray(stations: int, seconds: float) -> list[tuple[str, Any]]:
-    from fib_bench.execution.ray_cluster import ray, seats_of
-    from fib_bench.execution.ray_scheduler import RayStation
+def on_ray(workers: int, seconds: float) -> list[tuple[str, Any]]:
+    from fib_bench.execution.ray_cluster import device_slots, ray
+    from fib_bench.execution.ray_scheduler import RayDeviceWorker
 
     if not ray.is_initialized():
         with warnings.catch_warnings():
@@ -112,11 +112,11 @@ def on_ray(stations: int, seconds: float) -> list[tuple[str, Any]]:
                 cluster.add_node(num_cpus=1)
             here = {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}}  # where actors find Sleeper
             ray.init(address=cluster.address, log_to_driver=False, configure_logging=False, runtime_env=here)
-    seats = seats_of(ray.nodes(), "CPU")[:stations]
-    import bench_crew
+    slots = device_slots(ray.nodes(), "CPU")[:workers]
+    import bench_scheduler
 
-    opener = partial(bench_crew.Sleeper, seconds)
-    return [(seat.name, partial(RayStation, seat.node, opener, is_cuda=False)) for seat in seats]
+    factory = partial(bench_scheduler.Sleeper, seconds)
+    return [(slot.name, partial(RayDeviceWorker, slot.node, factory, is_cuda=False)) for slot in slots]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Quick answers without a data set."""
+"""Evaluation without a data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of which one would be ignored are refused before anything starts."""
+"""Contradicting settings are rejected before anything starts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fib_bench.execution.backends import make_executor
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"executor": "ray", "devices": ("cuda:0",)}, "devices: a Ray cluster says itself"),
-        ({"executor": "ray", "in_process_trusted": True}, "in_process_trusted: this process"),
-        ({"address": "auto"}, "address: it is a Ray cluster's"),
-        ({"in_process_trusted": True, "devices": ("cpu",)}, "devices: trusted code runs on one"),
-        ({"in_process_trusted": True, "baseline": "a"}, "baseline: trusted runs time no baseline"),
+        ({"executor": "ray", "devices": ("cuda:0",)}, "devices: a Ray cluster lists its devices"),
+        ({"executor": "ray", "in_process_trusted": True}, "in_process_trusted: a Ray cluster cannot"),
+        ({"address": "auto"}, "address: only a Ray cluster has one"),
+        ({"in_process_trusted": True, "devices": ("cpu",)}, "devices: trusted code has one device"),
+        ({"in_process_trusted": True, "baseline": "a"}, "baseline: trusted runs do not time a baseline"),
     ],
 )
 def test_what_does_not_go_together(fields: dict[str, Any], said: str) -> None:

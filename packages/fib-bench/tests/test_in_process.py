@@ -1,4 +1,4 @@
-"""Trusted code in this process."""
+"""In-process evaluation of trusted code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
+from fib_bench.flags import CPU_TIMING
 from fib_schema import Solution, TraceSet
 
 MakeDataSet = Callable[..., Path]
@@ -33,7 +34,7 @@ def test_verdicts_are_those_of_a_judge(
     (trace,) = [trace for trace in TraceSet.from_path(root).traces["double"] if trace.solution]
     assert trace.evaluation is not None
     assert trace.evaluation.status == status
-    assert trace.evaluation.flags == ("trusted",)
+    assert trace.evaluation.flags == (("trusted", CPU_TIMING) if status == "PASSED" else ("trusted",))
     assert (trace.evaluation.performance is not None) == (status == "PASSED")
     assert result.failures == ()
 

@@ -11,7 +11,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event, Skipped, Working
-from fib_bench.execution.judge_process import JudgeProcess, _lost, rest_after
+from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, remaining_plan
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
@@ -98,7 +98,7 @@ class TestRuns:
             ("good", "n-3", "PASSED"),
             ("good", "n-4", "PASSED"),
         ]
-        reason = "the judge's process died at this: it was ended by SIGKILL"
+        reason = "the judge process died during this evaluation: it was ended by SIGKILL"
         assert result.failures == (Skip("double", "a_hangs", "n-3", reason, is_failure=True),)
         assert [event.count for event in events if isinstance(event, Skipped)] == [1]
         assert len(TraceSet.from_path(root).traces["double"]) == 5
@@ -151,30 +151,30 @@ class TestWhatIsLost:
         return Working(part.definition.name, solution, part.workloads[index])
 
     def test_a_solution_loses_the_workload_that_it_was_at(self, part: DefinitionPlan) -> None:
-        lost = _lost(part, self.working(part, "a", 0), "it exited with status 7")
-        reason = "the judge's process died at this: it exited with status 7"
+        lost = _skip_of_crash(part, self.working(part, "a", 0), "it exited with status 7")
+        reason = "the judge process died during this evaluation: it exited with status 7"
         assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True), 1)
-        assert self.left(rest_after(part, lost)) == {"1": "b", "2": "a"}
+        assert self.left(remaining_plan(part, lost)) == {"1": "b", "2": "a"}
 
     @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])
     def test_a_reference_loses_it_for_all_solutions(
         self, part: DefinitionPlan, index: int, count: int, left: dict[str, str]
     ) -> None:
-        lost = _lost(part, self.working(part, None, index), "")
+        lost = _skip_of_crash(part, self.working(part, None, index), "")
         assert lost.count == count
         assert lost.skip.solution is None
-        assert self.left(rest_after(part, lost)) == left
+        assert self.left(remaining_plan(part, lost)) == left
 
     def test_what_is_evaluated_is_not_run_again(self, part: DefinitionPlan) -> None:
         evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00Z")
         done = Evaluated(Trace("double", part.workloads[1], "a", evaluation))
-        part = rest_after(part, done)
+        part = remaining_plan(part, done)
         assert self.left(part) == {"1": "ab"}
         assert part.count == 2
 
     def test_turning_to_something_changes_nothing(self, part: DefinitionPlan) -> None:
-        assert rest_after(part, self.working(part, "a", 0)) == part
+        assert remaining_plan(part, self.working(part, "a", 0)) == part
 
     def test_a_judge_that_dies_before_it_works_is_an_error(self, part: DefinitionPlan) -> None:
         with pytest.raises(JudgeFailed, match="it was ended by SIGSEGV"):
-            _lost(part, None, "it was ended by SIGSEGV")
+            _skip_of_crash(part, None, "it was ended by SIGSEGV")

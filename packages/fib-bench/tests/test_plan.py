@@ -94,13 +94,13 @@ def test_a_name_that_matches_nothing_lists_near_misses(
         (
             {"definitions": ("double",), "solutions": ("c",)},
             [
-                "double: none of the solutions asked for is one of it",
-                "triple / c: its definition is not among those asked for",
+                "double: it has none of the requested solutions",
+                "triple / c: its definition was not requested",
             ],
         ),
         (
             {"definitions": ("double",), "op_types": ("other",)},
-            ["double: its op_type is not among those asked for"],
+            ["double: its op_type was not requested"],
         ),
     ],
 )

@@ -142,7 +142,7 @@ class TestBuilds:
     def builds(self, cluster: tuple[Any, list[Path]]) -> Iterator[Callable[..., Any]]:
         """Make builds whose tasks do what is given, for solutions by their names."""
         from fib_bench.execution.ray_builds import Builds
-        from fib_bench.execution.ray_cluster import seats_of
+        from fib_bench.execution.ray_cluster import device_slots
 
         made: list[Any] = []
 
@@ -154,7 +154,7 @@ class TestBuilds:
                     assert build is not None
                     return build(solution.name)
 
-            made.append(Builds(seats_of(ray.nodes(), "CPU"), BenchmarkConfig(device=device), None, {}))
+            made.append(Builds(device_slots(ray.nodes(), "CPU"), BenchmarkConfig(device=device), None, {}))
             if build is not None:
                 made[-1]._task = Task()
             return made[-1]
@@ -179,11 +179,11 @@ class TestBuilds:
         part = make_part(cpp("a"), make_solution(PYTHON, name="python"), cpp("b"))
         made = builds(build)
         made.begin([part])
-        assert made.turn_to(second, part) == part
+        assert made.prioritize(second, part) == part
         assert sorted(log.read_text().splitlines()) == [f"a {second}", f"b {second}"]
-        assert made.turn_to(second, part) == part
+        assert made.prioritize(second, part) == part
         assert len(log.read_text().splitlines()) == 2
-        assert made.turn_to(first, part) == part
+        assert made.prioritize(first, part) == part
         assert sorted(log.read_text().splitlines()[2:]) == [f"a {first}", f"b {first}"]
 
     def test_what_a_compiler_refuses_is_not_tried_again(
@@ -200,7 +200,7 @@ class TestBuilds:
         made = builds(build)
         made.begin([part])
         for _ in range(2):
-            assert made.turn_to(self.nodes()[0], part).unbuildable == {"bad": failure}
+            assert made.prioritize(self.nodes()[0], part).unbuildable == {"bad": failure}
         assert sorted(log.read_text().split()) == ["bad", "good"]
 
     def test_a_task_that_is_lost_is_tried_again_and_left_to_the_judge_after_a_few_times(
@@ -215,7 +215,7 @@ class TestBuilds:
         part = make_part(cpp("lost"), cpp("once"))
         made = builds(build)
         made.begin([part])
-        assert made.turn_to(self.nodes()[0], part) == part
+        assert made.prioritize(self.nodes()[0], part) == part
         assert sorted(log.read_text().split()) == ["lost"] * 3 + ["once"] * 2
 
     def test_an_error_of_ours_ends_the_run(self, builds: Callable[..., Any], make_part: MakePart, cpp: Any) -> None:
@@ -226,7 +226,7 @@ class TestBuilds:
         made = builds(build)
         made.begin([part])
         with pytest.raises(ZeroDivisionError, match="a bug of ours at a"):
-            made.turn_to(self.nodes()[0], part)
+            made.prioritize(self.nodes()[0], part)
         with pytest.raises(ZeroDivisionError):
             made.check()
 
@@ -241,7 +241,7 @@ class TestBuilds:
         while not log.read_text():
             time.sleep(0.01)
         made.close()
-        assert made.turn_to(self.nodes()[0], part) is None
+        assert made.prioritize(self.nodes()[0], part) is None
 
     def test_for_gpus_all_is_built_ahead_as_many_at_a_time_as_there_is_room_for(
         self, builds: Callable[..., Any], make_part: MakePart, cluster: tuple[Any, list[Path]], cpp: Any
@@ -261,7 +261,7 @@ class TestBuilds:
             time.sleep(0.01)
         assert [len(libraries(cache, *solutions)) for cache in cluster[1]] == [3, 3]
         for node in self.nodes():
-            assert list(made.turn_to(node, part).unbuildable) == ["bad"]
+            assert list(made.prioritize(node, part).unbuildable) == ["bad"]
 
     def test_for_gpus_what_is_not_built_yet_comes_last_and_what_others_do_is_not_built(
         self, builds: Callable[..., Any], make_part: MakePart, make_solution: MakeSolution, log: Path, cpp: Any
@@ -279,7 +279,7 @@ class TestBuilds:
         made.begin([part])
         while len(log.read_text().splitlines()) < 2:
             time.sleep(0.01)
-        (solutions,) = made.turn_to(first, part).pending.values()
+        (solutions,) = made.prioritize(first, part).pending.values()
         assert [solution.name for solution in solutions] == ["python", "a", "b", "c", "d"]
         log.with_suffix(".go").touch()
         while len([line for line in log.read_text().splitlines() if first in line]) < 4:

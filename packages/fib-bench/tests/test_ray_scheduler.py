@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.errors import JudgeFailed
-from fib_bench.events import DeviceOut, Evaluated, Event, Planned
-from fib_bench.execution.scheduler import Crew
+from fib_bench.events import DeviceExcluded, Evaluated, Event, Planned
+from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan
 from fib_schema import Definition, Environment, Solution, TraceSet, Workload
 
@@ -68,7 +68,7 @@ def pairs(solutions: Sequence[Solution], sizes: Iterable[int]) -> Counter[tuple[
 
 def assert_no_other_is_out(events: Iterable[Event], killed: str) -> None:
     """Whether the one that was killed is told to be depends on the work that is left for it to fail at."""
-    out = {event.device.split("/")[1] for event in events if isinstance(event, DeviceOut)}
+    out = {event.device.split("/")[1] for event in events if isinstance(event, DeviceExcluded)}
     assert out <= {killed[:8]}
 
 
@@ -119,7 +119,7 @@ def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
         cluster.remove_node(node, allow_graceful=False)
 
     with ray_cluster(2, 2) as (cluster, nodes):
-        node = next(iter(nodes))  # which has work for certain: a run begins when its station is open
+        node = next(iter(nodes))  # which has work for certain: a run begins when its worker is open
         killer = threading.Thread(target=kill_while_it_compiles)
         events = run(cluster, root, lambda event: killer.start() if isinstance(event, Planned) else None)
         killer.join()
@@ -146,8 +146,8 @@ class TestErrorsOfOurs:
         return DefinitionPlan(definition, (workload,), {workload.uuid: (make_solution(SLEEPS),)})
 
     def run(self, node: str, part: DefinitionPlan, log: Path, failing: str, error: BaseException) -> list[Event]:
-        """Run at a station that raises an error when it opens or executes, and notes each time that it does."""
-        from fib_bench.execution.ray_scheduler import RayStation
+        """Run at a worker that raises an error when it opens or executes, and notes each time that it does."""
+        from fib_bench.execution.ray_scheduler import RayDeviceWorker
 
         class Broken:  # here, so that it travels to the actor, which cannot import this module
             environment = Environment("cpu", {})
@@ -168,8 +168,8 @@ class TestErrorsOfOurs:
                         file.write(f"{step}\n")
                     raise error
 
-        with Crew([("one", partial(RayStation, node, Broken, is_cuda=False))]) as crew:
-            return list(crew.execute([part]))
+        with Scheduler([("one", partial(RayDeviceWorker, node, Broken, is_cuda=False))]) as scheduler:
+            return list(scheduler.execute([part]))
 
     @pytest.mark.parametrize("failing", ["open", "execute"])
     def test_end_the_run(self, node: str, part: DefinitionPlan, tmp_path: Path, failing: str) -> None:
@@ -180,4 +180,6 @@ class TestErrorsOfOurs:
     def test_a_judge_that_fails_there_is_opened_again(self, node: str, part: DefinitionPlan, tmp_path: Path) -> None:
         events = self.run(node, part, tmp_path / "log", "execute", JudgeFailed("it is gone"))
         assert (tmp_path / "log").read_text().split() == ["execute"] * 3
-        assert [event.reason for event in events if isinstance(event, DeviceOut)] == [str(JudgeFailed("it is gone"))]
+        assert [event.reason for event in events if isinstance(event, DeviceExcluded)] == [
+            str(JudgeFailed("it is gone"))
+        ]

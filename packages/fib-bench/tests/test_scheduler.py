@@ -1,4 +1,4 @@
-"""Stations that fail, differ and are stopped: every evaluation is made once, or said not to be."""
+"""Device workers that fail, differ and are stopped: every evaluation is made once, or reported as skipped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import pytest
 from fib_bench.errors import JudgeFailed
-from fib_bench.events import DeviceOut, Evaluated, Event, Skipped
-from fib_bench.execution.scheduler import Crew, Station
+from fib_bench.events import DeviceExcluded, Evaluated, Event, Skipped
+from fib_bench.execution.scheduler import DeviceWorker, Scheduler
 from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     AxisVar,
@@ -31,7 +31,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 EVALUATION = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00", "")
-Open = Callable[[], Station]
+Open = Callable[[], DeviceWorker]
 
 
 def part(name: str, workloads: int, solutions: int = 2) -> DefinitionPlan:
@@ -46,7 +46,7 @@ def part(name: str, workloads: int, solutions: int = 2) -> DefinitionPlan:
 
 @attrs.define
 class Fake:
-    """A station that gives a trace for each pair, until it breaks."""
+    """A worker that gives a trace for each pair, until it breaks."""
 
     hardware: str = "cpu"
     lasts: int | None = None
@@ -74,9 +74,9 @@ class Fake:
         self.is_closed = True
 
 
-def run(openers: Sequence[Open], parts: Sequence[DefinitionPlan]) -> list[Event]:
-    with Crew((f"device {index}", opener) for index, opener in enumerate(openers)) as crew:
-        return list(crew.execute(parts))
+def run(factories: Sequence[Open], parts: Sequence[DefinitionPlan]) -> list[Event]:
+    with Scheduler((f"device {index}", factory) for index, factory in enumerate(factories)) as scheduler:
+        return list(scheduler.execute(parts))
 
 
 def pairs(events: Sequence[Event]) -> Counter[tuple[str, str]]:
@@ -117,13 +117,13 @@ def test_what_a_station_fails_at_others_do() -> None:
 
 
 def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
-    def fails() -> Station:
+    def fails() -> DeviceWorker:
         raise JudgeFailed("no such device")
 
     events = run([Fake, fails], PARTS)
     assert pairs(events) == wanted(PARTS)
-    assert [e for e in events if isinstance(e, DeviceOut)] in (
-        [DeviceOut("device 1", "the judge's process failed: no such device")],
+    assert [e for e in events if isinstance(e, DeviceExcluded)] in (
+        [DeviceExcluded("device 1", "the judge's process failed: no such device")],
         [],
     )
 
@@ -136,7 +136,7 @@ def test_a_station_of_other_hardware_is_left_out() -> None:
             assert is_out.wait(60)  # else there might be no work left for the other to be tried with
             yield from Fake.execute(self, part)
 
-    def other() -> Station:
+    def other() -> DeviceWorker:
         opened["gpu"] += 1
         if opened["gpu"] == 3:
             is_out.set()
@@ -144,8 +144,8 @@ def test_a_station_of_other_hardware_is_left_out() -> None:
 
     events = run([Waits, other], PARTS)
     assert pairs(events) == wanted(PARTS)
-    (out,) = [e for e in events if isinstance(e, DeviceOut)]
-    assert "it is 'gpu', and the run is for 'cpu'" in out.reason
+    (out,) = [e for e in events if isinstance(e, DeviceExcluded)]
+    assert "the device is 'gpu' and the run is for 'cpu'" in out.reason
 
 
 def test_work_that_brings_stations_down_is_given_up_and_the_rest_is_done() -> None:
@@ -167,7 +167,7 @@ def test_without_stations_everything_is_given_up() -> None:
 
 
 def test_the_first_station_must_open() -> None:
-    def fails() -> Station:
+    def fails() -> DeviceWorker:
         raise JudgeFailed("no such device")
 
     with pytest.raises(JudgeFailed, match="no such device"):
@@ -175,7 +175,7 @@ def test_the_first_station_must_open() -> None:
 
 
 def test_an_error_of_ours_ends_the_run() -> None:
-    """The other station waits for it, and cannot have done all before."""
+    """The other worker waits for it, and cannot have done all before."""
     has_failed = threading.Event()
 
     class Wrong(Fake):
@@ -193,7 +193,7 @@ def test_an_error_of_ours_ends_the_run() -> None:
 
 
 def test_stopped_it_finishes_what_is_under_way() -> None:
-    stations: list[Fake] = []
+    workers: list[Fake] = []
     is_stopped = threading.Event()
 
     class Waits(Fake):
@@ -203,31 +203,31 @@ def test_stopped_it_finishes_what_is_under_way() -> None:
             assert is_stopped.wait(60)
             yield from made
 
-    def opens() -> Station:
-        stations.append(Waits())
-        return stations[-1]
+    def opens() -> DeviceWorker:
+        workers.append(Waits())
+        return workers[-1]
 
-    with Crew((str(index), opens) for index in range(2)) as crew:
+    with Scheduler((str(index), opens) for index in range(2)) as scheduler:
         events = []
-        for event in crew.execute(PARTS):
+        for event in scheduler.execute(PARTS):
             events.append(event)
-            crew.stop()
+            scheduler.stop()
             is_stopped.set()
     assert 1 <= len(events) <= 4  # what each had made when it was told, and what it was at
-    assert all(station.is_closed for station in stations)
+    assert all(worker.is_closed for worker in workers)
 
 
 def test_stopped_before_it_has_begun_it_does_nothing() -> None:
-    with Crew([("one", Fake)]) as crew:
-        events = crew.execute(PARTS)
-        crew.stop()
+    with Scheduler([("one", Fake)]) as scheduler:
+        events = scheduler.execute(PARTS)
+        scheduler.stop()
         assert list(events) == []
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.lists(st.integers(1, 6), min_size=1, max_size=4))
 def test_nothing_is_lost_or_doubled(lasts: list[int], sizes: list[int]) -> None:
-    """Whenever stations break, each pair is evaluated once or given up."""
+    """Whenever workers break, each pair is evaluated once or given up."""
     parts = [part(f"d{index}", size) for index, size in enumerate(sizes)]
     events = run([lambda last=last: Fake(lasts=last) for last in lasts], parts)
     done = pairs(events)
@@ -238,7 +238,7 @@ def test_nothing_is_lost_or_doubled(lasts: list[int], sizes: list[int]) -> None:
 
 
 class TestPieces:
-    def sizes(self, parts: Sequence[DefinitionPlan], stations: int) -> list[tuple[str, int]]:
+    def sizes(self, parts: Sequence[DefinitionPlan], workers: int) -> list[tuple[str, int]]:
         events: list[tuple[str, int]] = []
         lock = threading.Lock()
 
@@ -249,7 +249,7 @@ class TestPieces:
                     events.append((part.definition.name, part.count))
                 yield from Fake.execute(self, part)
 
-        run([Told] * stations, parts)
+        run([Told] * workers, parts)
         return events
 
     def test_are_whole_definitions_for_one_station_in_their_order(self) -> None:
@@ -267,8 +267,8 @@ class TestPieces:
 def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
     both, tries = threading.Barrier(2, timeout=60), Counter[str]()
 
-    def opener(name: str) -> Open:
-        def open_() -> Station:
+    def factory(name: str) -> Open:
+        def open_() -> DeviceWorker:
             tries[name] += 1
             if tries[name] == 1:
                 both.wait()  # neither goes on before the other is under way
@@ -278,14 +278,14 @@ def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work()
 
         return open_
 
-    with Crew([("first", opener("first")), ("second", opener("second"))]) as crew:
-        assert pairs(list(crew.execute(PARTS))) == wanted(PARTS)
+    with Scheduler([("first", factory("first")), ("second", factory("second"))]) as scheduler:
+        assert pairs(list(scheduler.execute(PARTS))) == wanted(PARTS)
     assert tries["first"] == 1
     assert tries["second"] >= 1
 
 
 def test_an_error_of_ours_while_a_station_opens_ends_the_run() -> None:
-    def broken() -> Station:
+    def broken() -> DeviceWorker:
         raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):

@@ -1,6 +1,6 @@
-"""One quick answer, for a notebook or a program that tries out solutions: no data set, nothing recorded.
+"""Evaluation without a data set, for notebooks and programs that try out solutions. Nothing is recorded.
 
-The judge's process stays, so that only the first answer waits for it.
+The judge process stays alive between calls, so only the first call waits for its start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .plan import DefinitionPlan
 
 _QUICK_SECONDS = 0.2
 _judges: dict[str, tuple[BenchmarkConfig, JudgeProcess]] = {}
-_keeper = ThreadPoolExecutor(1, "fib-bench")  # the system ends a judge with the thread that has started it
+_judge_thread = ThreadPoolExecutor(1, "fib-bench")  # a judge process is killed when the thread that started it ends
 
 
 def evaluate(
@@ -28,32 +28,32 @@ def evaluate(
 ) -> RunResult:
     """Evaluate one solution, with all checks.
 
-    Calls from several threads wait for each other. The process is started again where a call has
-    another configuration for the same device.
+    Calls from several threads are serialised. The process is restarted if a call has another configuration for the
+    same device.
 
     Args:
-        definition: What the solution computes.
+        definition: The definition that the solution implements.
         solution: In any language that has a builder here.
-        workloads: On what; each has a uuid of its own.
-        config: How; the default measures for at most 0.2 s, on the CPU. It is always one judge in a process of its
-            own: `devices`, `executor` and `in_process_trusted` are for runs, and change nothing here.
+        workloads: The workloads; their uuids differ.
+        config: Settings; the default measures for at most 0.2 s, on the CPU. `devices`, `executor` and
+            `in_process_trusted` have no effect: there is always one judge process.
 
     Returns:
-        A trace for each workload, and those that could not run, with the reasons.
+        A trace for each workload, and the workloads that could not run, with the reasons.
 
     Raises:
         UnsupportedDevice: There is no such device here.
-        JudgeFailed: The judge's process does not run.
+        JudgeFailed: The judge process does not start.
     """
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
     part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
-    return _keeper.submit(_run, config, part).result()
+    return _judge_thread.submit(_run, config, part).result()
 
 
 def _run(config: BenchmarkConfig, part: DefinitionPlan) -> RunResult:
     try:
         events = list(_judge(config).execute(part))
-    except JudgeFailed:  # it was killed while it was idle
+    except JudgeFailed:  # the idle process was killed
         close()
         events = list(_judge(config).execute(part))
     traces = tuple(event.trace for event in events if isinstance(event, Evaluated))
@@ -73,6 +73,6 @@ def _judge(config: BenchmarkConfig) -> JudgeProcess:
 
 @atexit.register
 def close() -> None:
-    """End the processes that `evaluate` has left running."""
+    """Terminate the judge processes of `evaluate`."""
     while _judges:
         _judges.popitem()[1][1].close()

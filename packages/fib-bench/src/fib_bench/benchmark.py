@@ -1,4 +1,4 @@
-"""Runs what a configuration chooses and records every evaluation as it is made."""
+"""Benchmark runs over a data set. Every evaluation is recorded as soon as it is made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 from fib_schema import Trace, TraceSet
 
 from .config.model import BenchmarkConfig
-from .events import DeviceOut, Evaluated, Observer, Planned, Skipped, Spent
+from .events import DeviceExcluded, Evaluated, Observer, PhaseTimes, Planned, Skipped
 from .execution.backends import make_executor
 from .judge.phase_timer import Phase
 from .plan import Skip, check_names, make_plan
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class RunResult:
-    """What a run made, and what it left out."""
+    """The traces of a run, and the work that it skipped."""
 
     traces: tuple[Trace, ...]
     skipped: tuple[Skip, ...]
     seconds: Mapping[Phase, float] = attrs.field(factory=dict)
-    """Where the time of the judge went, by phase."""
+    """Seconds of the judge by phase."""
     is_stopped: bool = False
-    """Whether it was stopped before it had done everything."""
-    devices_out: tuple[DeviceOut, ...] = ()
-    """The devices that failed too often to go on."""
+    """Whether it was stopped before all work was done."""
+    excluded_devices: tuple[DeviceExcluded, ...] = ()
+    """The devices that were excluded after repeated failures."""
 
     @property
     def failures(self) -> tuple[Skip, ...]:
-        """What should have run and could not."""
+        """The work that should have run and could not."""
         return tuple(skip for skip in self.skipped if skip.is_failure)
 
 
@@ -45,7 +45,7 @@ class Benchmark:
 
     Args:
         trace_set: The data set; with a root, traces are appended there as they are made.
-        config: What to run and how.
+        config: Names and settings.
     """
 
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
@@ -67,23 +67,23 @@ class Benchmark:
         return self._trace_set
 
     def close(self) -> None:
-        """Nothing outlives a run, so there is nothing left to release."""
+        """Do nothing: a run releases its resources itself."""
 
     def stop(self) -> None:
-        """Have a run that is under way finish the evaluations that it has begun, and no others."""
+        """Let the current run finish its running evaluations, and start no others."""
         self._is_stopped = True
         if self._executor is not None:
             self._executor.stop()
 
     def run_all(self, dump_traces: bool = True, resume: bool = False) -> TraceSet:
-        """Run everything that the configuration chooses.
+        """Run everything that the configuration selects.
 
         Args:
             dump_traces: Add each trace to the data set when it is made.
-            resume: Leave out pairs that the data set has a trace of.
+            resume: Skip pairs that have a trace in the data set.
 
         Returns:
-            The data set with all its traces; without `dump_traces`, one in memory that has the
+            The data set with all its traces; without `dump_traces`, an in-memory data set with the
             new traces only.
 
         Raises:
@@ -100,11 +100,11 @@ class Benchmark:
         )
 
     def run(self, *, dump_traces: bool = True, resume: bool = False, observe: Observer = lambda _: None) -> RunResult:
-        """Run, and report what happens to an observer.
+        """Run, and call an observer with each event.
 
         Args:
             dump_traces: Add each trace to the data set when it is made.
-            resume: Leave out pairs that the data set has a trace of.
+            resume: Skip pairs that have a trace in the data set.
             observe: Called with each event.
 
         Raises:
@@ -113,7 +113,7 @@ class Benchmark:
         """
         traces: list[Trace] = []
         seconds: Counter[Phase] = Counter()
-        devices_out: list[DeviceOut] = []
+        excluded_devices: list[DeviceExcluded] = []
         check_names(self._trace_set, self._config)
         with closing(self._make_executor()) as executor:
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
@@ -130,9 +130,9 @@ class Benchmark:
                 elif isinstance(event, Skipped):
                     skipped.append(event.skip)
                     left -= event.count
-                elif isinstance(event, DeviceOut):
-                    devices_out.append(event)
-                elif isinstance(event, Spent):
+                elif isinstance(event, DeviceExcluded):
+                    excluded_devices.append(event)
+                elif isinstance(event, PhaseTimes):
                     seconds.update(event.seconds)
                 observe(event)
             self._executor = None
@@ -141,7 +141,7 @@ class Benchmark:
                 Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
             )
         is_stopped, self._is_stopped = self._is_stopped and left > 0, False
-        return RunResult(tuple(traces), tuple(skipped), dict(seconds), is_stopped, tuple(devices_out))
+        return RunResult(tuple(traces), tuple(skipped), dict(seconds), is_stopped, tuple(excluded_devices))
 
     def _make_executor(self) -> Executor:
         name = self._config.baseline

@@ -1,4 +1,4 @@
-"""What a run reports while it runs; progress displays and programs listen."""
+"""Events of a run, for progress displays and programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .plan import Plan, Skip
 
 @attrs.frozen
 class Planned:
-    """The run knows what it has to do."""
+    """The plan of the run is made."""
 
     plan: Plan
 
 
 @attrs.frozen
 class Working:
-    """The run turns to something that may take a while."""
+    """The run starts work that may take a while."""
 
     definition: str
     solution: str | None
@@ -36,36 +36,36 @@ class Working:
 
 @attrs.frozen
 class Evaluated:
-    """An evaluation is made, and recorded if traces are dumped."""
+    """An evaluation is finished, and recorded if traces are dumped."""
 
     trace: Trace
 
 
 @attrs.frozen
 class Skipped:
-    """Something that was planned cannot run; `count` evaluations fall away with it."""
+    """Planned work cannot run; `count` evaluations are skipped."""
 
     skip: Skip
     count: int
 
 
 @attrs.frozen
-class Spent:
-    """Where the time of the judge went since it last told."""
+class PhaseTimes:
+    """The seconds that each phase of the judge took since the last such event."""
 
     seconds: Mapping[Phase, float]
 
 
 @attrs.frozen
-class DeviceOut:
-    """A device takes no further part in the run."""
+class DeviceExcluded:
+    """A device is excluded from the rest of the run."""
 
     device: str
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.device} is left out, and others do its work: {self.reason}"
+        return f"{self.device} is excluded, and other devices take its work: {self.reason}"
 
 
-Event: TypeAlias = Planned | Working | Evaluated | Skipped | Spent | DeviceOut
+Event: TypeAlias = Planned | Working | Evaluated | Skipped | PhaseTimes | DeviceExcluded
 Observer: TypeAlias = Callable[[Event], None]

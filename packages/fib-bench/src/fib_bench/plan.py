@@ -1,4 +1,4 @@
-"""Turns (definitions x solutions x workloads) into work, and says what is left out and why."""
+"""Plans of runs: the work for (definitions x solutions x workloads), and the reasons for what is skipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .sandbox.model import Isolation
 
 @attrs.frozen
 class Skip:
-    """Something that a run leaves out, with the reason."""
+    """Work that a run skips, with the reason."""
 
     definition: str
     solution: str | None
@@ -40,32 +40,32 @@ class Skip:
 
 @attrs.frozen
 class BuildFailure:
-    """What a build that failed makes of all evaluations of its solution."""
+    """A failed build, which decides all evaluations of its solution."""
 
     status: EvaluationStatus
     log: str
     isolation: Isolation | None = None
-    """How the worker was isolated, if it has said so."""
+    """The isolation of the worker, if it was reported."""
 
 
 @attrs.frozen
 class DefinitionPlan:
-    """The work on one definition: which solutions have yet to run on which workloads."""
+    """The work on one definition: the solutions to run on each workload."""
 
     definition: Definition
     workloads: tuple[Workload, ...]
     pending: Mapping[str, tuple[Solution, ...]]
     """By workload uuid: the solutions to run on it."""
     unbuildable: Mapping[str, BuildFailure] = attrs.field(factory=dict)
-    """By name: solutions that did not build where they were built ahead, and need not be built again."""
+    """By name: solutions whose ahead-of-time build failed; they are not built again."""
 
     @property
     def count(self) -> int:
-        """How many evaluations this is."""
+        """The number of evaluations."""
         return sum(map(len, self.pending.values()))
 
     def without(self, workload: str, solution: str | None) -> DefinitionPlan:
-        """What is left when a pair is done or given up; without a solution, all pairs of the workload."""
+        """The plan without a pair that is done or skipped; without a solution, without all pairs of the workload."""
         left = tuple(s for s in self.pending.get(workload, ()) if solution not in {None, s.name})
         pending = {uuid: left if uuid == workload else some for uuid, some in self.pending.items()}
         if not left:
@@ -73,7 +73,7 @@ class DefinitionPlan:
         return attrs.evolve(self, pending=pending, workloads=tuple(w for w in self.workloads if w.uuid in pending))
 
     def split(self, pieces: int) -> Iterator[DefinitionPlan]:
-        """The same work in at most so many pieces, each with some of the workloads and all of their solutions."""
+        """The same work in at most so many pieces, each with some of the workloads and all their solutions."""
         size = max(-(-len(self.workloads) // pieces), 1)
         for begin in range(0, len(self.workloads), size):
             some = self.workloads[begin : begin + size]
@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """How many evaluations this is."""
+        """The number of evaluations."""
         return sum(plan.count for plan in self.definitions)
 
 
@@ -100,8 +100,7 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
         trace_set: The data set.
         config: Names and limits.
         hardware: The device's name, as traces state it.
-        resume: Leave out pairs that the data set has a trace of, from this hardware and from the
-            same version of the solution.
+        resume: Skip pairs that have a trace from this hardware and from the same version of the solution.
 
     Raises:
         UnknownName: A name in the configuration matches nothing.
@@ -119,25 +118,25 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
 
 
 def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str]) -> Iterable[Skip]:
-    """Names that were asked for, and that the other names leave nothing to do for."""
+    """Requested names for which the other names leave no work."""
     for name in config.definitions or ():
         solutions = trace_set.solution_names(name)
         if not solutions:
             yield Skip(name, None, None, "it has no solutions")
         elif name not in chosen:
-            yield Skip(name, None, None, "its op_type is not among those asked for")
+            yield Skip(name, None, None, "its op_type was not requested")
         elif config.solutions is not None and not set(solutions) & set(config.solutions):
-            yield Skip(name, None, None, "none of the solutions asked for is one of it")
+            yield Skip(name, None, None, "it has none of the requested solutions")
     for definition in trace_set.solutions:
         is_known = definition in trace_set.definitions
-        reason = "its definition is not among those asked for" if is_known else "its definition is missing"
+        reason = "its definition was not requested" if is_known else "its definition is missing"
         for name in trace_set.solution_names(definition):
             if definition not in chosen and name in (config.solutions or ()):
                 yield Skip(definition, name, None, reason, is_failure=not is_known)
 
 
 def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
-    """Refuse names that match nothing.
+    """Reject names that match nothing.
 
     Raises:
         UnknownName: A definition or solution that the configuration names does not exist.

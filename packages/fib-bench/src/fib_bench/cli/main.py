@@ -134,7 +134,7 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
         "traces": [to_plain(trace) for trace in result.traces],
         "skipped": [attrs.asdict(skip) for skip in result.skipped],
         "seconds": dict(result.seconds),
-        "devices_out": [attrs.asdict(out) for out in result.devices_out],
+        "excluded_devices": [attrs.asdict(out) for out in result.excluded_devices],
     }
 
 

@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ..events import DeviceOut, Evaluated, Event, Observer, Planned, Skipped, Working
+from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
 from ..report import failure_text, speedup_of
 from ..report.trace_fields import labels_of, shown_latency_of, timed_by
 from .tables import format_latency
@@ -80,7 +80,7 @@ def progress_on(console: Console) -> Iterator[Observer]:
                     progress.advance(task, count)
                     text = f"could not run: {_first_line(str(skip))}"
                     progress.console.print(Text(text, style="red"), soft_wrap=True)
-                case DeviceOut():
+                case DeviceExcluded():
                     progress.console.print(Text(str(event), style="red"), soft_wrap=True)
 
         yield observe
@@ -109,7 +109,7 @@ def _plain_lines(write: Callable[[str], None]) -> Observer:
             case Skipped(skip=skip, count=count):
                 done += count
                 write(f"{_position(done, total, start)} could not run: {_first_line(str(skip))}")
-            case DeviceOut():
+            case DeviceExcluded():
                 write(str(event))
 
     return observe

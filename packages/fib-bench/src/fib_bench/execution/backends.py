@@ -1,4 +1,4 @@
-"""Which executor carries out plans; the only module that knows there are several."""
+"""Selection of the executor. `make_executor` is the only function that knows all of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .scheduler import Executor
 
 _Make: TypeAlias = Callable[[BenchmarkConfig, Path | None, Mapping[str, Solution]], Executor]
 _MAKERS: Mapping[str, tuple[str, str]] = MappingProxyType({
-    "local": (".local", "local_crew"),
-    "ray": (".ray_scheduler", "ray_crew"),
+    "local": (".local", "local_scheduler"),
+    "ray": (".ray_scheduler", "ray_scheduler"),
 })  # fmt: skip
 
 
@@ -25,8 +25,8 @@ def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping
     """The executor that a configuration names.
 
     Raises:
-        InvalidConfig: It asks for what does not go together.
-        UnsupportedDevice: There is no such device, or what the executor needs is not installed.
+        InvalidConfig: Settings contradict each other.
+        UnsupportedDevice: There is no such device, or a dependency of the executor is not installed.
         JudgeFailed: A judge did not start.
     """
     _check(config)
@@ -36,18 +36,26 @@ def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping
 
 
 def _check(config: BenchmarkConfig) -> None:
-    """Refuse settings of which one would be ignored.
+    """Reject settings that the executor would ignore.
 
     Raises:
-        InvalidConfig: There are such.
+        InvalidConfig: There are such settings.
     """
     is_local = config.executor == "local"
     pairs = (
-        ("devices", config.devices is not None and not is_local, "a Ray cluster says itself which devices it has"),
-        ("address", config.address is not None and is_local, "it is a Ray cluster's: set `executor` to 'ray'"),
-        ("in_process_trusted", config.in_process_trusted and not is_local, "this process is no part of a Ray cluster"),
-        ("devices", config.in_process_trusted and config.devices is not None, "trusted code runs on one: set `device`"),
-        ("baseline", config.in_process_trusted and config.baseline is not None, "trusted runs time no baseline"),
+        ("devices", config.devices is not None and not is_local, "a Ray cluster lists its devices itself"),
+        ("address", config.address is not None and is_local, "only a Ray cluster has one: set `executor` to 'ray'"),
+        (
+            "in_process_trusted",
+            config.in_process_trusted and not is_local,
+            "a Ray cluster cannot use this process",
+        ),
+        (
+            "devices",
+            config.in_process_trusted and config.devices is not None,
+            "trusted code has one device: set `device`",
+        ),
+        ("baseline", config.in_process_trusted and config.baseline is not None, "trusted runs do not time a baseline"),
     )
     problems = tuple(Problem("<configuration>", name, why) for name, is_given, why in pairs if is_given)
     if problems:

@@ -1,7 +1,7 @@
-"""Judges code that is trusted, in this very process: many small evaluations a second.
+"""In-process evaluation of trusted code, for many small evaluations per second.
 
-Outputs are compared as always, on one input set; nothing is isolated, audited or bounded in time, and
-what a solution breaks is broken for the whole run. Traces say so: the flag ``trusted``.
+Outputs are compared on one input set. Nothing is isolated, audited or bounded in time, and a solution that
+damages the process damages the whole run. Traces carry the flag ``trusted``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..errors import EvaluatorUnusable, InputError, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..events import Evaluated, Event, Skipped, Working
+from ..flags import TRUSTED
 from ..inputs.generation import make_inputs
-from ..judge.output_checker import EvaluatorRaised, Standard
+from ..judge.output_checker import EvaluatorRaised, OutputChecker
 from ..judge.prepared import InputSet
-from ..judge.record import Recorder, correctness_of
+from ..judge.record import EvaluationRecorder, correctness_of
 from ..judge.stopping import stop_rule
 from ..plan import DefinitionPlan, Skip
 from ..timing import Measurement, TimedCall, bracket_costs_ns, stopwatch_for
@@ -44,28 +45,26 @@ from ..transport.slots import CallLayout, layout_of
 from ..worker.calls import PreparedCall, WrongOutputError
 from .device_lock import identity_of
 
-TRUSTED = "trusted"
-"""The flag of traces that were made here."""
 _CALIBRATION_SAMPLES = 50
 _MAX_LOG = 16_000
 
 
 @attrs.frozen(eq=False)
 class _Prepared:
-    """A workload with what must come out of it."""
+    """A workload with its expected outputs and the timing of its reference."""
 
     workload: Workload
     layout: CallLayout
     item: InputSet
     config: ResolvedEvalConfig
-    reference_ms: float
+    reference: Measurement
 
 
-class TrustedStation:
-    """A device with a judge in this process.
+class InProcessWorker:
+    """A device worker that runs solutions in this process.
 
     Args:
-        config: How to run.
+        config: Settings of the run.
         root: The data set's folder, for blobs.
 
     Raises:
@@ -82,7 +81,7 @@ class TrustedStation:
             raise UnsupportedDevice(config.device, str(error)) from error
         self._device = torch.device(config.device)
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self._device)}
-        self._recorder = Recorder(self._environment, where, None)
+        self._recorder = EvaluationRecorder(self._environment, where, None)
         self._registry = BuilderRegistry.get_instance()
         self._costs: dict[tuple[str, int], float] = {}
 
@@ -92,7 +91,7 @@ class TrustedStation:
         return self._environment
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no process was started."""
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
@@ -145,8 +144,8 @@ class TrustedStation:
         except Exception as error:
             raise InputError(definition.name, workload.uuid, "", f"the reference failed: {_first(error)}") from error
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-        check = Standard(evaluator, definition, config, others).check(layout, inputs, expected)
-        return _Prepared(workload, layout, InputSet("normal", inputs, expected, check), config, measurement.latency_ms)
+        check = OutputChecker(evaluator, definition, config, others).check(layout, inputs, expected)
+        return _Prepared(workload, layout, InputSet("normal", inputs, expected, check), config, measurement)
 
     def _call(
         self, function: Runnable, definition: Definition, layout: CallLayout, inputs: torch.Tensor
@@ -160,7 +159,7 @@ class TrustedStation:
     def _time(
         self, call: PreparedCall, outputs: torch.Tensor, config: ResolvedEvalConfig
     ) -> tuple[Measurement, torch.Tensor]:
-        """Call and time it; returns the outputs of the first call too."""
+        """Time a call; returns the measurement and the outputs of the first call."""
         call.prepare()
         call.collect(call.invoke())
         first = outputs.clone()
@@ -197,7 +196,7 @@ class TrustedStation:
         except WrongOutputError as error:
             status = STATUS_OF_ASPECT.get(error.reply.aspect, EvaluationStatus.RUNTIME_ERROR)
             return self._record(solution, status, error.reply.problem)
-        except Exception:  # noqa: BLE001 whatever a solution raises is a result
+        except Exception:  # noqa: BLE001 an exception of a solution is a result
             return self._record(solution, EvaluationStatus.RUNTIME_ERROR, traceback.format_exc()[-_MAX_LOG:])
         verdict = prepared.item.compare(prepared.layout, first)
         correctness = correctness_of(verdict.comparisons, prepared.config)
@@ -206,8 +205,10 @@ class TrustedStation:
                 solution, EvaluationStatus.INCORRECT_NUMERICAL, "\n".join(verdict.problems), correctness
             )
         latency = measurement.latency_ms
-        extra = {"timing": measurement.to_extra()}
-        performance = Performance(latency, prepared.reference_ms, prepared.reference_ms / latency, extra)
+        reference_ms = prepared.reference.latency_ms
+        reference = prepared.reference.to_extra() | {"alternated": False}
+        extra = {"timing": measurement.to_extra(), "reference_timing": reference}
+        performance = Performance(latency, reference_ms, reference_ms / latency, extra)
         return self._record(solution, EvaluationStatus.PASSED, "", correctness, performance)
 
     def _record(
@@ -219,7 +220,7 @@ class TrustedStation:
         performance: Performance | None = None,
     ) -> Evaluation:
         evaluation = self._recorder.evaluation(solution, status, log, correctness, performance)
-        return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "flags": [TRUSTED]})
+        return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "flags": [TRUSTED, *evaluation.flags]})
 
 
 def _first(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The judge in a process of its own: if it dies, it is started again and one workload is lost.
+"""The judge process. If it dies, the driver restarts it, and one workload is lost.
 
-A device can take its process down, whatever the code in it does. Driver and judge trust each other
-and pickle; nothing that comes from a worker is among it.
+A device error can kill the process that uses the device. Driver and judge trust each other and exchange pickles,
+which contain no data of workers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _EXIT_SECONDS = 10.0
 
 @attrs.frozen
 class _Done:
-    """The judge has carried out what it was given."""
+    """The judge has finished a plan."""
 
 
 class JudgeProcess:
-    """Carries out plans in another process.
+    """Runs plans in a separate process.
 
     Args:
-        config: How to run.
+        config: Settings of the run.
         root: The data set's folder, for blobs.
         baselines: The baseline of each definition that has one.
 
@@ -68,7 +68,7 @@ class JudgeProcess:
         return self._environment
 
     def close(self) -> None:
-        """End the process and all its workers; what is under way in another thread ends with `JudgeFailed`."""
+        """Terminate the process and its workers; `execute` in another thread raises `JudgeFailed`."""
         self._is_closed = True
         self._process.terminate()
         try:
@@ -76,30 +76,30 @@ class JudgeProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._connection.close()  # not before: it would begin to end by itself, and be interrupted at that
+        self._connection.close()  # last: a closed pipe makes the process exit, which the signal would interrupt
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition.
 
         Raises:
-            JudgeFailed: The process has died and does not start again.
+            JudgeFailed: The process has died and cannot be restarted.
         """
         while True:
             at: Working | None = None
             try:
                 for event in self._execute(part):
                     at = event if isinstance(event, Working) else at
-                    part = rest_after(part, event)
+                    part = remaining_plan(part, event)
                     yield event
                 return
             except EOFError:
                 if self._is_closed:
                     raise JudgeFailed("it was closed") from None
                 self._connection.close()
-                end = self._end_in_words()
+                end = self._exit_reason()
                 self._environment = self._start()
-            lost = _lost(part, at, end)
-            part = rest_after(part, lost)
+            lost = _skip_of_crash(part, at, end)
+            part = remaining_plan(part, lost)
             yield lost
 
     def _execute(self, part: DefinitionPlan) -> Iterator[Event]:
@@ -126,9 +126,9 @@ class JudgeProcess:
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # its idle threads leave the cores to workers
-                stdout=2,  # whatever an import prints is no result
-                start_new_session=True,  # an interrupt at the terminal is for the driver, which ends it
+                env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # its idle threads release the cores to workers
+                stdout=2,  # output of imports must not mix with results
+                start_new_session=True,  # a terminal interrupt goes to the driver, which terminates it
             )
         self._connection = ours
         try:
@@ -136,14 +136,14 @@ class JudgeProcess:
             environment = self._receive()
         except (EOFError, OSError) as error:
             ours.close()
-            raise JudgeFailed(f"it did not start (its messages are above): {self._end_in_words()}") from error
+            raise JudgeFailed(f"it did not start (its messages are above): {self._exit_reason()}") from error
         except FibError:
             self.close()
             raise
         assert isinstance(environment, Environment)
         return environment
 
-    def _end_in_words(self) -> str:
+    def _exit_reason(self) -> str:
         code = self._process.wait()
         return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it exited with status {code}"
 
@@ -154,21 +154,21 @@ def _pipe() -> tuple[Connection, Connection]:
     return Pipe()
 
 
-def _lost(part: DefinitionPlan, at: Working | None, end: str) -> Skipped:
-    """What is given up when the judge has died at some work.
+def _skip_of_crash(part: DefinitionPlan, at: Working | None, end: str) -> Skipped:
+    """The skip for the work on which the judge died.
 
     Raises:
-        JudgeFailed: It died before it did any.
+        JudgeFailed: It died before it began any work.
     """
     if at is None:
         raise JudgeFailed(end)
-    reason = f"the judge's process died at this: {end}"
+    reason = f"the judge process died during this evaluation: {end}"
     skip = Skip(part.definition.name, at.solution, at.workload.uuid, reason, is_failure=True)
     return Skipped(skip, 1 if at.solution else len(part.pending[at.workload.uuid]))
 
 
-def rest_after(part: DefinitionPlan, event: Event) -> DefinitionPlan:
-    """The plan less what an event says has been done or given up."""
+def remaining_plan(part: DefinitionPlan, event: Event) -> DefinitionPlan:
+    """The plan without the work that an event reports as done or skipped."""
     match event:
         case Evaluated(trace=trace):
             return part.without(trace.workload.uuid, trace.solution)
@@ -182,22 +182,22 @@ def main() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(int(sys.argv[1]), False)
     connection = Connection(int(sys.argv[1]))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the workers' folders are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of worker folders
     from .work import Execution
 
     try:
         with Execution(*connection.recv()) as execution:
             execution.launch()
-            protect_memory()  # after the device is in use: a driver may want this process's files in /proc
+            protect_memory()  # after device initialisation: a driver may read this process's files in /proc
             connection.send(execution.environment)
             while True:
                 _serve(connection, execution)
     except FibError as error:
         connection.send(error)
     except (EOFError, BrokenPipeError):
-        pass  # the driver is gone
+        pass  # the driver has ended
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # there is nothing left to remove
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all folders are removed
 
 
 def _serve(connection: Connection, execution: object) -> None:
@@ -210,7 +210,7 @@ def _serve(connection: Connection, execution: object) -> None:
 
 
 if __name__ == "__main__":
-    # under its own name, so that what it pickles is found by the driver
+    # imported under its real name, so that the driver can unpickle its classes
     from fib_bench.execution.judge_process import main as _main
 
     _main()

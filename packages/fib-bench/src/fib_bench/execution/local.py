@@ -1,4 +1,4 @@
-"""Stations on this machine: a judge's process for each device."""
+"""Device workers on this machine: one judge process for each device."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from fib_schema import Solution
 from ..config.model import BenchmarkConfig
 from ..errors import UnsupportedDevice
 from .judge_process import JudgeProcess
-from .scheduler import Crew
+from .scheduler import Scheduler
 
 ALL = "all"
 
 
-def local_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Crew:
-    """What carries out plans on the devices that a configuration names.
+def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
+    """Make the scheduler for the devices that a configuration names.
 
     Raises:
         UnsupportedDevice: There is no such device here.
         JudgeFailed: A judge's process did not start.
     """
     if config.in_process_trusted:
-        from .in_process import TrustedStation  # imports torch
+        from .in_process import InProcessWorker  # imports torch
 
-        return Crew([(config.device, partial(TrustedStation, config, root))])
+        return Scheduler([(config.device, partial(InProcessWorker, config, root))])
     devices = devices_of(config)
-    openers = [
+    factories = [
         (device, partial(JudgeProcess, attrs.evolve(config, device=device, devices=None), root, baselines))
         for device in devices
     ]
-    return Crew(openers)
+    return Scheduler(factories)
 
 
 def devices_of(config: BenchmarkConfig) -> Sequence[str]:
     """The devices to run on, each once.
 
     Raises:
-        UnsupportedDevice: All devices are asked for, and there is none.
+        UnsupportedDevice: The configuration names all devices, and there is none.
     """
     if config.devices is None:
         return (config.device,)

@@ -1,9 +1,8 @@
-"""Builds on the nodes of a Ray cluster: tasks without a device, so that no device waits for a compiler.
+"""Builds on the nodes of a Ray cluster, as tasks without a device, so that no device waits for a compiler.
 
-The build cache is a folder of a node, so each node builds what its own actors will load. Where nodes
-share the folder, its locks see to it that one of them compiles. What does not build is a result; only
-a task that the cluster loses is repeated, and what is lost too often is left to the judge, which
-builds whatever it does not find.
+The build cache is local to a node, so each node builds the solutions that its own actors load. Where nodes share
+the folder, its locks let one of them compile. A failed build is a result; a task that the cluster loses is
+repeated, and after too many losses the judge builds the solution itself.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from ..config.model import BenchmarkConfig
 from ..plan import BuildFailure, DefinitionPlan
 from ..worker.caches import COMPILED
 from ..worker.server_client import ForkServerClient
-from .ray_cluster import RayError, Seat, TaskUnschedulableError, meaning_of, on_node, ray
+from .ray_cluster import DeviceSlot, RayError, TaskUnschedulableError, on_node, ray, to_local_error
 
-_MOST_LOSSES = 3  # of one build on one node
+_MAX_LOSSES = 3  # of one build on one node
 _CORES_OF_A_BUILD = 4  # on a node with GPUs, whose other cores are for what is being timed
 _POLL_SECONDS = 0.2
 _START_SECONDS = 60.0  # for a task's process and what it imports
@@ -35,12 +34,12 @@ _Key: TypeAlias = tuple[str, str]
 
 @attrs.frozen
 class BuildTask:
-    """What a build on a node is told.
+    """The settings of builds on a node.
 
     Args:
         device: The kind of device that the solution is for.
-        hidden: Folders that no worker may read.
-        seconds: How long a build may take.
+        hidden: Folders that workers must not read.
+        seconds: The bound on one build.
     """
 
     device: str
@@ -48,8 +47,8 @@ class BuildTask:
     seconds: float
 
     def build(self, definition: Definition, solution: Solution) -> BuildFailure | None:
-        """Compile a solution as the judge's own worker would, into the cache which that will have."""
-        from ..judge.build import attempt  # imports torch, which the driver need not
+        """Compile a solution into the cache that the judge's worker uses."""
+        from ..judge.build import attempt  # imports torch, which the driver does not need
         from ..judge.function_worker import FunctionWorker, solution_request
 
         with _server(self.device, self.hidden).spawn() as worker:
@@ -59,7 +58,7 @@ class BuildTask:
 
 @cache
 def _server(device: str, hidden: tuple[Path, ...]) -> ForkServerClient:
-    """One for all builds in a process of Ray's; it ends with that process."""
+    """The fork server of all builds in this Ray process; it ends with the process."""
     return ForkServerClient(device, hidden)
 
 
@@ -73,22 +72,22 @@ class _Node:
 
     id: str
     limit: int
-    """How many at a time."""
+    """The number of concurrent builds."""
     waiting: dict[_Key, tuple[Definition, Solution]] = attrs.field(factory=dict)
     running: dict[Any, tuple[_Key, Definition, Solution]] = attrs.field(factory=dict)
-    """By reference to the task."""
+    """By Ray's reference to the task."""
     begun: set[_Key] = attrs.field(factory=set)
-    """What its actors have been given to evaluate."""
+    """The solutions that its actors have started to evaluate."""
     failures: dict[_Key, BuildFailure] = attrs.field(factory=dict)
     losses: Counter[_Key] = attrs.field(factory=Counter)
 
     @property
     def is_building(self) -> bool:
-        """Whether something is under way, or waits that its actors have been given."""
+        """Whether a build runs, or one waits that an actor needs now."""
         return bool(self.running or self.waiting.keys() & self.begun)
 
     def order(self, part: DefinitionPlan) -> DefinitionPlan:
-        """A plan with what is known of its builds, and those last that are not done yet."""
+        """The plan with its failed builds; solutions whose builds are not finished come last."""
         name = part.definition.name
         late = {*self.waiting, *(key for key, _, _ in self.running.values())}
         pending = {
@@ -100,38 +99,38 @@ class _Node:
 
 
 class Builds:
-    """Builds what compiled solutions need, on the nodes whose actors will run them.
+    """Builds compiled solutions on the nodes whose actors run them.
 
-    On nodes with GPUs everything is built as far ahead as processors allow. Where the processors are
-    the device, nothing is built beside what is timed: what an actor is given is built before it begins.
+    On nodes with GPUs builds run ahead as far as CPU cores allow. If the CPU is the device, no build runs beside
+    a timed solution: the solutions of a plan are built before its actor starts.
 
     Args:
-        seats: The devices.
-        config: How to run.
+        slots: The devices.
+        config: Settings of the run.
         root: The data set's folder.
         baselines: The baseline of each definition that has one.
     """
 
     def __init__(
-        self, seats: Sequence[Seat], config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]
+        self, slots: Sequence[DeviceSlot], config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]
     ) -> None:
         self._is_cuda = config.device.startswith("cuda")
-        self._nodes = {seat.node: _Node(seat.node, self._limit(seat.cpus)) for seat in seats}
+        self._nodes = {slot.node: _Node(slot.node, self._limit(slot.cpus)) for slot in slots}
         self._task = BuildTask(config.device, () if root is None else (root,), config.timeout_seconds)
         self._baselines = baselines
         self._not_given: Counter[_Key] = Counter()
-        """How many evaluations no actor has been given yet."""
+        """The number of evaluations that no actor has started."""
         self._change = threading.Condition()
         self._is_stopped = False
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
     def _limit(self, cpus: int) -> int:
-        """How many builds at a time; none where the actor has the only processor."""
+        """The number of concurrent builds; 0 if the actor has the only CPU core."""
         return min(cpus, max(cpus // _CORES_OF_A_BUILD, 1)) if self._is_cuda else max(cpus - 1, 0)
 
     def begin(self, parts: Sequence[DefinitionPlan]) -> None:
-        """Have everything built that is compiled, each node beginning elsewhere."""
+        """Start to build all compiled solutions; each node starts at another one."""
         builds: dict[_Key, tuple[Definition, Solution]] = {}
         for part in parts:
             for key, solution in self._compiled(part):
@@ -144,14 +143,14 @@ class Builds:
         if builds and not self._is_stopped:
             self._thread.start()
 
-    def turn_to(self, node_id: str, part: DefinitionPlan) -> DefinitionPlan | None:
-        """Have a node build first what its actor turns to.
+    def prioritize(self, node_id: str, part: DefinitionPlan) -> DefinitionPlan | None:
+        """Build the solutions of a plan first, because an actor of the node starts it now.
 
         Returns:
-            The plan with what is known of its builds; None if the run was stopped meanwhile.
+            The plan with its failed builds; None if the run was stopped.
 
         Raises:
-            Exception: One of ours, from a task.
+            Exception: A task of fib-bench raised it.
         """
         node = self._nodes[node_id]
         with self._change:
@@ -165,26 +164,26 @@ class Builds:
             return None if self._is_stopped else node.order(part)
 
     def check(self) -> None:
-        """Raise the error of ours that has ended the builds, if there was one."""
+        """Raise the error that ended the builds, if there was one."""
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
-        """End all builds."""
+        """Cancel all builds."""
         with self._change:
             self._is_stopped = True
             for node in self._nodes.values():
-                self._leave(node)
+                self._cancel(node)
             self._change.notify_all()
 
     def close(self) -> None:
-        """End all builds, and wait until they have ended."""
+        """Cancel all builds, and wait until they have ended."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join(_END_SECONDS)
 
     def _compiled(self, part: DefinitionPlan) -> Iterator[tuple[_Key, Solution]]:
-        """What is compiled for each workload of a plan."""
+        """The compiled solutions of each workload of a plan."""
         name = part.definition.name
         beside = [self._baselines[name]] if name in self._baselines else []
         for solutions in part.pending.values():
@@ -193,13 +192,13 @@ class Builds:
                     yield (name, solution.name), solution
 
     def _wait(self, node: _Node) -> None:
-        """Wait for what a node is to build now; without a sign of life for longer than a build, it is left."""
+        """Wait for the builds that a node needs now; cancel them after the timeout of a build without progress."""
         while node.is_building and self._error is None and not self._is_stopped:
             if not self._change.wait(self._task.seconds + _START_SECONDS):
-                self._leave(node)
+                self._cancel(node)
 
-    def _leave(self, node: _Node) -> None:
-        """Build nothing more on a node."""
+    def _cancel(self, node: _Node) -> None:
+        """Cancel all builds of a node."""
         node.waiting.clear()
         for reference in node.running:
             ray.cancel(reference, force=True)
@@ -214,14 +213,14 @@ class Builds:
                 ended, _ = ray.wait(running, num_returns=1, timeout=_POLL_SECONDS)
                 with self._change:
                     for reference in ended:
-                        self._settle(reference)
-        except Exception as error:  # noqa: BLE001 the border of the thread: `check` raises it
+                        self._collect(reference)
+        except Exception as error:  # noqa: BLE001 the boundary of the thread: `check` raises it
             with self._change:
                 self._error = error
                 self._change.notify_all()
 
     def _submit(self) -> bool:
-        """Start what there is room for; returns whether anything runs, for which it waits unless it is stopped."""
+        """Start builds up to the limits; wait until one runs or the builds are stopped, and return whether one runs."""
         with self._change:
             while True:
                 for node in self._nodes.values():
@@ -233,7 +232,7 @@ class Builds:
                 self._change.wait()
 
     def _next(self, node: _Node) -> _Key | None:
-        """What a node's actors have been given, then what nobody has been given yet."""
+        """The next build: first one that an actor needs now, then one that no actor has started."""
         first = next((key for key in node.waiting if key in node.begun), None)
         if first is not None or not self._is_cuda:
             return first
@@ -245,11 +244,11 @@ class Builds:
         reference = ray.remote(_build).options(**options).remote(self._task, definition, solution)
         node.running[reference] = key, definition, solution
 
-    def _settle(self, reference: Any) -> None:
-        """Take what became of a build; one that the cluster has lost is tried again, a few times.
+    def _collect(self, reference: Any) -> None:
+        """Store the result of a build; repeat one that the cluster lost, a few times.
 
         Raises:
-            Exception: One of ours.
+            Exception: fib-bench raised it.
         """
         node = next(node for node in self._nodes.values() if reference in node.running)
         key, definition, solution = node.running.pop(reference)
@@ -257,12 +256,12 @@ class Builds:
             if (failure := ray.get(reference)) is not None:
                 node.failures[key] = failure
         except RayError as error:
-            meaning = meaning_of(error)
-            if not isinstance(meaning, FibError | OSError):  # which say what the node lacks
-                raise meaning from error
+            local_error = to_local_error(error)
+            if not isinstance(local_error, FibError | OSError):  # a FibError or OSError says what the node lacks
+                raise local_error from error
             node.losses[key] += 1
-            if isinstance(error, TaskUnschedulableError):  # the node is gone
-                self._leave(node)
-            elif node.losses[key] < _MOST_LOSSES and not self._is_stopped:
+            if isinstance(error, TaskUnschedulableError):  # the node has left the cluster
+                self._cancel(node)
+            elif node.losses[key] < _MAX_LOSSES and not self._is_stopped:
                 node.waiting = {key: (definition, solution), **node.waiting}
         self._change.notify_all()

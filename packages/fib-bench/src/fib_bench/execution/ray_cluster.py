@@ -1,4 +1,4 @@
-"""A Ray cluster: joining it, its devices, and what its errors mean to us."""
+"""Ray cluster: connection, device slots, and translation of errors."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ try:
     from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
-    raise UnsupportedDevice("ray", "the executor needs Ray: pip install 'fib-bench[ray]'") from error
+    raise UnsupportedDevice("ray", "the Ray executor needs Ray: pip install 'fib-bench[ray]'") from error
 
 __all__ = [
+    "DeviceSlot",
     "GetTimeoutError",
     "RayError",
-    "Seat",
     "TaskUnschedulableError",
     "connect",
-    "meaning_of",
+    "device_slots",
     "on_node",
     "ray",
-    "seats_of",
+    "to_local_error",
 ]
-ray: Any = _ray  # what it says of its types does not fit how it is used
+ray: Any = _ray  # its type hints do not match its use
 
 
 def connect(address: str | None) -> None:
-    """Join a cluster, or start one of this machine's own."""
+    """Connect to a cluster, or start a local one."""
     if ray.is_initialized():
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about what later versions will do
+        warnings.simplefilter("ignore")  # about changes in later versions
         if address is None:
-            # Not the default address, which joins whatever cluster was started last here, even one that is no more.
+            # Not the default address: it joins the last cluster of this machine, even one that has ended.
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
 
 
 @attrs.frozen
-class Seat:
+class DeviceSlot:
     """A device of a node: a GPU, or the node as one CPU device."""
 
     name: str
@@ -56,25 +56,25 @@ class Seat:
     """How many the node has."""
 
 
-def seats_of(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[Seat]:
-    """The devices that nodes have."""
-    seats = []
+def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[DeviceSlot]:
+    """The device slots of all nodes that are alive."""
+    slots = []
     for node in nodes:
         count = int(node["Resources"].get(resource, 0)) if node["Alive"] else 0
         cpus = int(node["Resources"].get("CPU", 0))
         for index in range(count if resource == "GPU" else min(count, 1)):
             name = f"{node['NodeManagerHostname']}/{node['NodeID'][:8]}/{resource.lower()}:{index}"
-            seats.append(Seat(name, node["NodeID"], cpus))
-    return seats
+            slots.append(DeviceSlot(name, node["NodeID"], cpus))
+    return slots
 
 
 def on_node(node: str) -> NodeAffinitySchedulingStrategy:
-    """On this node or not at all."""
+    """A strategy that schedules on this node only."""
     return NodeAffinitySchedulingStrategy(node, soft=False)
 
 
-def meaning_of(error: RayError) -> Exception:
-    """What our own code raised on a node; `JudgeFailed` where the cluster has lost the node or a process."""
+def to_local_error(error: RayError) -> Exception:
+    """The exception that fib-bench raised on a node; `JudgeFailed` if the cluster lost the node or a process."""
     if not isinstance(error, RayTaskError):
         return JudgeFailed(_first_line(error))
     cause = error.cause

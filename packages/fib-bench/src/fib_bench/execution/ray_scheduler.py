@@ -1,8 +1,8 @@
-"""Stations on the nodes of a Ray cluster: an actor for each device.
+"""Scheduler on a Ray cluster, with an actor as device worker for each device.
 
-The driver hands out work, receives what happens as it happens, and records it; an actor runs the
-same judge's process as a run on one machine. Only what the cluster itself loses is repeated. The
-data set must be at the same path on every node that is to read blobs from it.
+The driver distributes work, receives events and records them; an actor runs the same judge process as a local
+run. Work is repeated only if the cluster loses it. The data set must have the same path on every node that reads
+blobs from it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..events import Event
 from ..plan import DefinitionPlan
 from .judge_process import JudgeProcess
 from .ray_builds import Builds
-from .ray_cluster import GetTimeoutError, RayError, connect, meaning_of, on_node, ray, seats_of
-from .scheduler import Crew, Station
+from .ray_cluster import GetTimeoutError, RayError, connect, device_slots, on_node, ray, to_local_error
+from .scheduler import DeviceWorker, Scheduler
 
-_OPENING_SECONDS = 120.0
-_CLOSING_SECONDS = 10.0
+_OPEN_TIMEOUT_SECONDS = 120.0
+_CLOSE_TIMEOUT_SECONDS = 10.0
 
 
-def ray_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> RayCrew:
-    """What carries out plans on the devices of a cluster, of the kind that the configuration names.
+def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> RayScheduler:
+    """Make the scheduler for all devices of a cluster of the kind that the configuration names.
 
     Raises:
         UnsupportedDevice: The cluster has no such device.
@@ -38,91 +38,91 @@ def ray_crew(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str,
     """
     connect(config.address)
     is_cuda = config.device.startswith("cuda")
-    device = "cuda:0" if is_cuda else config.device  # Ray shows an actor its own devices only
+    device = "cuda:0" if is_cuda else config.device  # an actor sees its own device only
     settings = attrs.evolve(config, device=device, devices=None)
     root = None if root is None else root.absolute()
-    seats = seats_of(ray.nodes(), "GPU" if is_cuda else "CPU")
-    if not seats:
+    slots = device_slots(ray.nodes(), "GPU" if is_cuda else "CPU")
+    if not slots:
         raise UnsupportedDevice(config.device, "no node of the Ray cluster has one")
-    opener = partial(JudgeProcess, settings, root, baselines)
-    builds = Builds(seats, settings, root, baselines)
-    stations = [
-        (seat.name, partial(RayStation, seat.node, opener, is_cuda=is_cuda, turn_to=partial(builds.turn_to, seat.node)))
-        for seat in seats
+    factory = partial(JudgeProcess, settings, root, baselines)
+    builds = Builds(slots, settings, root, baselines)
+    start = partial(RayDeviceWorker, factory=factory, is_cuda=is_cuda)
+    workers = [
+        (slot.name, partial(start, slot.node, prioritize=partial(builds.prioritize, slot.node))) for slot in slots
     ]
-    return RayCrew(stations, builds)
+    return RayScheduler(workers, builds)
 
 
-class RayCrew(Crew):
-    """Stations on a cluster, for which tasks without a device build.
+class RayScheduler(Scheduler):
+    """Scheduler of actors, for which tasks without a device build solutions.
 
     Args:
-        openers: By the stations' names, what opens them.
-        builds: What is told of all work before the stations are.
+        factories: Names of the workers, and functions that start them.
+        builds: Builds the solutions of all plans before the workers run them.
 
     Raises:
-        FibError: The first station cannot be opened.
+        FibError: The first worker cannot be started.
     """
 
-    def __init__(self, openers: Iterable[tuple[str, Callable[[], Station]]], builds: Builds) -> None:
+    def __init__(self, factories: Iterable[tuple[str, Callable[[], DeviceWorker]]], builds: Builds) -> None:
         self._builds = builds
-        super().__init__(openers)
+        super().__init__(factories)
 
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans, and have built what they need."""
+        """Run plans, and build their solutions ahead."""
         self._builds.begin(parts)
         yield from super().execute(parts)
         self._builds.check()
 
     def stop(self) -> None:
-        """Finish the evaluations that are under way, and no others; no builds."""
+        """Finish the running evaluations, start no others, and cancel all builds."""
         self._builds.stop()
         super().stop()
 
     def close(self) -> None:
-        """End all stations and builds."""
+        """Terminate all workers and builds."""
         super().close()
         self._builds.close()
 
 
-class RayStation:
-    """A station in an actor on a certain node.
+class RayDeviceWorker:
+    """A device worker in an actor on a given node.
 
     Args:
         node: The node's id.
-        opener: Opens the station there.
+        factory: Starts the device worker on that node.
         is_cuda: Whether it needs a GPU.
-        turn_to: Is told of each piece of work, and says what of it is to be done and how, or that nothing is.
+        prioritize: Called with each plan before it runs; returns the plan with its failed builds, or None to stop.
 
     Raises:
-        JudgeFailed: The actor does not come up.
-        FibError: The station does not.
+        JudgeFailed: The actor does not start.
+        FibError: The device worker does not start.
     """
 
     def __init__(
         self,
         node: str,
-        opener: Callable[[], Station],
+        factory: Callable[[], DeviceWorker],
         *,
         is_cuda: bool,
-        turn_to: Callable[[DefinitionPlan], DefinitionPlan | None] = lambda part: part,
+        prioritize: Callable[[DefinitionPlan], DefinitionPlan | None] = lambda part: part,
     ) -> None:
-        self._turn_to = turn_to
+        self._turn_to = prioritize
         options: dict[str, Any] = {
             "num_cpus": 0 if is_cuda else 1,
             "num_gpus": 1 if is_cuda else 0,
             "scheduling_strategy": on_node(node),
             "max_restarts": 0,
         }
-        self._actor: Any = ray.remote(_Seat).options(**options).remote(opener)
+        self._actor: Any = ray.remote(_DeviceActor).options(**options).remote(factory)
         try:
-            self._environment: Environment = ray.get(self._actor.open.remote(), timeout=_OPENING_SECONDS)
+            self._environment: Environment = ray.get(self._actor.open.remote(), timeout=_OPEN_TIMEOUT_SECONDS)
         except GetTimeoutError as error:
             self.close()
-            raise JudgeFailed(f"node {node[:8]} has had no room for an actor for {_OPENING_SECONDS:g} s") from error
+            raise JudgeFailed(f"node {node[:8]} had no room for an actor for {_OPEN_TIMEOUT_SECONDS:g} s") from error
         except RayError as error:
             self.close()
-            raise meaning_of(error) from error
+            raise to_local_error(error) from error
 
     @property
     def environment(self) -> Environment:
@@ -133,8 +133,8 @@ class RayStation:
         """Run the plan for one definition.
 
         Raises:
-            JudgeFailed: The node, the actor or its judge is gone.
-            Exception: What our own code has raised there.
+            JudgeFailed: The node, the actor or its judge has died.
+            Exception: fib-bench raised it on the node.
         """
         if (part_now := self._turn_to(part)) is None:
             return
@@ -142,31 +142,31 @@ class RayStation:
             for reference in self._actor.execute.options(num_returns="streaming").remote(part_now):
                 yield ray.get(reference)
         except RayError as error:
-            raise meaning_of(error) from error
+            raise to_local_error(error) from error
 
     def close(self) -> None:
-        """End the actor and its judge."""
+        """Terminate the actor and its judge."""
         with suppress(RayError):
-            ray.get(self._actor.close.remote(), timeout=_CLOSING_SECONDS)
+            ray.get(self._actor.close.remote(), timeout=_CLOSE_TIMEOUT_SECONDS)
         ray.kill(self._actor)
 
 
-class _Seat:
-    """What the actor is."""
+class _DeviceActor:
+    """The actor class of a device worker."""
 
-    def __init__(self, opener: Callable[[], Station]) -> None:
-        self._opener = opener
-        self._station: Station | None = None
+    def __init__(self, factory: Callable[[], DeviceWorker]) -> None:
+        self._factory = factory
+        self._worker: DeviceWorker | None = None
 
     def open(self) -> Environment:
-        """Open the station: here and not before, because Ray hides what an actor raises when it is made."""
-        self._station = self._opener()
-        return self._station.environment
+        """Start the worker; not in the constructor, because Ray hides exceptions of an actor's constructor."""
+        self._worker = self._factory()
+        return self._worker.environment
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        assert self._station is not None
-        yield from self._station.execute(part)
+        assert self._worker is not None
+        yield from self._worker.execute(part)
 
     def close(self) -> None:
-        if self._station is not None:
-            self._station.close()
+        if self._worker is not None:
+            self._worker.close()

@@ -1,8 +1,8 @@
-"""Carries out plans at several stations at once: whichever is free takes the next piece of work.
+"""Scheduler of a run. It distributes plans over device workers: a free worker takes the next item.
 
-A station is a device with its judge, on this machine or another. One that fails is opened again, a
-few times; then it is left out, and the others do its work. A solution's failure is a result and no
-failure of a station. Nothing here knows what kinds of stations there are.
+A device worker is a device with its judge, on this machine or another. A worker that fails is restarted a few
+times; then it is excluded, and the others take its work. A failing solution is a result, not a failure of a worker.
+The scheduler does not depend on the kind of the workers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import attrs
 from fib_schema import Environment, FibError
 
 from ..errors import JudgeFailed
-from ..events import DeviceOut, Evaluated, Event, Skipped
+from ..events import DeviceExcluded, Evaluated, Event, Skipped
 from ..plan import DefinitionPlan, Skip
-from .judge_process import rest_after
+from .judge_process import remaining_plan
 
-_MOST_FAILURES = 3  # of a station in a row
-_MOST_STATIONS = 2  # that fail at an item
-_PIECES = 4  # of all work for each station, so that none waits long for the last
+_MAX_FAILURES = 3  # of a worker in succession
+_MAX_FAILED_WORKERS = 2  # that may fail on one item
+_PIECES_PER_WORKER = 4  # small enough that no worker idles for long at the end of a run
 
 
-class Station(Protocol):
+class DeviceWorker(Protocol):
     """A device with its judge."""
 
     @property
@@ -40,17 +40,17 @@ class Station(Protocol):
         """Run the plan for one definition.
 
         Raises:
-            JudgeFailed: The judge is gone and does not come back.
+            JudgeFailed: The judge has died and cannot be restarted.
         """
         ...
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Terminate all processes that were started."""
         ...
 
 
 class Executor(Protocol):
-    """Carries out plans, somewhere."""
+    """Runs plans on one or more devices."""
 
     @property
     def environment(self) -> Environment:
@@ -58,47 +58,48 @@ class Executor(Protocol):
         ...
 
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans; events come as things happen."""
+        """Run plans, and yield events as they occur."""
         ...
 
     def stop(self) -> None:
-        """Finish the evaluations that are under way, and no others."""
+        """Finish the running evaluations, and start no others."""
         ...
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Terminate all processes that were started."""
         ...
 
 
 @attrs.define(eq=False)
 class _Item:
-    """A piece of work and what became of it."""
+    """A piece of work with the workers that failed on it."""
 
     part: DefinitionPlan
-    failed_at: set[str] = attrs.field(factory=set)
-    """The stations that went down with it."""
+    failed_on: set[str] = attrs.field(factory=set)
+    """Names of the workers that failed while they ran it."""
 
 
 @attrs.frozen
 class _Crash:
-    """An error of ours, which ends the run."""
+    """An error of the harness, which ends the run."""
 
     error: BaseException
 
 
-class Crew:
-    """Carries out plans at stations, each served by a thread.
+class Scheduler:
+    """Runs plans on device workers, each served by a thread.
 
     Args:
-        openers: By the stations' names, what opens them. All are opened at once, and the first is waited for.
+        factories: Names of the workers, and functions that start them. All start concurrently; the constructor
+            waits for the first one.
 
     Raises:
-        FibError: The first cannot be opened.
+        FibError: The first worker cannot be started.
     """
 
-    def __init__(self, openers: Iterable[tuple[str, Callable[[], Station]]]) -> None:
-        self._openers = list(openers)
-        self._stations: dict[str, Station] = {}
+    def __init__(self, factories: Iterable[tuple[str, Callable[[], DeviceWorker]]]) -> None:
+        self._factories = list(factories)
+        self._workers: dict[str, DeviceWorker] = {}
         self._items: deque[_Item] = deque()
         self._under_way = 0
         self._change = threading.Condition()
@@ -106,16 +107,16 @@ class Crew:
         self._is_stopping = False
         self._has_begun = threading.Event()
         self._is_closed = threading.Event()
-        others = [threading.Thread(target=self._serve, args=opener, daemon=True) for opener in self._openers[1:]]
+        others = [threading.Thread(target=self._serve, args=factory, daemon=True) for factory in self._factories[1:]]
         for thread in others:
             thread.start()
-        name, opener = self._openers[0]
+        name, factory = self._factories[0]
         try:
-            self._stations[name] = opener()
+            self._workers[name] = factory()
         except BaseException:
             self.close()
             raise
-        self._environment = self._stations[name].environment
+        self._environment = self._workers[name].environment
 
     def __enter__(self) -> Self:
         return self
@@ -127,21 +128,21 @@ class Crew:
 
     @property
     def environment(self) -> Environment:
-        """The hardware and the versions that traces state: those of the first station, whose like all others are."""
+        """The hardware and the versions that traces state; they are equal for all workers."""
         return self._environment
 
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans; a definition's work is split where there are several stations.
+        """Run plans; with several workers the work on a definition is split.
 
         Raises:
-            FibError: What it is about is told by the station.
+            FibError: A worker raised it.
         """
-        left = len(self._openers)
+        left = len(self._factories)
         with self._change:
-            if not self._is_stopping:  # else it was stopped before it began
-                self._items.extend(map(_Item, _pieces(parts, left)))
+            if not self._is_stopping:  # else the run was stopped before it began
+                self._items.extend(map(_Item, _split(parts, left)))
         self._has_begun.set()
-        threading.Thread(target=self._serve, args=self._openers[0], daemon=True).start()
+        threading.Thread(target=self._serve, args=self._factories[0], daemon=True).start()
         while left:
             event = self._events.get()
             if event is None:
@@ -150,69 +151,69 @@ class Crew:
                 raise event.error
             else:
                 yield event
-        for item in self._items:  # no station is left to do it
-            yield from _given_up(item, "no device is left")
+        for item in self._items:  # all workers are excluded
+            yield from _skip_all(item, "no device is left")
         self._items.clear()
 
     def stop(self) -> None:
-        """Finish the evaluations that are under way, and no others."""
+        """Finish the running evaluations, and start no others."""
         with self._change:
             self._is_stopping = True
             self._items.clear()
             self._change.notify_all()
 
     def close(self) -> None:
-        """End all stations."""
+        """Terminate all workers."""
         self.stop()
         with self._change:
-            stations = list(self._stations.values())
-            self._stations.clear()
-        for station in stations:
-            station.close()
+            workers = list(self._workers.values())
+            self._workers.clear()
+        for worker in workers:
+            worker.close()
         self._is_closed.set()
         self._has_begun.set()
 
     # -- in the threads --------------------------------------------------------------------------
 
-    def _serve(self, name: str, opener: Callable[[], Station]) -> None:
-        """Do work at a station until there is none, or the station has failed too often."""
+    def _serve(self, name: str, factory: Callable[[], DeviceWorker]) -> None:
+        """Run items on a worker until there are none, or the worker has failed too often."""
         failures = 0
         try:
-            with suppress(JudgeFailed):  # it is opened again for its first item, and then it counts
-                self._open(name, opener)
+            with suppress(JudgeFailed):  # the next start, for the first item, counts as a failure
+                self._open(name, factory)
             self._has_begun.wait()
-            while failures < _MOST_FAILURES and (item := self._take(name)) is not None:
-                station = None
+            while failures < _MAX_FAILURES and (item := self._next_item(name)) is not None:
+                worker = None
                 try:
-                    station = self._station(name, opener)
-                    self._work_on(item, station)
+                    worker = self._worker(name, factory)
+                    self._work_on(item, worker)
                     failures = 0
                 except JudgeFailed as error:
                     failures += 1
                     self._close(name)
-                    self._give_back(item, str(error), None if station is None else name)
-                    if failures == _MOST_FAILURES:
-                        self._events.put(DeviceOut(name, str(error)))
+                    self._requeue(item, str(error), None if worker is None else name)
+                    if failures == _MAX_FAILURES:
+                        self._events.put(DeviceExcluded(name, str(error)))
                 finally:
-                    self._leave()
-        except BaseException as error:  # noqa: BLE001 the border of the thread: the run ends with it
+                    self._finish()
+        except BaseException as error:  # noqa: BLE001 the boundary of the thread: `execute` raises it
             self._events.put(_Crash(error))
         finally:
             self._events.put(None)
-            self._is_closed.wait()  # the system ends a station's process with the thread that has started it
+            self._is_closed.wait()  # a worker's process is killed when the thread that started it ends
 
-    def _station(self, name: str, opener: Callable[[], Station]) -> Station:
-        station = self._open(name, opener)
-        ours, theirs = self._environment.hardware, station.environment.hardware
+    def _worker(self, name: str, factory: Callable[[], DeviceWorker]) -> DeviceWorker:
+        worker = self._open(name, factory)
+        ours, theirs = self._environment.hardware, worker.environment.hardware
         if ours != theirs:
-            raise JudgeFailed(f"it is {theirs!r}, and the run is for {ours!r}; run different devices apart")
-        return station
+            raise JudgeFailed(f"the device is {theirs!r} and the run is for {ours!r}; run different devices separately")
+        return worker
 
-    def _open(self, name: str, opener: Callable[[], Station]) -> Station:
-        if name in self._stations:
-            return self._stations[name]
+    def _open(self, name: str, factory: Callable[[], DeviceWorker]) -> DeviceWorker:
+        if name in self._workers:
+            return self._workers[name]
         try:
-            station = opener()
+            worker = factory()
         except JudgeFailed:
             raise
         except (FibError, OSError) as error:
@@ -220,29 +221,29 @@ class Crew:
         with self._change:
             is_late = self._is_stopping
             if not is_late:
-                self._stations[name] = station
+                self._workers[name] = worker
         if is_late:
-            station.close()
-            raise JudgeFailed("the run was stopped while it opened")
-        return station
+            worker.close()
+            raise JudgeFailed("the run was stopped while the worker started")
+        return worker
 
     def _close(self, name: str) -> None:
         with self._change:
-            station = self._stations.pop(name, None)
-        if station is not None:
-            station.close()
+            worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.close()
 
-    def _work_on(self, item: _Item, station: Station) -> None:
-        for event in station.execute(item.part):
-            item.part = rest_after(item.part, event)
+    def _work_on(self, item: _Item, worker: DeviceWorker) -> None:
+        for event in worker.execute(item.part):
+            item.part = remaining_plan(item.part, event)
             self._events.put(event)
             if self._is_stopping and isinstance(event, Evaluated | Skipped):
                 return
 
-    def _take(self, name: str) -> _Item | None:
-        """The next item, one at which this station has not failed if there is one.
+    def _next_item(self, name: str) -> _Item | None:
+        """The next item, preferably one on which this worker has not failed.
 
-        Waits while another station may still give one back.
+        Waits while another worker may still requeue one.
         """
         with self._change:
             while not self._items and self._under_way:
@@ -250,42 +251,42 @@ class Crew:
             if not self._items:
                 return None
             self._under_way += 1
-            item = next((item for item in self._items if name not in item.failed_at), self._items[0])
+            item = next((item for item in self._items if name not in item.failed_on), self._items[0])
             self._items.remove(item)
             return item
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         with self._change:
             self._under_way -= 1
             self._change.notify_all()
 
-    def _give_back(self, item: _Item, reason: str, failed_at: str | None) -> None:
-        """Leave what is left of an item to whichever station is free, unless several have gone down with it."""
+    def _requeue(self, item: _Item, reason: str, failed_on: str | None) -> None:
+        """Requeue the rest of an item, unless several workers have failed on it."""
         if self._is_stopping or not item.part.count:
             return
-        if failed_at is not None:
-            item.failed_at.add(failed_at)
-        if len(item.failed_at) >= _MOST_STATIONS:
-            for event in _given_up(item, f"{len(item.failed_at)} devices failed at it: {reason}"):
+        if failed_on is not None:
+            item.failed_on.add(failed_on)
+        if len(item.failed_on) >= _MAX_FAILED_WORKERS:
+            for event in _skip_all(item, f"{len(item.failed_on)} devices failed on it: {reason}"):
                 self._events.put(event)
             return
         with self._change:
             self._items.appendleft(item)
 
 
-def _pieces(parts: Sequence[DefinitionPlan], stations: int) -> list[DefinitionPlan]:
-    """The work of several stations, the largest pieces first.
+def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan]:
+    """Split the work for several workers, the largest pieces first.
 
-    Starting on a definition costs seconds at each station, so that only what is large is split.
+    Starting a definition takes seconds on each worker, so only large plans are split.
     """
-    if stations == 1:
+    if workers == 1:
         return list(parts)
-    most = -(-sum(part.count for part in parts) // (_PIECES * stations))
+    most = -(-sum(part.count for part in parts) // (_PIECES_PER_WORKER * workers))
     pieces = [piece for part in parts for piece in part.split(-(-part.count // max(most, 1)))]
     return sorted(pieces, key=lambda piece: -piece.count)
 
 
-def _given_up(item: _Item, reason: str) -> Iterator[Event]:
+def _skip_all(item: _Item, reason: str) -> Iterator[Event]:
     for workload in item.part.workloads:
         skip = Skip(item.part.definition.name, None, workload.uuid, reason, is_failure=True)
         yield Skipped(skip, len(item.part.pending[workload.uuid]))

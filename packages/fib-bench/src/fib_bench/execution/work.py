@@ -1,4 +1,4 @@
-"""Carries out a plan on one device: prepares workloads, has the judge evaluate solutions, reports.
+"""Execution of a plan on one device: it prepares workloads, lets the judge evaluate solutions, and yields events.
 
 Workloads are prepared in blocks that fit into memory, and all solutions run on a block: inputs and
 references are computed once, not once per solution.
@@ -15,23 +15,23 @@ from fib_schema import Environment, Solution, Trace, Workload
 
 from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
-from ..events import Evaluated, Event, Skipped, Spent, Working
+from ..events import Evaluated, Event, PhaseTimes, Skipped, Working
 from ..judge.evaluate import Judge, available_bytes
 from ..judge.prepared import PreparedWorkload
 from ..plan import DefinitionPlan, Skip
-from ..worker.client import WorkerServer
+from ..worker.server_client import ForkServerClient
 
 _SHARE_OF_MEMORY = 0.5
 
 
 class Execution:
-    """Carries out plans in this process.
+    """Runs plans in this process.
 
     Args:
-        config: How to run.
+        config: Settings of the run.
         root: The data set's folder, for blobs.
         baselines: The baseline of each definition that has one.
-        server: Starts workers; one of its own by default.
+        server: Starts workers; by default a new one.
 
     Raises:
         UnsupportedDevice: There is no such device here.
@@ -42,7 +42,7 @@ class Execution:
         config: BenchmarkConfig,
         root: Path | None,
         baselines: Mapping[str, Solution],
-        server: WorkerServer | None = None,
+        server: ForkServerClient | None = None,
     ) -> None:
         self._config = config
         self._judge = Judge(config, root=root, baselines=baselines, server=server)
@@ -61,21 +61,21 @@ class Execution:
         return self._judge.environment
 
     def launch(self) -> None:
-        """Have what starts workers come up in the background."""
+        """Start the fork server in the background."""
         self._judge.launch()
 
     def close(self) -> None:
-        """End the judge's workers."""
+        """Terminate the judge's workers."""
         self._judge.close()
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
         for block in self._blocks(part):
             yield from self._run_block(part, block)
-            yield Spent(self._judge.ledger.settle())
+            yield PhaseTimes(self._judge.phases.take())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-        """Run one block; nothing that it holds in memory outlives this call."""
+        """Run one block; its memory is released at the end."""
         prepared: list[PreparedWorkload] = []
         yield from self._prepare(part, block, prepared)
         solutions = _solutions_of(part, block) if prepared else []
@@ -91,7 +91,7 @@ class Execution:
     def _prepare(
         self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
     ) -> Iterator[Event]:
-        """Prepare the workloads of a block; those that cannot be are reported and left out."""
+        """Prepare the workloads of a block; those that fail are reported and skipped."""
         for workload in block:
             yield Working(part.definition.name, None, workload)
             try:
@@ -114,7 +114,7 @@ class Execution:
             yield from ahead[index : index + 1]
 
     def _blocks(self, part: DefinitionPlan) -> Iterator[list[Workload]]:
-        """Split the workloads so that what is prepared at a time fits into memory."""
+        """Split the workloads into blocks that fit into memory."""
         limit = self._memory_bytes()
         block: list[Workload] = []
         used = 0
