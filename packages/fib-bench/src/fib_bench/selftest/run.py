@@ -14,13 +14,12 @@ from fib_schema import Evaluation, Trace, TraceSet
 from ..benchmark import Benchmark
 from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
-from ..flags import CPU_TIMING, INTERPRETED
 from ..report import error_line
 from .cases import HONEST, Case
 from .definitions import OPS
 
-_ABOUT_INPUTS = ("fixed_inputs", "insensitive", CPU_TIMING, INTERPRETED)
-"""Prefixes of flags that describe the inputs or the device, whatever the solution does."""
+_ABOUT_INPUTS = ("fixed_inputs", "insensitive")
+"""Prefixes of flags that concern the inputs and not the solution."""
 _QUICK_SECONDS = 4.0
 SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "measure_seconds": 0.25}
 """In place of the defaults: what comes out does not depend on them."""
