@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
+import torch
 from fib_bench.sandbox.seal import SEALED, SealReport
 from fib_bench.sandbox.seccomp import Filter
 
@@ -172,3 +173,40 @@ def test_where_filters_are_refused_the_report_gives_the_reason(sealed: Callable[
 def test_a_report_is_complete_without_missing_measures() -> None:
     assert SealReport(tuple(SEALED), {}, 1).is_complete
     assert not SealReport((), {"no programs": "no libseccomp"}, 1).is_complete
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+def test_warm_work_on_a_device_runs(sealed: Callable[..., object]) -> None:
+    """Launches, allocations, graphs that were captured before and after, events, copies and shared memory."""
+    before = """
+    import torch
+    def capture():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            (a @ a).relu_()
+        return graph
+    a = torch.ones(256, 256, device="cuda")
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        (a @ a).relu_()
+    first = capture()
+    first.replay()
+    a.cpu()
+    torch.cuda.synchronize()
+    """
+    after = """
+    second = capture()
+    for graph in (first, second):
+        graph.replay()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record(side)
+    large = torch.zeros(1 << 28, device="cuda").add_(1)
+    end.record(side)
+    torch.cuda.synchronize()
+    pinned = torch.empty(1 << 20, pin_memory=True).copy_(large[: 1 << 20])
+    found = (report.is_complete, bool((pinned == 1).all()), start.elapsed_time(end) >= 0)
+    del large
+    torch.cuda.empty_cache()
+    """
+    assert sealed(after, before) == (True, True, True)
