@@ -1,8 +1,8 @@
-"""Measures what the checks against tricks add to an honest run on the CPU, and prints a table in Markdown.
+"""Cost of the checks against exploits in an honest run on the CPU, as a table in Markdown.
 
-The same pairs run with all checks and with those left out that only look for tricks: hidden inputs, the
-referee, what goes on behind a return, processor time, calls one by one, precision, planted values of
-timed calls. Comparing outputs on input sets is no such check. Run it with
+The same pairs run with all checks and without those that only find exploits: masked inputs, fresh answers of
+the reference, known-answer slots, background activity, precision. The comparison of outputs on input sets
+remains in both. Run it with
 ``python packages/fib-bench/benchmarks/bench_checks.py`` on an idle machine; it takes some minutes.
 """
 
@@ -20,7 +20,8 @@ from unittest.mock import patch
 
 from fib_bench import BenchmarkConfig
 from fib_bench.execution.work import Execution
-from fib_bench.judge.timed_function import Side
+from fib_bench.judge.background_activity import BackgroundActivity
+from fib_bench.judge.verification import Verifier
 from fib_bench.plan import DefinitionPlan
 from fib_bench.selftest import load_cases
 from fib_bench.selftest.definitions import OPS
@@ -57,17 +58,16 @@ def plans(chosen: list[tuple[str, Workload, Solution]]) -> Iterator[DefinitionPl
 
 @contextmanager
 def without_checks() -> Iterator[None]:
-    """Leave out what looks for tricks alone."""
+    """Leave out the checks that only find exploits."""
     nothing: Callable[..., Any] = lambda *_, **__: None  # noqa: E731
     with (
-        patch.object(Slots, "hide", lambda *_: ()),
-        patch.object(Side, "_may_ask", lambda *_: False),
-        patch.object(Side, "_plan_plants", lambda *_: {}),
-        patch.object(Side, "check_rest", nothing),
-        patch.object(Side, "audit", lambda *_: 0.0),
-        patch.object(Side, "is_asked_enough", True),
-        patch("fib_bench.judge.evaluate.audit_times", nothing),
-        patch("fib_bench.judge.prepare.moved_inputs", nothing),
+        patch.object(Slots, "mask", lambda *_: ()),
+        patch.object(Verifier, "_may_ask", lambda *_: False),
+        patch.object(Verifier, "_choose_known", lambda *_: {}),
+        patch.object(Verifier, "is_enough", True),
+        patch.object(BackgroundActivity, "begin", nothing),
+        patch.object(BackgroundActivity, "check", nothing),
+        patch("fib_bench.judge.prepare.error_bounds", lambda *_: {}),
     ):
         yield
 
@@ -75,7 +75,7 @@ def without_checks() -> Iterator[None]:
 def run(chosen: list[tuple[str, Workload, Solution]], settings: dict[str, Any]) -> tuple[float, int]:
     """Seconds for all pairs, start of the workers excluded, and how many passed."""
     with tempfile.TemporaryDirectory() as folder, Execution(BenchmarkConfig(**settings), Path(folder), {}) as execution:
-        execution._judge.conditions  # noqa: B018, SLF001 starts the worker server and calibrates
+        execution._judge.context  # noqa: B018, SLF001 starts the worker server and calibrates
         begin, passed = time.perf_counter(), 0
         for plan in plans(chosen):
             for event in execution.execute(plan):
