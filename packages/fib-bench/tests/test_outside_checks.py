@@ -159,6 +159,15 @@ class TestThreads:
             with pytest.raises(ProcessLookupError, match=f"process {process.pid} has ended"):
                 read(process.pid)
 
+    def test_a_zombie_does_not_pass_for_a_process_without_changed_code(self) -> None:
+        if (pid := os.fork()) == 0:
+            os._exit(0)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        for read in (mappings_of, modified_text, anonymous_code):
+            with pytest.raises(ProcessLookupError, match=f"process {pid} has ended"):
+                read(pid)
+        os.waitpid(pid, 0)
+
     def test_a_seal_adds_a_filter_to_every_thread(self, start: Start) -> None:
         process = start("""
             from fib_bench.sandbox.seal import seal_process

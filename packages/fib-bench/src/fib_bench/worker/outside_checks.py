@@ -176,7 +176,7 @@ def mappings_of(pid: int) -> tuple[MemoryMapping, ...]:
         NotPermitted: The system refuses.
     """
     with _refusals(pid, "the mappings"):
-        return tuple(map(_parse, _read(f"/proc/{pid}/maps").splitlines()))
+        return tuple(map(_parse, _read_mappings(pid, "maps").splitlines()))
 
 
 def mapping_of(pid: int, path_suffix: str) -> tuple[MemoryMapping, ...]:
@@ -206,7 +206,7 @@ def modified_text(pid: int) -> list[str]:
         NotPermitted: The system refuses.
     """
     with _refusals(pid, "the mappings"):
-        found = [one for one in _executable_with_pages(_read(f"/proc/{pid}/smaps")) if one.is_of_file]
+        found = [one for one in _executable_with_pages(_read_mappings(pid, "smaps")) if one.is_of_file]
     changed = [f"{one}: {one.changed_kib} KiB differ from the file" for one in found if one.changed_kib]
     return changed + [f"{one}: it can be written" for one in found if "w" in one.permissions and not one.changed_kib]
 
@@ -286,6 +286,13 @@ def _parse(line: bytes) -> MemoryMapping:
     start, _, end = fields[0].partition("-")
     path = fields[5] if len(fields) > 5 else ""
     return MemoryMapping(int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path)
+
+
+def _read_mappings(pid: int, name: str) -> bytes:
+    """A file of mappings. It is empty for a zombie, which must not pass for a process without changed code."""
+    if not (text := _read(f"/proc/{pid}/{name}")):
+        raise ProcessLookupError(f"process {pid} has ended")
+    return text
 
 
 def _read(path: str) -> bytes:
