@@ -191,6 +191,59 @@ class TestExperts:
         assert problems(self.check(quantised, logits, expected, rtol=1e-3), found, expected)
 
 
+class TestRoutingTies:
+    """Tokens for which several choices of experts are right."""
+
+    def case(self, make_definition: Make, name: str, inputs: Tensors) -> Case:
+        definition = make_definition(
+            {"routing_logits": "float32[n,e]"}, {"output": "bfloat16[n,e]"}, "def run(*x): ...\n"
+        )
+        config = ResolvedEvalConfig()
+        return Case(definition=attrs.evolve(definition, name=name), inputs=inputs, expected={}, config=config)
+
+    def test_the_share_of_certain_experts_is_told(self, make_definition: Make) -> None:
+        logits = torch.tensor([[4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 3.0, 1.0], [3.0, 3.0, 3.0, 1.0]])
+        ties = find_ties(self.case(make_definition, "moe_topk2", {"routing_logits": logits}))
+        assert ties is not None
+        assert ties.tied.tolist() == [False, True, True]
+        assert ties.certain_share.tolist() == [1.0, 0.5, 0.0]
+
+    def test_a_bias_changes_the_order(self, make_definition: Make) -> None:
+        """Scores are sigmoids with a bias: equal logits are no tie then, and unequal ones may be."""
+        logits = torch.tensor([[5.0, 0.0, 0.0, -5.0], [0.0, 2.0, -2.0, -9.0]])
+        bias = torch.tensor([0.0, 0.1, 0.0, 0.0])
+        ties = find_ties(self.case(make_definition, "moe_topk2", {"routing_logits": logits, "routing_bias": bias}))
+        assert ties is not None
+        assert ties.tied.tolist() == [False, False]
+        bias = torch.tensor([float(torch.tensor(2.0).sigmoid() - 0.5), 0.0, 9.0, 0.0])
+        ties = find_ties(self.case(make_definition, "moe_topk2", {"routing_logits": logits, "routing_bias": bias}))
+        assert ties is not None
+        assert ties.tied.tolist() == [False, True]
+        assert ties.certain_share[1] == 0.5
+
+    def test_groups_that_are_equal_make_a_tie(self, make_definition: Make) -> None:
+        logits = torch.tensor([[3.0, 2.0, 2.0, 3.0, 0.0, 0.0], [3.0, 2.0, 2.0, 2.9, 0.0, 0.0]])
+        inputs = {"routing_logits": logits, "bias": torch.zeros(6)}
+        ties = find_ties(self.case(make_definition, "moe_topk1_ng3_kg1", inputs))
+        assert ties is not None
+        assert (ties.tied.tolist(), ties.certain_share.tolist()) == ([True, False], [0.0, 1.0])
+
+    def test_a_tied_token_must_be_similar(self, make_definition: Make) -> None:
+        """Half of the experts are certain, so the row has a direction that no other token has."""
+        torch.manual_seed(0)
+        definition = make_definition(
+            {"routing_logits": "float32[n,e]"}, {"output": "float32[n,h]"}, "def run(*x): ...\n", op_type="moe",
+            constants={"top_k": 4},
+        )  # fmt: skip
+        logits = torch.tensor([[9.0, 8.0, 7.0, 3.0, 3.0, 1.0]]).expand(8, -1)
+        experts = torch.randn(8, 5, 4096)
+        expected = {"output": experts[:, :4].sum(1)}
+        check = check_of(MixtureOfExperts(), definition, {"routing_logits": logits}, expected)
+        assert not problems(check, {"output": experts[:, [0, 1, 2, 4]].sum(1)}, expected)
+        assert problems(check, {"output": expected["output"].roll(1, 0)}, expected)
+        assert problems(check, {"output": torch.randn(8, 4096) * 2}, expected)
+
+
 MOE = """
 import torch
 def run(routing_logits, hidden_states, w1, w2):

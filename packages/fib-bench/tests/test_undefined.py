@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 import torch
 from fib_bench import OutputsUndefined
 from fib_bench.checking.undefined import raise_if_mostly_undefined, undefined_shares
 from fib_bench.errors import ReferenceFailed
+from fib_bench.judge.evaluate import Judge
+from fib_schema import Definition, Evaluation, Solution, Workload
 
 NAN = float("nan")
 
@@ -43,3 +46,41 @@ def test_the_error_is_one_of_the_reference_and_crosses_processes() -> None:
     assert isinstance(error, ReferenceFailed)
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.shares) == (OutputsUndefined, str(error), {"y": 0.75})
+
+
+HALF = "import torch\ndef run(x):\n    return torch.where(torch.arange(len(x)) < {count}, torch.nan, x * 2)\n"
+
+
+class TestWorkloads:
+    """Whole preparations and evaluations of a reference that leaves elements undefined."""
+
+    def definition(self, make_definition: Callable[..., Definition], count: int) -> Definition:
+        return make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, HALF.format(count=count))
+
+    def test_a_mostly_undefined_workload_is_not_prepared(
+        self,
+        make_judge: Callable[..., Judge],
+        make_definition: Callable[..., Definition],
+        make_workload: Callable[..., Workload],
+    ) -> None:
+        definition = self.definition(make_definition, 300)
+        with pytest.raises(OutputsUndefined) as caught:
+            make_judge().prepare(definition, make_workload(definition, {"n": 400}))
+        assert caught.value.shares == {"y": 0.75}
+
+    def test_a_solution_may_write_anything_where_little_is_undefined(
+        self,
+        evaluate: Callable[..., list[Evaluation]],
+        make_definition: Callable[..., Definition],
+        make_solution: Callable[..., Solution],
+        make_workload: Callable[..., Workload],
+    ) -> None:
+        definition = self.definition(make_definition, 100)
+        workloads = [make_workload(definition, {"n": 400})]
+        zeros = HALF.format(count=100).replace("torch.nan", "0.0")
+        more = HALF.format(count=101).replace("torch.nan", "0.0")
+        solutions = [make_solution(code, definition="made", name=name) for name, code in (("a", zeros), ("b", more))]
+        right, wrong = evaluate(*solutions, definition=definition, workloads=workloads)
+        assert (right.status, wrong.status) == ("PASSED", "INCORRECT_NUMERICAL"), (right.log, wrong.log)
+        assert right.extra is not None
+        assert right.extra["outputs"]["y"]["undefined_share"] == 0.25

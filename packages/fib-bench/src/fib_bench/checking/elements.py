@@ -1,4 +1,4 @@
-"""The elements of tensors of any dtype, in flat chunks, so that temporaries stay small."""
+"""Elements of tensors of any dtype. Flat chunks, so that temporaries stay small."""
 
 from __future__ import annotations
 

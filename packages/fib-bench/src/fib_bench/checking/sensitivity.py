@@ -1,9 +1,9 @@
-"""Asks whether wrong answers would pass, before a solution profits from it.
+"""Sensitivity of checks. Known wrong answers are tried before a solution is judged.
 
 A tolerance that suits outputs around 1 accepts anything where all outputs are tiny. So each expected
-output is compared with answers that nobody should get away with: zeros, each input of its size, its
-own elements shuffled, and itself scaled by 1 + 5 rtol. If one would pass, atol is lowered to the
-output's scale; what passes even then is reported, for the check does not see the difference.
+output is compared with wrong answers: zeros, each input of its size, its own elements shuffled, and
+itself scaled by 1 + 5 rtol. If one would pass, atol is lowered to the output's scale. Answers that pass
+even then are reported, because the check is insensitive to them. Undefined elements are ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SAMPLE = 1 << 18
 
 @attrs.frozen
 class OutputCheck:
-    """How one output of one input set is checked, and what that check cannot see."""
+    """The check of one output of one input set, and the wrong answers that it accepts."""
 
     name: str
     rule: Rule
@@ -94,7 +94,7 @@ class OutputCheck:
         return comparison.is_within(self.required_matched_ratio)
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         return {
             "atol": self.atol,
             "rtol": self.rtol,
@@ -139,7 +139,7 @@ def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], con
 
 
 class Sensitive(Protocol):
-    """What knows which wrong answers it lets pass."""
+    """A check with known wrong answers that it accepts."""
 
     @property
     def insensitive_to(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Evaluators: what "right" means for the outputs of each kind of op.
+"""Evaluators. Correctness criteria for the outputs of each kind of op.
 
-Importing this imports no torch: settings name evaluators, and `fib-bench --help` reads settings.
+The package is imported without torch, since settings name evaluators and `fib-bench --help` reads settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is asked for."""
+    """Import classes that need torch on first use."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import protocol

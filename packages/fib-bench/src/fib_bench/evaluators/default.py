@@ -1,4 +1,4 @@
-"""The evaluator of everything that no other one knows: element by element, within tolerances."""
+"""Default evaluator. Compares outputs element by element, within tolerances."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .protocol import Case, EachOutput, Evaluator, Part
 
 
 class Default(Evaluator):
-    """Every element of every output must be near what the reference gives."""
+    """Every element of every output must be close to the reference's."""
 
     name = "default"
 
     def applies(self, definition: Definition) -> bool:
-        """To all."""
+        """Every definition."""
         del definition
         return True
 
     def check(self, case: Case) -> EachOutput:
-        """A check of each output, as tight as it takes to fail wrong answers."""
+        """Check each output, with tolerances tight enough to fail known wrong answers."""
         return EachOutput(default_parts(case, case.expected))
 
 
 def default_parts(case: Case, names: Container[str]) -> dict[str, Part]:
-    """The default checks of the outputs of these names; what holds for the first set holds for those drawn like it."""
+    """The default checks of the named outputs; input sets drawn like the first reuse its tolerances."""
     tensors = {name: value for name, value in case.inputs.items() if isinstance(value, torch.Tensor)}
     outputs = {name: tensor for name, tensor in case.expected.items() if name in names}
     known = case.first.parts if case.first is not None and case.is_like_first else {}

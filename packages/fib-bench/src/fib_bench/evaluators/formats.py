@@ -1,4 +1,4 @@
-"""Number formats of few bits: their real values and rounding steps, and how scales go with them."""
+"""Low-precision number formats. Real values, rounding steps, and the layout of scales."""
 
 from __future__ import annotations
 

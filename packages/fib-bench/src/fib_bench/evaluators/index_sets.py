@@ -1,4 +1,4 @@
-"""Compares rows of indices as sets."""
+"""Comparison of index rows as sets. Used for top-k outputs and the values beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ indices; one index in any case, which for rows of a single index leaves the limi
 
 @attrs.frozen(eq=False)
 class Scores:
-    """What the indices of an output were chosen by."""
+    """The scores by which the indices of an output were chosen."""
 
     values: torch.Tensor
     """``[rows, candidates]``"""
@@ -75,7 +75,7 @@ def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor |
 
 @attrs.frozen(eq=False)
 class Rows:
-    """How the indices of an output lie."""
+    """The layout of an output of indices."""
 
     width: int
     """The indices in a row."""
@@ -85,7 +85,7 @@ class Rows:
 
 @attrs.frozen(eq=False)
 class _Counts:
-    """What is wrong with an output of indices, and where first."""
+    """The numbers of wrong indices, by kind, and the worst row."""
 
     padded: int
     outside: int
@@ -102,7 +102,7 @@ class _Counts:
 
 @attrs.frozen(eq=False)
 class IndexSets(Check):
-    """Outputs of indices, each row a set; and what stands beside them."""
+    """Outputs of indices, each row a set, and the values beside them."""
 
     parts: Mapping[str, Part] = attrs.field()
     """Of all other outputs."""
@@ -114,7 +114,7 @@ class IndexSets(Check):
     """The share of indices that must be the reference's, where scores are not known."""
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         sets = {
             name: {"compared_by": "overlap", "required_overlap": self.overlap}
             if rows.scores is None

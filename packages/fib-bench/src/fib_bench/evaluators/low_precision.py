@@ -1,4 +1,4 @@
-"""Outputs of few bits: real values, in rounding steps of their format.
+"""Evaluator of quantised outputs. Real values are compared in rounding steps of their format.
 
 Two right kernels that compute a number in different orders round it to neighbours now and then, so
 one step is right everywhere. That alone would let a kernel be a step off in all elements (one that
@@ -110,7 +110,7 @@ class StepsComparison(Comparison):
 
 @attrs.frozen(eq=False, kw_only=True)
 class StepsPart:
-    """How one quantised output is checked."""
+    """The check of one quantised output."""
 
     name: str
     format: Format
@@ -166,12 +166,12 @@ class StepsPart:
         return StepsComparison(**fields, lean=total / count, least_lean=_SIGMAS * squares**0.5 / count)
 
     def is_right(self, comparison: Comparison) -> bool:
-        """Whether enough elements are near, and they do not lean."""
+        """Whether enough elements are near, and they do not lean to one side."""
         assert isinstance(comparison, StepsComparison)
         return comparison.is_within(self.required_matched_ratio) and not comparison.is_leaning
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         return {
             "format": self.format.name,
             "steps": self.steps,

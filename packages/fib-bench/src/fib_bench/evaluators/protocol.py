@@ -1,8 +1,8 @@
-"""What an evaluator is: it chooses definitions, and makes a check for each input set.
+"""Evaluator interface. An evaluator applies to definitions, and makes a check for each input set.
 
-A check decides on the outputs of one call, in full view of what the reference gave. Where one call
-says little (a random sample), it asks for more calls on the same inputs; what was observed is then
-judged together.
+A check judges the outputs of one call against the reference's. Where one call says little (a random
+sample), it requests more calls on the same inputs, whose outputs are judged together; so are those of
+timed calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 @attrs.frozen
 class Verdict:
-    """What a check found in outputs."""
+    """The result of a check."""
 
     comparisons: tuple[Comparison, ...] = ()
     """The numbers, by output."""
@@ -35,7 +35,7 @@ class Verdict:
 
 
 class Part(Protocol):
-    """How one output is checked by itself."""
+    """The check of one output by itself."""
 
     @property
     def insensitive_to(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Part(Protocol):
         ...
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         ...
 
 
@@ -125,7 +125,7 @@ class Observation:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Case:
-    """One input set, and what the reference made of it."""
+    """One input set and the reference's outputs for it."""
 
     definition: Definition
     inputs: Mapping[str, Value]
@@ -141,13 +141,13 @@ class Case:
 
 
 class Evaluator(abc.ABC):
-    """Says what is right for the definitions that it applies to.
+    """A correctness criterion for the definitions it applies to.
 
     An instance holds no state: it is made without arguments, and serves all definitions.
     """
 
     name: ClassVar[str]
-    """How settings and traces call it."""
+    """The name in settings and traces."""
     is_random: ClassVar[bool] = False
     """Whether a reference may give other outputs when it is called again."""
 
@@ -156,7 +156,7 @@ class Evaluator(abc.ABC):
         """Whether it is for a definition, by what that says: op_type, names, dtypes, tags, reference."""
 
     def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
-        """The settings in force, with what it would have in the place of untouched defaults."""
+        """The settings in force, with untouched defaults replaced by the evaluator's own."""
         return config
 
     @abc.abstractmethod

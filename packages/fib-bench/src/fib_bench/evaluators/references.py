@@ -1,4 +1,4 @@
-"""What a definition's reference says about its op."""
+"""Static analysis of references. The calls that a definition's reference makes."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def _calls_in(code: str) -> frozenset[str]:
     try:
         functions = [node.func for node in ast.walk(parse_source(code)) if isinstance(node, ast.Call)]
     except SyntaxError:
-        return frozenset()  # whoever builds it will say so
+        return frozenset()  # building the reference reports it
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in functions]
     return frozenset(name for name in names if name)

@@ -1,7 +1,6 @@
-"""Which evaluators there are, and which one judges a definition.
+"""Registry of evaluators. Built-in ones and those of installed entry points, selected by definition.
 
-Those from outside are found by their entry points, and come before the built-in ones: whoever
-installs one wants it. Nothing is imported before it is needed.
+Installed evaluators take precedence over built-in ones. Modules are imported on first use.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "default": "default:Default",
     }
 )
-"""Where each is; the first that applies judges."""
+"""Module and class of each, in order of precedence."""
 
 
 def evaluator_names() -> tuple[str, ...]:

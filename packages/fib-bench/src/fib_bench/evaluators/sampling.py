@@ -130,7 +130,7 @@ class Draws(Check):
         return max(self.trials, math.ceil(self.samples / max(len(self.source.values), 1))) if self.trials else 0
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         kinds = {name: getattr(self.filters, name) for name in ("top_k", "top_p", "min_p")}
         filters = [name for name, value in kinds.items() if value is not None]
         return {self.name: {"filters": filters, "is_joint": self.filters.is_joint, "tvd_threshold": self.tvd_threshold}}

@@ -1,8 +1,8 @@
-"""Which tokens a sampler may draw: rows of probabilities or logits, cut by top-k, top-p and min-p.
+"""Allowed sets of tokens. Rows of probabilities or logits, cut by top-k, top-p and min-p.
 
 Every filter keeps the most likely tokens, so a row is cut at one level. Where the level itself is a
 matter of rounding (a cumulative sum next to top-p) or of taste (equal probabilities at the top-k
-boundary), tokens lie between two levels: nobody is blamed for drawing them, and nobody for not.
+boundary), tokens lie between two levels: a sampler may draw them or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST_PROBABILITY = 2.0**-150
 
 @attrs.frozen(eq=False)
 class Rows:
-    """What tokens are drawn by."""
+    """The probabilities or logits that tokens are drawn from."""
 
     values: torch.Tensor
     """``[rows, vocabulary]``"""
@@ -56,7 +56,7 @@ class Rows:
 
 @attrs.frozen(eq=False)
 class Filters:
-    """What the rows are cut by; None where there is no such filter."""
+    """The filters of the rows; None where there is no such filter."""
 
     top_k: torch.Tensor | None = None
     """``[rows]``; what is not between 0 and the vocabulary's size filters nothing."""
@@ -80,7 +80,7 @@ class Filters:
 
 @attrs.frozen(eq=False)
 class Cuts:
-    """Where the rows are cut; all ``[rows]`` in float64."""
+    """The levels at which rows are cut; all ``[rows]`` in float64."""
 
     sure: torch.Tensor
     """Tokens from this level on are kept for certain."""

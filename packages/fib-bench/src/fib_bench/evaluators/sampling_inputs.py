@@ -1,4 +1,4 @@
-"""What the inputs of a sampling op are: rows of probabilities or logits, and the filters beside them."""
+"""Inputs of sampling ops. Recognises rows of probabilities or logits, and the filters beside them."""
 
 from __future__ import annotations
 

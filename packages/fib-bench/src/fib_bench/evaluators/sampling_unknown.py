@@ -1,4 +1,4 @@
-"""Random integers of which nothing is known but what the reference gave: two samples are compared."""
+"""Two-sample tests. For random integers whose distribution is known by the reference's draws alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnknownDraws(Check):
     """Outputs of random integers."""
 
     bounds: tuple[int, int] | None
-    """What any of them may be; None if nothing says so."""
+    """The smallest and the largest allowed value; None if unknown."""
     seen: Tensors
     """``[calls, elements]`` by output: what the reference gave."""
     trials: int = attrs.field()
@@ -47,7 +47,7 @@ class UnknownDraws(Check):
         return self.trials > 0 or bool(self.once)
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         return {name: {"compared_with_calls": len(calls)} for name, calls in self.seen.items()}
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:

@@ -1,7 +1,7 @@
-"""Checks whose absolute tolerance follows the scale of what an element lies in: its row, its state.
+"""Row-scaled checks. The absolute tolerance of an element follows the magnitude of its row or state.
 
-One tolerance for all suits no output in which large rows lie beside small ones: it forgives
-anything in the small ones, and rounding in none of the large. An element may be off by a share of
+One tolerance for all elements does not suit an output of large and small rows: it accepts
+anything in the small ones, and no rounding in the large ones. An element may be off by a share of
 the largest magnitude of its row, or by `rtol` of itself.
 """
 
@@ -28,7 +28,7 @@ _UNTOUCHED = ResolvedEvalConfig()
 
 @attrs.frozen(eq=False, kw_only=True)
 class ScaledPart:
-    """How one output is checked, row by row."""
+    """The check of one output, row by row."""
 
     name: str
     width: int

@@ -1,4 +1,4 @@
-"""State-space and gated-delta ops: outputs by the scale of their rows, states by that of a state.
+"""Evaluator of state-space and gated-delta ops. Outputs by the scale of their rows, states by that of a state.
 
 A state is a matrix per sequence and head, and its elements are sums over all that came before: what
 one is off by, follows the largest beside it. But a step may change a state by little, and returning

@@ -29,7 +29,7 @@ class Piece:
 
 
 def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip: bool = True) -> Iterator[Piece]:
-    """Walk over the rows of an output, so many at a time that temporaries stay small.
+    """Iterate over the rows of an output in pieces, so that temporaries stay small.
 
     Args:
         found: What a function gave.

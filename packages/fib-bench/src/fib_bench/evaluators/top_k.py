@@ -1,4 +1,4 @@
-"""Indices of the largest scores: as sets, row by row, in any order.
+"""Evaluator of top-k ops. Indices of the largest scores, compared as sets, row by row.
 
 Where the scores are an input, an index is right if its score is among the k best, and of equal
 scores any may be taken. Where they are computed on the way (an indexer's), two right kernels differ
@@ -43,7 +43,7 @@ class TopK(Evaluator):
         return bool(index_outputs(definition))
 
     def check(self, case: Case) -> IndexSets:
-        """Indices as sets, the values beside them in their order, everything else as ever."""
+        """Check indices as sets, the values beside them in their order, everything else by the default rule."""
         names = index_outputs(case.definition)
         beside = _beside(case, names[0])
         parts = default_parts(case, case.expected.keys() - set(beside) - set(names))
