@@ -201,25 +201,10 @@ class TestSample:
         try:
             gc.enable() if was_enabled else gc.disable()
             stopwatch.sample(1)
-            stopwatch.repeat(1, with_calls=True)
             assert gc.isenabled() is was_enabled
         finally:
             gc.enable() if before else gc.disable()
-        assert seen == [False, False]
-
-
-class TestRepeat:
-    def test_makes_all_calls_in_their_order_and_collects_what_they_gave_last(self, clock: FakeClock) -> None:
-        clock.stopwatch(clock.calls("abc", 10)).repeat(2, with_calls=True)
-        assert clock.happened == [
-            "prepare a", "prepare b", "prepare c", "a", "b", "c",
-            "a", "collect what a gave", "b", "collect what b gave", "c", "collect what c gave",
-        ]  # fmt: skip
-
-    def test_without_calls_nothing_happens(self, clock: FakeClock) -> None:
-        clock.stopwatch(clock.calls("abc", 10)).repeat(2, with_calls=False)
-        assert clock.made == ""
-        assert not any(what.startswith("collect") for what in clock.happened)
+        assert seen == [False]
 
 
 def coverage(count: int) -> float:

@@ -1,4 +1,4 @@
-"""Times calls with the host's clock, in chains long enough to drown the clock's own cost."""
+"""Host stopwatch. Times calls with the host's clock, in groups so long that the cost of the clock is small."""
 
 from __future__ import annotations
 
@@ -64,17 +64,6 @@ class HostStopwatch:
                     call.collect(results[position])  # none of them ends before all are collected
         return taken
 
-    def repeat(self, passes: int, *, with_calls: bool) -> None:
-        """Make all calls `passes` times, or everything but the calls; collects what the last pass gave."""
-        with _no_collection():
-            for call in self._calls:
-                call.prepare()
-            for left in range(passes if with_calls else 0, 0, -1):
-                for call in self._calls:
-                    result = call.invoke()
-                    if left == 1:
-                        call.collect(result)
-
     def _time_once(self, call: TimedCall) -> int:
         before = self._clock_ns()
         result = call.invoke()
@@ -84,7 +73,7 @@ class HostStopwatch:
 
 
 def _end_hooks() -> None:
-    """End what would run a solution's code while results are collected; what it still does then is timed."""
+    """Remove hooks that would run a solution's code while results are collected."""
     _set_trace(None)
     _set_profile(None)
     _disable_collection()

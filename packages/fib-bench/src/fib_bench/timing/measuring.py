@@ -32,10 +32,6 @@ class Stopwatch(Protocol):
         """Time chains of calls from the first one on; nanoseconds per chain."""
         ...
 
-    def repeat(self, passes: int, *, with_calls: bool) -> None:
-        """Do the same without a clock."""
-        ...
-
 
 def stopwatch_for(device: torch.device, calls: Sequence[TimedCall], *, may_capture: bool = True) -> Stopwatch:
     """The stopwatch of a device."""
