@@ -76,7 +76,7 @@ class TestRuns:
         assert baseline["solution"] == "good"
         assert baseline["latency_ms"] > 0
         assert baseline["speedup_factor"] == pytest.approx(baseline["latency_ms"] / performance.latency_ms)
-        assert baseline["timing"]["method"] == "host"
+        assert baseline["timing"]["method"] == "cpu"
 
     def test_the_death_of_the_judge_costs_one_workload(
         self, make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Survivors
@@ -87,19 +87,19 @@ class TestRuns:
         def observe(event: Event) -> None:
             events.append(event)
             match event:
-                case Working(solution="a_hangs", workload=Workload(uuid="n-3")):
+                case Working(solution="a_hangs", workload=Workload(uuid="n-2")):
                     os.kill(judge_pid(), signal.SIGKILL)
 
         result = Benchmark(TraceSet.from_path(root), BenchmarkConfig(**QUICK)).run(observe=observe)
         assert statuses(result.traces) == [
-            ("a_hangs", "n-2", "PASSED"),
+            ("a_hangs", "n-3", "TIMEOUT"),
             ("a_hangs", "n-4", "PASSED"),
             ("good", "n-2", "PASSED"),
             ("good", "n-3", "PASSED"),
             ("good", "n-4", "PASSED"),
         ]
         reason = "the judge process died during this evaluation: it was ended by SIGKILL"
-        assert result.failures == (Skip("double", "a_hangs", "n-3", reason, is_failure=True),)
+        assert result.failures == (Skip("double", "a_hangs", "n-2", reason, is_failure=True),)
         assert [event.count for event in events if isinstance(event, Skipped)] == [1]
         assert len(TraceSet.from_path(root).traces["double"]) == 5
         assert survivors() == {}

@@ -101,17 +101,19 @@ class Execution:
                 yield Skipped(skip, len(part.pending[workload.uuid]))
 
     def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
+        """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
-        ahead = [Working(name, solution.name, item.workload) for item in todo]
-        yield from ahead[:1]
+        waiting = {item.workload.uuid: item.workload for item in todo}
+        yield from (Working(name, solution.name, workload) for workload in [*waiting.values()][:1])
         unbuildable = part.unbuildable.get(solution.name)
         evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
-        for index, (workload, evaluation) in enumerate(evaluations, start=1):
+        for workload, evaluation in evaluations:
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
             else:
                 yield Evaluated(Trace(name, workload, solution.name, evaluation))
-            yield from ahead[index : index + 1]
+            del waiting[workload.uuid]
+            yield from (Working(name, solution.name, workload) for workload in [*waiting.values()][:1])
 
     def _blocks(self, part: DefinitionPlan) -> Iterator[list[Workload]]:
         """Split the workloads into blocks that fit into memory."""
