@@ -50,7 +50,8 @@ MORE_AND_MORE = (
     STARTS
     + """
 def run(x):
-    start()
+    for _ in range(100):
+        start()
     return x * 2
 """
 )
@@ -235,7 +236,7 @@ def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evalu
     assert evaluation.log.startswith("first")
     assert evaluation.log.endswith("last\n")
     assert "bytes dropped" in evaluation.log
-    assert len(evaluation.log) < 20_000
+    assert len(evaluation.log) < 40_000  # of checks and of timing
 
 
 @pytest.mark.usefixtures("patience")
