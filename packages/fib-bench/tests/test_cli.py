@@ -116,7 +116,7 @@ class TestRun:
         code, out, err = run("run", root, "--resume")
         assert (code, out) == (0, "")
         assert "skipped: double / good / n-2: a trace of it exists (resume)" in err
-        assert "nothing was left to run" in err
+        assert "nothing to run; see the reasons" in err
 
     def test_a_solution_for_other_hardware_is_listed_as_skipped(
         self, run: Run, root: Path, make_solution: MakeSolution
@@ -240,7 +240,7 @@ def test_an_interrupt_lets_what_is_under_way_finish(
             assert process.poll() is None
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        assert any("finishing what is under way" in line for line in process.stderr)
+        assert any("finishing the running evaluations" in line for line in process.stderr)
         os.kill(*waiting, signal.SIGCONT)
         rest = process.stderr.read()
     assert process.returncode == 130
@@ -266,7 +266,7 @@ def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert "interrupted; what was evaluated so far is recorded" in rest
+    assert "interrupted; finished evaluations are recorded" in rest
     assert "Traceback" not in rest
     assert survivors() == {}
     assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["a_good"]

@@ -95,7 +95,7 @@ class TestMigrate:
         assert main(["migrate", str(broken), str(tmp_path / "new")]) == 1
         out = capsys.readouterr().out
         assert "rejected: workloads/pointwise/double.jsonl:2 at $.workload.axes['n']" in out
-        assert f"what was rejected is in {tmp_path / 'new'}/rejected" in out
+        assert f"rejected records are in {tmp_path / 'new'}/rejected" in out
 
     def test_json_is_one_object(self, older: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["migrate", str(older), str(tmp_path / "new"), "--json"]) == 0

@@ -89,6 +89,12 @@ class TestLeaderboard:
         ]
         assert rows[1].speedup_interval == pytest.approx((1.98 / 2.02, 101 / 1.98))
 
+    def test_an_imprecise_workload_is_not_averaged_out(self, timed: Make) -> None:
+        precise = [timed("a", str(n), 1.0) for n in range(9)]
+        disturbed = [timed("a", "9", 1.0), timed("b", "9", 1.0, reference_ms=3.0)]
+        rows = {row.solution: row for row in leaderboard(in_memory(*precise, *disturbed))}
+        assert rows["a"].speedup_text == "imprecise"
+
     def test_the_table_says_what_it_shows(self, timed: Make) -> None:
         rows = leaderboard(in_memory(timed("a", "1", 1.0), timed("b", "1", 0.5)))
         text = printed(lambda console: print_leaderboard(console, rows))

@@ -72,7 +72,7 @@ class TestMerge:
         path.write_bytes(path.read_bytes() + b'{"torn": \n')
         report = merge([one, one], tmp_path / "all")
         assert contents(tmp_path / "all") == contents(one)
-        assert report.notices == (f"{path}:3 is no JSON; it was taken as it is",)
+        assert report.notices == (f"{path}:3 is not JSON; it was copied unchanged",)
 
     def test_the_result_is_valid(self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path) -> None:
         two = write_set(make_result("c", "1", 1.0, definition="triple"), name="two")
@@ -87,7 +87,7 @@ class TestMerge:
         two = write_set(name="two")
         (two / "README.md").write_text("theirs\n")
         report = merge([one, two], tmp_path / "all")
-        assert report.notices == (f"README.md differs: {one / 'README.md'} was taken, {two / 'README.md'} was not",)
+        assert report.notices == (f"README.md differs: {one / 'README.md'} was copied, {two / 'README.md'} was not",)
 
     @pytest.mark.parametrize("links", ["file", "folder"])
     def test_links_out_of_a_set_are_left_out_and_said(self, one: Path, tmp_path: Path, links: str) -> None:

@@ -64,6 +64,14 @@ class TestSpeedup:
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=False)).text == "not comparable"
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=True)).text == "2.00x"
 
+    def test_on_the_cpu_a_single_call_that_contradicts_the_median_makes_it_imprecise(self) -> None:
+        busy = performance([1.0, 1.0], [2.0, 2.0], method="cpu", host_latency_ms=0.15)
+        assert speedup_of(busy).text == "imprecise"
+        quiet = performance([1.0, 1.0], [2.0, 2.0], method="cpu", host_latency_ms=3.0)
+        assert speedup_of(quiet).text == "2.00x"
+        device = performance([1.0, 1.0], [2.0, 2.0], method="linked", host_latency_ms=30.0)
+        assert speedup_of(device).text == "2.00x"
+
     def test_wider_bounds_of_the_reference_take_precedence(self) -> None:
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).text == "imprecise"
 

@@ -1,4 +1,4 @@
-"""``fib-bench validate`` and ``fib-bench migrate``: what a data set is worth, before anything is run."""
+"""Commands ``fib-bench validate`` and ``fib-bench migrate``: checks and conversion of a data set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 100
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``validate`` takes."""
+    """Declare the arguments of ``validate``."""
     add_help(parser, "validate")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
@@ -24,7 +24,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 
 
 def add_migrate(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``migrate`` takes."""
+    """Declare the arguments of ``migrate``."""
     add_help(parser, "migrate")
     parser.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
     parser.add_argument("target", metavar="DST", help="a folder that is new or empty")
@@ -59,7 +59,7 @@ def _print_migration(console: Console, report: MigrationReport) -> None:
         _print(console, f"changed in {count} records: {change}")
     _print_problems(console, "rejected", report.rejected, "red")
     if report.rejected:
-        _print(console, f"what was rejected is in {report.target}/rejected, with problems.jsonl", "yellow")
+        _print(console, f"rejected records are in {report.target}/rejected, with problems.jsonl", "yellow")
     _print_report(console, report.validation)
 
 

@@ -1,4 +1,4 @@
-"""What ``--help`` says beyond the options: what a command is for, what it returns, and examples."""
+"""Help pages: purpose, exit codes and examples of each command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Run the kernel solutions of a data set, check their results, and measure their l
 
 A data set is a folder of definitions (what a kernel computes, with reference code), solutions (one
 implementation each), workloads (sizes and inputs) and traces (what came out). Results go to stdout,
-progress to stderr. Exit codes: 0, 1 where something could not run or does not hold, 2 where the command
-is wrong, 130 where it was interrupted; what was evaluated until then is recorded.""",
+progress to stderr. Exit codes: 0, 1 if some work could not run or a check fails, 2 for an invalid command,
+130 after an interrupt; finished evaluations are recorded.""",
         """\
 examples:
   fib-bench demo                       see it work in two minutes, with a GPU or without
@@ -37,9 +37,9 @@ examples:
         """\
 Evaluate all solutions on all workloads, and append a trace for each pair as soon as it is made.
 
-Each solution runs in a process of its own, which holds no expected output. One that raises, hangs or
-crashes costs its own evaluation; a wrong solution is a result, and the exit code is 0 all the same. It is 1
-where something could not run at all, with the reasons at the end.""",
+Each solution runs in a process of its own, which holds no expected output. A solution that raises, hangs or
+crashes fails only its own evaluation; a wrong solution is a result with exit code 0. The exit code is 1 if some
+work could not run at all; the reasons are printed at the end.""",
         """\
 examples:
   fib-bench run DIR --device cuda:0
@@ -55,8 +55,9 @@ examples:
     ),
     "report": Page(
         """\
-Show what the traces of a data set say. Only what ran on the same kind of device is compared, and of
-several traces of a solution on a workload the latest counts.""",
+Show the results in a data set. Only traces of the same kind of device are compared, and of several traces
+of a solution on a workload the latest counts. CPU timings are shown in no order unless --include-unranked is
+given; logs are marked as untrusted output of the solution.""",
         """\
 examples:
   fib-bench report summary DIR
@@ -67,7 +68,9 @@ examples:
         """\
 Totals, then the solutions of each definition with the fastest first, then authors by score.
 
-speedup    geometric mean of the reference's latency over the solution's; none for what fails anywhere
+speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `tie` if its
+           interval includes 1, `imprecise` if the interval is wider than 10 % to each side
+timed by   the timing method, unless all are `linked`; `host` includes time of the host
 win@p      share of workloads with at most p times the shortest latency of any ranked solution
 light      median share of what the device can attain, where the op_type is known""",
         """\
@@ -85,21 +88,21 @@ examples:
     ),
     "report compare": Page(
         """\
-Say what became faster or slower between two runs, or between two solutions.
+List the changes of latency between two runs, or between two solutions.
 
 Latencies differ if their 95 % confidence intervals are apart and the medians by --min-change; where a trace
-has no interval, by --margin. Exits with 0 if nothing became slower or stopped passing, with 1 if something
-did, with 2 if there is nothing to compare.""",
+has no interval, by --margin. CPU timings are compared with --include-unranked only. Exits with 0 if nothing
+became slower or stopped passing, with 1 if a workload did, with 2 if there is nothing to compare.""",
         """\
 examples:
   fib-bench report compare BEFORE AFTER
-  fib-bench report compare BEFORE AFTER --complete --json     in CI: what was not tried again fails, too
+  fib-bench report compare BEFORE AFTER --complete --json     in CI: missing workloads fail, too
   fib-bench report compare DIR --solutions old_kernel new_kernel""",
     ),
     "report merge": Page(
         """\
-Make several data sets one, with every record once and none lost. Exits with 1, and writes nothing, if two
-of them have different things under one name; all conflicts are listed.""",
+Merge data sets; every record is written once. If two sets have different records with one name, all conflicts
+are listed, nothing is written, and the exit code is 1.""",
         """\
 examples:
   fib-bench report merge MINE YOURS --into BOTH""",
@@ -107,7 +110,7 @@ examples:
     "report html": Page(
         """\
 Write one page with the leaderboard, and per definition latency against sizes, the roofline, failures with
-their logs and all traces. It loads nothing from a network, and shows what solutions wrote as text.
+their logs and all traces. It loads nothing from a network, and shows output of solutions as untrusted text.
 Needs the extra 'report': pip install 'fib-bench[report]'.""",
         """\
 examples:
@@ -116,9 +119,9 @@ examples:
     ),
     "validate": Page(
         """\
-Say everything that is wrong with a data set at once: bad records, unknown names, names and keys that occur
-twice, workloads that contradict their definition, missing blobs. Each problem has its file, line and path.
-Exits with 1 if there are errors; notices do not count.""",
+List all problems of a data set: invalid records, unknown names, duplicate names and keys, workloads that
+contradict their definition, missing blobs. Each problem has its file, line and path. Exits with 1 if there are
+errors; notices do not count.""",
         """\
 examples:
   fib-bench validate DIR
@@ -126,28 +129,27 @@ examples:
     ),
     "migrate": Page(
         """\
-Rewrite a data set of an older schema into the current one, losing nothing; what cannot be read is put
-aside in DST/rejected with the reasons. Exits with 1 if there is such, or if the result has errors.""",
+Convert a data set of an older schema to the current one. Unreadable records go to DST/rejected with the reasons.
+Exits with 1 if there are any, or if the result has errors.""",
         """\
 examples:
   fib-bench migrate OLD NEW && fib-bench validate NEW""",
     ),
     "selftest": Page(
         """\
-Show what this harness withstands on this machine: solutions that cheat, which must be caught, and solutions
-with honest habits, which must pass. Exits with 1 if one of them does not come out as it must. All of them take
-some minutes.""",
+Run exploits, which must be caught, and honest solutions, which must pass, on this machine. Exits with 1 if one
+has another result. All of them take some minutes.""",
         """\
 examples:
   fib-bench selftest
   fib-bench selftest --device cuda:0
   fib-bench selftest --only honest
-  fib-bench selftest --only 5 6                    the tricks in rows 5 and 6: answers kept from earlier calls""",
+  fib-bench selftest --only 5 6                    the exploits in rows 5 and 6: cached answers of earlier calls""",
     ),
     "demo": Page(
         """\
 Write a small data set of three definitions and ten solutions, benchmark it on the CPU, and show the
-leaderboard. One solution is wrong on purpose. It takes about two minutes; running it again adds traces.""",
+results. One solution is wrong on purpose. It takes about two minutes; running it again adds traces.""",
         """\
 examples:
   fib-bench demo

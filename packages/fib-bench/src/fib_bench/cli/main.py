@@ -1,8 +1,8 @@
-"""The ``fib-bench`` command.
+"""The command ``fib-bench``.
 
-Progress goes to stderr, results to stdout; ``--json`` makes stdout one JSON object. The exit code
-is 0 when everything that was asked for ran (wrong solutions are results, not failures), 1 when
-something could not run, 2 when the command itself was wrong, 130 when it was interrupted.
+Progress goes to stderr, results to stdout; ``--json`` makes stdout one JSON object. Exit codes: 0 if all
+requested work ran (wrong solutions are results, not failures), 1 if some could not run, 2 for an invalid
+command, 130 after an interrupt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
 
 
-_INTERRUPTED = "interrupted; what was evaluated so far is recorded (continue with --resume)"
+_INTERRUPTED = "interrupted; finished evaluations are recorded (continue with --resume)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.simplefilter("always", DataWarning)
     try:
         code: int = arguments.command(arguments, errors)
-    except BrokenPipeError:  # whoever reads our output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (FibError, OSError) as error:
@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         print_skipped(errors, result.skipped)
         print_seconds(errors, result.seconds)
         if not result.traces and not result.failures:
-            errors.print("nothing was left to run; see the reasons above", style="yellow")
+            errors.print("nothing to run; see the reasons above", style="yellow")
     return _exit_code(result, errors)
 
 
@@ -91,12 +91,12 @@ def _exit_code(result: RunResult, errors: Console) -> int:
 
 @contextmanager
 def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
-    """Have the first interrupt end the run when what is under way is done, and the second one at once."""
+    """Let the first interrupt end the run after the running evaluations, and the second one at once."""
     before = signal.getsignal(signal.SIGINT)
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGINT, before)
-        errors.print("finishing what is under way; interrupt again to stop at once")
+        errors.print("finishing the running evaluations; interrupt again to stop at once")
         benchmark.stop()
 
     signal.signal(signal.SIGINT, stop)
@@ -148,9 +148,9 @@ def _parser() -> argparse.ArgumentParser:
     add_run_options(run)
     run.set_defaults(command=_run)
     add_reports(commands)
-    add_validate(commands.add_parser("validate", help="say everything that is wrong with a data set"))
-    add_selftest(commands.add_parser("selftest", help="show what this harness withstands on this machine"))
-    add_migrate(commands.add_parser("migrate", help="rewrite an older data set into the current schema"))
+    add_validate(commands.add_parser("validate", help="list all problems of a data set"))
+    add_selftest(commands.add_parser("selftest", help="check that exploits are caught on this machine"))
+    add_migrate(commands.add_parser("migrate", help="convert an older data set to the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
     add_help(demo, "demo")
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""What commands print for programs: JSON and CSV, on stdout."""
+"""Output for programs: JSON and CSV on stdout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_PAIRS = frozenset({"latency_ms", "interval_ms"})
+_PAIRS = frozenset({"latency_ms", "interval_ms", "speedup_interval", "baseline_speedup_interval", "ratio_interval"})
 """Fields of two numbers."""
 
 
@@ -19,7 +19,7 @@ def print_json(value: object) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """The same with NaN and infinity as strings, as in data sets, so that any JSON reader can read it."""
+    """The value with NaN and infinity as strings, as in data sets, so that every JSON reader accepts it."""
     if isinstance(value, float) and not abs(value) < float("inf"):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -51,5 +51,5 @@ def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula."""
+    """The value, quoted if a spreadsheet would read it as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

@@ -1,4 +1,4 @@
-"""The options of ``fib-bench run``, and the configuration that they make."""
+"""Options of ``fib-bench run``, and their conversion to a configuration."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..config.model import EXECUTORS, BenchmarkConfig, ResolvedEvalConfig
 
 _DEFAULTS = {
     field.name: field.default
-    for cls in (BenchmarkConfig, ResolvedEvalConfig)  # the second has the defaults of what both have
+    for cls in (BenchmarkConfig, ResolvedEvalConfig)  # the second has the defaults of common fields
     for field in attrs.fields(cls)
 }
 
 
 def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
-    """The configuration: what was said on the command line, above --config, above the data set's own.
+    """The configuration: the command line overrides --config, which overrides the file of the data set.
 
     Raises:
         InvalidConfig: A file is not valid, or a name in it matches nothing.
-        InvalidField: An option has a value that it cannot have.
+        InvalidField: The value of an option is invalid.
     """
     given = {field.name: getattr(arguments, field.name, None) for field in attrs.fields(BenchmarkConfig)}
     fields = {name: value for name, value in given.items() if value is not None}
@@ -45,9 +45,9 @@ def names_of(words: list[str] | None) -> tuple[str, ...] | None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what `config_of` reads; an option that is not given inherits."""
+    """Add the options that `config_of` reads; an option that is not given inherits."""
     parser.add_argument("dir", metavar="DIR", help="the data set")
-    parser.add_argument("--resume", action="store_true", help="leave out pairs that have a trace already")
+    parser.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
     parser.add_argument("--json", action="store_true", help="print traces and what was skipped as JSON")
     parser.add_argument("--config", metavar="YAML", help="settings, which options override")
     _add_choice(parser.add_argument_group("what to run"))
@@ -71,16 +71,14 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
     )
-    group.add_argument(
-        "--executor", choices=EXECUTORS, help=f"where the work is carried out (default: {_DEFAULTS['executor']})"
-    )
+    group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")
     group.add_argument(
         "--in-process-trusted",
         action="store_const",
         const=True,
-        help="for code that is trusted: run it in this process, without isolation and audits; traces are flagged",
+        help="run trusted code in this process, without isolation and audits; traces are flagged",
     )
-    group.add_argument("--address", help="of the Ray cluster (default: one of this machine's own)")
+    group.add_argument("--address", help="address of the Ray cluster (default: a local one)")
     group.add_argument(
         "--timeout",
         dest="timeout_seconds",

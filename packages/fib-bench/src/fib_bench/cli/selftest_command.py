@@ -1,4 +1,4 @@
-"""``fib-bench selftest``: what this harness withstands on this machine."""
+"""Command ``fib-bench selftest``: exploits that must be caught, and honest solutions that must pass."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _OTHER_COLUMNS = 105
 
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
-    """Declare what ``selftest`` takes."""
+    """Declare the arguments of ``selftest``."""
     add_help(parser, "selftest")
     parser.add_argument("--device", default="cpu", help="where to run (default: %(default)s)")
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="WORD",
-        help="rows of the list of tricks, 'adversaries', 'honest', definitions, or parts of names",
+        help="rows of the list of exploits, 'adversaries', 'honest', definitions, or parts of names",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_selftest)
@@ -52,11 +52,11 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def print_selftest(console: Console, result: SelfTest) -> None:
-    """Print both suites, and what they add up to."""
+    """Print both suites and the totals."""
     if result.adversaries:
-        console.print(_table(f"tricks on {result.device}", result.adversaries, console.width))
+        console.print(_table(f"exploits on {result.device}", result.adversaries, console.width))
     if result.honest:
-        console.print(_table(f"honest habits on {result.device}", result.honest, console.width))
+        console.print(_table(f"honest solutions on {result.device}", result.honest, console.width))
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
@@ -65,13 +65,13 @@ def print_selftest(console: Console, result: SelfTest) -> None:
 
 
 def summary_of(result: SelfTest) -> str:
-    """What came out, in two lines."""
+    """The totals in two lines."""
     caught = sum(outcome.holds for outcome in result.adversaries)
     passed = sum(outcome.holds for outcome in result.honest)
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
     return (
-        f"{caught} of {len(result.adversaries)} tricks ended as they must, "
+        f"{caught} of {len(result.adversaries)} exploits ended as expected, "
         f"{passed} of {len(result.honest)} honest solutions passed unflagged\nisolation of workers: {level}"
     )
 

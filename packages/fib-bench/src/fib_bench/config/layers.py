@@ -1,4 +1,4 @@
-"""Reads configurations from YAML; everything that is wrong with a file is one error."""
+"""Configuration files. All problems of a YAML file are collected into one error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]
 
 
 def read_layers(path: Path, trace_set: TraceSet | None = None) -> Layers:
-    """Read a file that holds nothing but layers.
+    """Read a file of layers.
 
     Raises:
         InvalidConfig: The file is not valid.
@@ -37,7 +37,7 @@ def read_layers(path: Path, trace_set: TraceSet | None = None) -> Layers:
 
 
 def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
-    """Read the layers that a data set brings along, if it does.
+    """Read the layers of a data set, if it has any.
 
     Raises:
         InvalidConfig: The file is not valid.
@@ -49,10 +49,10 @@ def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
 
 
 def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
-    """Refuse layers and a baseline that match nothing in a data set.
+    """Reject layers and a baseline that match nothing in a data set.
 
     Raises:
-        InvalidConfig: There are such.
+        InvalidConfig: A name matches nothing.
     """
     problems = list(_unknown_names(config.layers, "the configuration", trace_set))
     if config.baseline is not None and config.baseline not in trace_set.solution_names():
@@ -75,7 +75,7 @@ def _read(kind: type, path: Path, trace_set: TraceSet | None, hidden: tuple[str,
 
 @attrs.define
 class _Reader:
-    """Turns plain data into settings, and notes what is wrong with it."""
+    """Converts plain data to settings, and collects problems."""
 
     source: str
     problems: list[Problem] = attrs.field(factory=list)
@@ -84,7 +84,7 @@ class _Reader:
         self.problems.append(Problem(self.source, path, message))
 
     def fields(self, kind: type, data: object, path: str, hidden: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The fields of a class that the data gives and that are right."""
+        """The valid fields of a class in the data."""
         known = {a.name: a for a in attrs.fields(kind) if a.name not in hidden}
         found = {}
         for key, value in self.items(data, path):
@@ -92,12 +92,12 @@ class _Reader:
                 self.note(f"{path}.{key}", str(UnknownName("setting", key, tuple(known))))
             elif key in _NESTED:
                 found[key] = _NESTED[key](self, value, f"{path}.{key}")
-            elif value is not None:  # a key without a value says nothing
+            elif value is not None:  # a key without a value is ignored
                 self.checked(known[key], value, f"{path}.{key}", found)
         return found
 
     def checked(self, attribute: attrs.Attribute[Any], value: object, path: str, found: dict[str, Any]) -> None:
-        """Add one field, if its value is right."""
+        """Add one field, if its value is valid."""
         if attribute.converter is not None:
             value = attribute.converter(value)  # type: ignore[operator,unused-ignore]
         try:
@@ -109,7 +109,7 @@ class _Reader:
             found[attribute.name] = value
 
     def items(self, data: object, path: str) -> Iterable[tuple[str, Any]]:
-        """The items of a mapping; nothing is an empty one."""
+        """The items of a mapping; None has none."""
         if data is None:
             return
         if not isinstance(data, Mapping):
@@ -152,7 +152,7 @@ _NESTED: Mapping[str, Callable[[_Reader, object, str], Any]] = {
 
 
 def _unknown_names(layers: Layers, source: str, trace_set: TraceSet) -> Iterable[Problem]:
-    """Names in layers that match nothing in a data set; an op_type may be one that we bundle layers for."""
+    """Names in layers that match nothing in a data set; op_types with bundled layers are known."""
     for name in layers.definition_config:
         if name not in trace_set.definitions:
             error = UnknownName("definition", name, tuple(trace_set.definitions))
@@ -168,12 +168,12 @@ def _op_types(trace_set: TraceSet) -> Iterable[str]:
     for name in trace_set.definitions:
         try:
             yield trace_set.definitions[name].op_type
-        except InvalidRecord:  # which the plan reports
+        except InvalidRecord:  # the plan reports it
             continue
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as a number and refuses a key that is given twice."""
+    """YAML loader that reads 1e-3 as a number and rejects duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -184,7 +184,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.1, which PyYAML reads, wants a point and a sign: https://github.com/yaml/pyyaml/issues/173
+# YAML 1.1, which PyYAML reads, requires a point and a sign: https://github.com/yaml/pyyaml/issues/173
 _EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
@@ -193,7 +193,7 @@ def _load(path: Path) -> object:
     """Parse a file.
 
     Raises:
-        InvalidConfig: It is no YAML.
+        InvalidConfig: It is not valid YAML.
         OSError: It cannot be read.
     """
     try:

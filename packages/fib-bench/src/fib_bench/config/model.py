@@ -1,6 +1,6 @@
-"""What a benchmark run can be told, and which of several layers wins.
+"""Settings of benchmark runs, and the resolution of their layers.
 
-Importing this imports no torch: `fib-bench --help` does.
+This module imports no torch, so that `fib-bench --help` is fast.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..evaluators import evaluator_names
 from .validators import as_tuple, flag, mapping_of, names, number, one_of, optional, some_of, text, validated, whole
 
 DATA_SET_FILE = "fib-bench.yaml"
-"""What a data set may have at its root: the layers that its owner thinks right for it."""
+"""The file at the root of a data set with the layers that its owner recommends."""
 EXECUTORS = ("local", "ray")
 DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
-"""What random floating inputs can be drawn from."""
+"""The distributions of random floating inputs."""
 FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
 """The dtypes that tolerances apply to; all others are compared exactly."""
 
 
 @attrs.frozen
 class Tolerance:
-    """The errors that one dtype may have: an element is wrong beyond both."""
+    """The error bounds of one dtype: an element is wrong if it exceeds both."""
 
     atol: float = attrs.field(validator=validated(number(least=0)))
     rtol: float = attrs.field(validator=validated(number(least=0)))
@@ -43,8 +43,8 @@ ONE_STEP: Mapping[str, Tolerance] = MappingProxyType(
         "float4_e2m1": Tolerance(atol=0.5, rtol=0.5),
     }
 )
-"""Where 1e-2 is less than one rounding step: the largest step, relative to the smaller of two
-neighbours; and for float4 the absolute step around zero, which is below 1e-2 for the other two."""
+"""Tolerances of dtypes whose rounding step exceeds 1e-2: the largest step relative to the smaller of two
+neighbours, and for float4 the absolute step around zero, which is below 1e-2 for the other two."""
 
 
 def _check_dtypes(instance: object, attribute: attrs.Attribute[Any], value: Mapping[str, Tolerance]) -> None:
@@ -92,7 +92,7 @@ _IS_EXTRA = validated(mapping_of(object, "values"))
 class EvalConfig:
     """One layer of settings of an evaluation; None inherits from the layer below.
 
-    `ResolvedEvalConfig` says what each means. `dtypes` and `extra` are merged key by key.
+    `ResolvedEvalConfig` documents each field. `dtypes` and `extra` are merged key by key.
     """
 
     warmup_runs: int | None = _layer("warmup_runs")
@@ -126,7 +126,7 @@ class ResolvedEvalConfig:
     measure_seconds: float = _setting("measure_seconds", 1.0)
     """The cap on timing one function on one workload."""
     confidence: float = _setting("confidence", 0.005)
-    """Enough samples: half the median's 95 % confidence interval is narrower than this share of it."""
+    """Stop when half the median's 95 % confidence interval is below this share of the median."""
     rtol: float = _setting("rtol", 1e-2)
     atol: float = _setting("atol", 1e-2)
     required_matched_ratio: float | None = _setting("required_matched_ratio", None)
@@ -134,9 +134,9 @@ class ResolvedEvalConfig:
     error_cap: float = _setting("error_cap", 1.0)
     """However many match, none may be off by more than this times the largest magnitude expected."""
     distributions: tuple[str, ...] = _setting("distributions", DISTRIBUTIONS)
-    """What the input sets draw random floating values from, where the op allows it."""
+    """The distributions of the input sets, as far as the op allows them."""
     evaluator: str | None = _setting("evaluator", None)
-    """What judges; None means the first evaluator that applies to the definition."""
+    """The evaluator; None means the first one that applies to the definition."""
     dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
     extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
@@ -165,7 +165,7 @@ _EVAL_CONFIGS = validated(mapping_of(EvalConfig, "an EvalConfig each"))
 
 @attrs.frozen(kw_only=True)
 class Layers:
-    """The layers that one source gives: for everything, by op_type, by definition."""
+    """The layers of one source: defaults, by op_type, by definition."""
 
     defaults: EvalConfig = attrs.field(factory=EvalConfig)
     op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
@@ -181,7 +181,7 @@ class Layers:
 
 @functools.cache
 def bundled_layers() -> Layers:
-    """What this package says beneath all other layers: the file ``defaults.yaml`` in it."""
+    """The lowest layers, from the file ``defaults.yaml`` of this package."""
     from .layers import read_layers
 
     return read_layers(Path(__file__).with_name("defaults.yaml"))
@@ -202,41 +202,41 @@ class BenchmarkConfig(EvalConfig):
     device: str = _field("cpu", text)
     """``cpu`` or ``cuda:N``. The CPU unless another one is named, also where there is a GPU."""
     devices: tuple[str, ...] | None = _field(None, optional(names))
-    """Devices that share the work, in place of `device`; ``all`` means every CUDA device that is visible."""
+    """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
     executor: str = _field("local", one_of("executor", lambda: EXECUTORS))
-    """Where the work is carried out: on this machine, or on the nodes of a Ray cluster."""
+    """Where the work runs: on this machine, or on the nodes of a Ray cluster."""
     address: str | None = _field(None, optional(text))
-    """Of the Ray cluster; None means one of this machine's own."""
+    """The address of the Ray cluster; None starts a local one."""
     in_process_trusted: bool = _field(False, flag)
-    """Run solutions, which must be trusted, in this very process: fast, without isolation and without audits."""
+    """Run trusted solutions in this process: fast, without isolation and audits."""
     definitions: tuple[str, ...] | None = _field(None, optional(names))
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = _field(None, optional(names))
     op_types: tuple[str, ...] | None = _field(None, optional(names))
     max_workloads: int | None = _field(None, optional(whole(least=1)))
-    """At most so many workloads of each definition, the first ones."""
+    """The maximum number of workloads of each definition, in order."""
     baseline: str | None = _field(None, optional(text))
     """The solution that speedups are quoted against; None means the reference."""
     profile_baseline: bool = _field(True, flag)
     """Time the reference."""
     use_isolated_runner: bool = _field(False, flag)
-    """Changes nothing: every solution runs in a worker of its own. Configurations written for others have it."""
+    """No effect: every solution runs in a worker of its own. Accepted for configurations of other tools."""
     timeout_seconds: float = _field(300.0, number(above=0))
     """The bound on one build, and on each step of an evaluation."""
     memory_bytes: int | None = _field(None, optional(whole(least=1)))
-    """About how much memory prepared inputs and outputs may take at a time; None means half of what is free."""
+    """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
     seed: int = _field(0, whole())
     synthesize_missing: bool = _field(False, flag)
-    """Make valid inputs where a workload's blob is missing, instead of leaving the workload out."""
+    """Make valid inputs if the blob of a workload is missing, instead of skipping the workload."""
     defaults: EvalConfig = attrs.field(factory=EvalConfig)
     op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
     definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
     data_set_layers: Layers | None = None
-    """What the data set says of itself; `for_data_set` reads it."""
+    """The layers of the data set; `for_data_set` reads them."""
 
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
-        """The configuration that says nothing but these fields; the bundled layers are always beneath."""
+        """A configuration with these fields; the bundled layers are always included."""
         return cls(**overrides)
 
     @classmethod
@@ -247,18 +247,18 @@ class BenchmarkConfig(EvalConfig):
 
         Args:
             path: The file.
-            trace_set: The data set it is for, so that names which match nothing are found.
-            overrides: Fields that take the place of the file's.
+            trace_set: The data set, to reject names that match nothing.
+            overrides: Fields that override those of the file.
 
         Raises:
-            InvalidConfig: The file is not valid; tells everything that is wrong with it.
+            InvalidConfig: The file is not valid; the error lists all problems.
         """
         from .layers import read_fields
 
         return cls(**{**read_fields(Path(path), trace_set), **overrides})
 
     def for_data_set(self, trace_set: TraceSet) -> BenchmarkConfig:
-        """This configuration above the layers that a data set brings along in ``fib-bench.yaml``.
+        """This configuration above the layers in the ``fib-bench.yaml`` of a data set.
 
         Raises:
             InvalidConfig: That file is not valid, or a name in this configuration matches nothing.
@@ -270,7 +270,7 @@ class BenchmarkConfig(EvalConfig):
 
     @property
     def layers(self) -> Layers:
-        """The layers of this configuration itself, without the fields that override them."""
+        """The layers of this configuration, without the fields that override them."""
         own = {field.name: getattr(self, field.name) for field in attrs.fields(Layers)}
         return Layers(**own)
 

@@ -1,4 +1,4 @@
-"""Validators of settings, whose errors say what would do."""
+"""Validators of settings. Their errors state the valid values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import attrs
 from fib_schema import InvalidField, UnknownName
 
 Check = Callable[[object], str]
-"""Says what is wrong with a value; nothing if it will do."""
+"""Returns the problem of a value, or an empty string."""
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
@@ -30,7 +30,7 @@ def optional(check: Check) -> Check:
 
 
 def whole(*, least: int | None = None) -> Check:
-    """An integer; True and False are none."""
+    """An integer, not a bool."""
 
     def check(value: object) -> str:
         if type(value) is not int:
@@ -41,7 +41,7 @@ def whole(*, least: int | None = None) -> Check:
 
 
 def number(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf, finite: bool = True) -> Check:
-    """A number in a range; NaN never is, infinity only if `finite` is False."""
+    """A number in a range, without NaN; infinity only if `finite` is False."""
 
     def check(value: object) -> str:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -66,7 +66,7 @@ def flag(value: object) -> str:
 
 
 def text(value: object) -> str:
-    """A string that is not empty."""
+    """A non-empty string."""
     return "" if isinstance(value, str) and value else f"must be a name, got {value!r}"
 
 
@@ -93,7 +93,7 @@ def some_of(kind: str, known: Sequence[str]) -> Check:
 
 
 def one_of(kind: str, known: Callable[[], Sequence[str]]) -> Check:
-    """One of the names that are known when it is asked."""
+    """One of the names that are known at the time of the check."""
 
     def check(value: object) -> str:
         if not isinstance(value, str):
@@ -118,5 +118,5 @@ def mapping_of(kind: type, what: str) -> Check:
 
 
 def as_tuple(value: Any) -> Any:
-    """A list as a tuple; anything else as it is, for the check to see."""
+    """A list as a tuple; other values unchanged, for the check to reject."""
     return tuple(value) if isinstance(value, list) else value

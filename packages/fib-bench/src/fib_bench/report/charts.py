@@ -1,4 +1,4 @@
-"""The charts, as Vega-Lite specifications: the page draws them in a browser, `save_png` without one.
+"""Charts as Vega-Lite specifications. The page draws them in a browser, `save_png` into files.
 
 A specification is data; the points come separately, as rows with these fields:
 
@@ -41,7 +41,7 @@ _NUMBERS = f"{_FEW}format(datum.value, datum.value >= 1 ? '~s' : '~g')"
 
 @attrs.frozen
 class ChartsUnavailable(FibError, ImportError):
-    """Charts were asked for, and what draws them is not installed."""
+    """Charts were requested, and vl-convert is not installed."""
 
     def __str__(self) -> str:
         return "charts need vl-convert-python; install it with: pip install 'fib-bench[report]'"
@@ -161,7 +161,7 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
 
     Args:
         kind: One of `SPECS`.
-        title: What stands above.
+        title: The title.
         rows: The points.
         solutions: Those with a colour, in order.
         **more: ``roof`` (rows), ``x_title``, ``y_title``, and ``x_scale``: ``log`` or ``symlog``.

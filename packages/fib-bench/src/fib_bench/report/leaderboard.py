@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 from fib_schema import Evaluation, EvaluationStatus, InvalidRecord, ScoringError, Trace, TraceSet, UnknownName
 
 from ..flags import CPU_TIMING, INTERPRETED
-from .ratios import UNKNOWN, Ratio, mean_of
+from .ratios import UNKNOWN, Outcome, Ratio, mean_of
 from .results import DeviceResults, Options, failure_text, group_results
 from .trace_fields import blocking_flags, is_ranked, labels_of, light_of, shown_latency_of, timed_by
 
@@ -169,7 +169,8 @@ def _entry(trace_set: TraceSet, results: DeviceResults, name: str, options: Opti
     bad = [e for e in evaluations if e.status is not EvaluationStatus.PASSED]
     blocking = {flag for e in evaluations for flag in blocking_flags(e, options.allow_flags)}
     is_shown = not bad and not blocking - {CPU_TIMING}
-    speedup = mean_of(results.speedups(name)) if is_shown else UNKNOWN
+    labels = _labels(evaluations)
+    speedup = _mean_speedup(results.speedups(name), labels) if is_shown else UNKNOWN
     baseline, over_baseline = _over_baseline(results, name, options) if is_shown else (None, UNKNOWN)
     latencies = [latency for e in evaluations if (latency := shown_latency_of(e)) is not None]
     fractions = [fraction for p in good if (fraction := light_of(p).fraction) is not None]
@@ -195,12 +196,23 @@ def _entry(trace_set: TraceSet, results: DeviceResults, name: str, options: Opti
         attainable_fraction=statistics.median(fractions) if fractions else None,
         latency_ms=(min(latencies), max(latencies)) if latencies else None,
         timed_by=_methods(evaluations),
-        labels=_labels(evaluations),
+        labels=labels,
         statuses=dict(Counter(str(e.status) for e in evaluations)),
         flags=tuple(sorted({flag for e in evaluations for flag in e.flags})),
         problem=failure_text(bad[0]) if bad else _unranked(blocking),
         rank_value=speedup.rank_value,
     )
+
+
+def _mean_speedup(ratios: Sequence[Ratio], labels: Collection[str]) -> Ratio:
+    """The mean over workloads; on the CPU one imprecise ratio makes it imprecise.
+
+    An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
+    """
+    mean = mean_of(ratios)
+    if CPU_TIMING in labels and any(ratio.outcome is Outcome.IMPRECISE for ratio in ratios):
+        return attrs.evolve(mean, is_imprecise=True)
+    return mean
 
 
 def _methods(evaluations: Iterable[Evaluation]) -> tuple[str, ...]:

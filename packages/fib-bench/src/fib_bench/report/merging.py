@@ -1,9 +1,9 @@
-"""Merges several data sets into one; nothing is lost, and nothing is chosen in silence.
+"""Merging of data sets. No record is lost, and every choice is reported.
 
-A file that only one set has, or that all have alike, is copied byte for byte. Lines of traces and
-workloads are taken once each, whatever the order of their keys; those that a file gains stand behind its own.
+A file that only one set has, or that is equal in all, is copied byte for byte. Lines of traces and
+workloads are written once each, whatever the order of their keys; added lines follow the existing ones.
 Definitions and solutions are identified by their names, workloads by definition and uuid, blobs by
-their paths: different contents under one of these are a conflict, and then nothing is written.
+their paths: different contents under one of these are a conflict, and a merge with conflicts writes nothing.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SHOWN_CONFLICTS = 20
 
 @attrs.frozen
 class Conflict:
-    """Two different things that go by one name."""
+    """Two different records with the same name."""
 
     kind: str
     name: str
     first: str
     second: str
-    """The files, with a line where that says more."""
+    """The files, with the line number for records in lines."""
     difference: str
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Conflict:
 
 @attrs.frozen
 class MergeConflicts(FibError, ValueError):
-    """Sets that contradict each other; holds all contradictions, not only the first."""
+    """All conflicts between data sets."""
 
     conflicts: tuple[Conflict, ...]
 
@@ -56,36 +56,36 @@ class MergeConflicts(FibError, ValueError):
         if (more := len(self.conflicts) - _SHOWN_CONFLICTS) > 0:
             lines.append(f"{more} more (--json lists all)")
         shown = "\n  ".join(lines)
-        return f"nothing was written, for the sets contradict each other; rename or remove one of each pair:\n  {shown}"
+        return f"nothing was written: the data sets have conflicts; rename or remove one of each pair:\n  {shown}"
 
 
 @attrs.frozen
 class MergeReport:
-    """What a merge did."""
+    """The result of a merge."""
 
     sources: tuple[str, ...]
     target: str
     counts: Mapping[str, int]
-    """How many ``definitions``, ``solutions``, ``workloads``, ``traces``, ``blobs`` and other ``files`` there are."""
+    """The numbers of ``definitions``, ``solutions``, ``workloads``, ``traces``, ``blobs`` and other ``files``."""
     repeated: Mapping[str, int]
-    """How many of each were there more than once, and taken once."""
+    """The numbers of duplicates, which were written once."""
     copied: int
-    """Files that are byte for byte those of a source."""
+    """The number of files that were copied byte for byte."""
     notices: tuple[str, ...]
-    """What somebody should look at."""
+    """Warnings for the user."""
 
 
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
     """Merge data sets into a new one.
 
     Args:
-        sources: The sets, which are not changed; where order matters, the first one's content comes first.
-        target: A folder that is new or empty; it is whole from the first moment.
+        sources: The sets, which are not changed; their order is kept.
+        target: A folder that is new or empty; it is published by one rename.
 
     Raises:
         DataSetNotFound: There is no such source.
         TargetNotEmpty: The target holds something, or lies inside a source.
-        MergeConflicts: The sets contradict each other; nothing was written.
+        MergeConflicts: There are conflicts; nothing was written.
         OSError: The target cannot be written.
     """
     roots = [Path(source) for source in sources]
@@ -94,7 +94,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     merged = _Merged()
     for root in roots:
         for path in _files(root, merged.notices):
-            merged.take(root, path)
+            merged.add(root, path)
     if merged.conflicts:
         raise MergeConflicts(tuple(merged.conflicts))
     _publish(merged, goal)
@@ -127,7 +127,7 @@ class _File:
 
 @attrs.frozen
 class _Known:
-    """Where something was first seen."""
+    """The first occurrence of a record."""
 
     place: str
     digest: bytes
@@ -135,7 +135,7 @@ class _Known:
 
 @attrs.define
 class _Merged:
-    """What the sources add up to."""
+    """The merged content of the sources."""
 
     files: dict[str, _File] = attrs.field(factory=dict)
     conflicts: list[Conflict] = attrs.field(factory=list)
@@ -146,17 +146,17 @@ class _Merged:
     """Records and workloads by kind and name."""
     _lines: set[bytes] = attrs.field(factory=set)
 
-    def take(self, root: Path, path: str) -> None:
-        """Take a file of a source, given by its path below the root."""
+    def add(self, root: Path, path: str) -> None:
+        """Add a file of a source, given by its path below the root."""
         folder = path.split("/", 1)[0]
         if folder in _RECORDS and path.endswith(".json"):
-            self._take_record(root, path, _RECORDS[folder])
+            self._add_record(root, path, _RECORDS[folder])
         elif folder in _LINES and path.endswith(".jsonl"):
-            self._take_lines(root, path)
+            self._add_lines(root, path)
         else:
-            self._take_other(root, path, is_blob=folder == _BLOBS)
+            self._add_other(root, path, is_blob=folder == _BLOBS)
 
-    def _take_record(self, root: Path, path: str, kind: str) -> None:
+    def _add_record(self, root: Path, path: str, kind: str) -> None:
         data = (root / path).read_bytes()
         content = _parsed(data)
         name = content.get("name") if isinstance(content, dict) else None
@@ -172,14 +172,14 @@ class _Merged:
             return
         self._known[kind, name] = _Known(place, digest)
         if (existing := self.files.get(path)) is not None:
-            held = f"{kind} {name!r} would lie where another one does"
+            held = f"{kind} {name!r} would overwrite another one"
             self.conflicts.append(Conflict("file", path, str(existing.source), place, f"what it holds: {held}"))
         else:
             self.files[path] = _File(root / path)
             self.counts[f"{kind}s"] += 1
 
-    def _take_lines(self, root: Path, path: str) -> None:
-        """Take the lines that are new; a file that has no others and stands alone is copied."""
+    def _add_lines(self, root: Path, path: str) -> None:
+        """Add the new lines of a file; a file of which all lines are new is copied."""
         source = root / path
         parts: list[tuple[int, int]] = []
         dropped = begin = 0
@@ -201,7 +201,7 @@ class _Merged:
             mine.lines.append((source, parts))
 
     def _is_new(self, line: bytes, place: str, path: str) -> bool:
-        """Whether a line is to be taken; counts it, and sees that no workload contradicts it."""
+        """Whether a line is new; counts it, and checks workloads for conflicts."""
         text = line.strip()
         if not text:
             return path not in self.files
@@ -215,7 +215,7 @@ class _Merged:
         self._lines.add(digest)
         self.counts[kind] += 1
         if content is None:
-            self.notices.append(f"{place} is no JSON; it was taken as it is")
+            self.notices.append(f"{place} is not JSON; it was copied unchanged")
         elif is_workload:
             self._check_workload(content, place, digest)
         return True
@@ -230,7 +230,7 @@ class _Merged:
                 Conflict("workload", name, known.place, place, _difference(_line_at(known.place), content))
             )
 
-    def _take_other(self, root: Path, path: str, *, is_blob: bool) -> None:
+    def _add_other(self, root: Path, path: str, *, is_blob: bool) -> None:
         mine = self.files.get(path)
         if mine is None:
             self.files[path] = _File(root / path)
@@ -240,7 +240,7 @@ class _Merged:
         elif is_blob:
             self.conflicts.append(Conflict("blob", path, str(mine.source), str(root / path), "its bytes"))
         else:
-            self.notices.append(f"{path} differs: {mine.source} was taken, {root / path} was not")
+            self.notices.append(f"{path} differs: {mine.source} was copied, {root / path} was not")
 
 
 # -- the disk ----------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def _check_places(roots: Sequence[Path], goal: Path) -> None:
 
 
 def _files(root: Path, notices: list[str]) -> Iterator[str]:
-    """Every file below a root, in the order of paths; links that lead out of it are refused, and reported."""
+    """Every file below a root, in the order of paths; links that lead out of it are skipped and reported."""
     real = root.resolve()
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -275,7 +275,7 @@ def _files(root: Path, notices: list[str]) -> Iterator[str]:
 
 
 def _publish(merged: _Merged, goal: Path) -> None:
-    """Write a result beside its place and give it its name when it is whole."""
+    """Write the result into a temporary folder and rename it when it is complete."""
     draft = goal.with_name(f".{goal.name}.{uuid.uuid4().hex[:8]}")
     draft.mkdir(parents=True)
     try:
@@ -313,14 +313,14 @@ def _same_bytes(first: Path, second: Path) -> bool:
 
 
 def _parsed(data: bytes) -> Any:
-    """What a JSON text says, or None where it is none."""
+    """The value of a JSON text, or None if it is invalid."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(data)
     return None
 
 
 def _digest(data: bytes, content: Any) -> bytes:
-    """The same for the same content, however it is written; bytes are compared where it is no JSON."""
+    """A digest that does not depend on the order of keys; of the bytes if it is not JSON."""
     canonical = data if content is None else msgspec.json.encode(content, order="sorted")
     return hashlib.blake2b(canonical, digest_size=16).digest()
 

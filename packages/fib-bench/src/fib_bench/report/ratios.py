@@ -41,11 +41,13 @@ class Ratio:
         point: The quotient of the medians; None if one of them is missing.
         interval: The range of the quotient by the intervals of both latencies; None if neither is known.
         is_comparable: Whether the latencies were measured interleaved, as far as traces tell.
+        is_imprecise: Whether it is imprecise whatever the interval.
     """
 
     point: float | None
     interval: tuple[float, float] | None = None
     is_comparable: bool = True
+    is_imprecise: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -54,6 +56,8 @@ class Ratio:
             return Outcome.UNKNOWN
         if not self.is_comparable:
             return Outcome.NOT_COMPARABLE
+        if self.is_imprecise:
+            return Outcome.IMPRECISE
         if self.interval is None:
             return Outcome.NUMBER
         low, high = self.interval
