@@ -157,7 +157,7 @@ class TestReport:
         code, out, _ = run("report", "summary", root)
         assert code == 0
         assert "1 definitions, 2 solutions, 2 workloads, 4 traces (2 PASSED, 2 INCORRECT_NUMERICAL)" in out
-        code, out, _ = run("report", "best", root)
+        code, out, _ = run("report", "best", root, "--include-unranked")
         assert code == 0
         assert "n=2" in out
         assert "wrong" not in out
@@ -166,7 +166,7 @@ class TestReport:
         run("run", root)
         _, out, _ = run("report", "summary", root, "--json")
         assert [row["solution"] for row in json.loads(out)["leaderboard"]] == ["good", "wrong"]
-        _, out, _ = run("report", "best", root, "--json", "--definitions", "double")
+        _, out, _ = run("report", "best", root, "--json", "--include-unranked", "--definitions", "double")
         assert [row["solution"] for row in json.loads(out)] == ["good", "good"]
 
     def test_without_traces_it_says_what_to_do(self, run: Run, root: Path) -> None:
