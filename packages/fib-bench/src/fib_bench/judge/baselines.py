@@ -15,10 +15,9 @@ from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
 from ..timing import Measurement, StopRule
-from ..timing.linked.native import open_native
 from ..transport.protocol import Build
 from ..transport.rpc import NotCapturable, Rejected
-from ..worker.client import WorkerLost
+from ..worker.client import Worker, WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
 from .device_context import DeviceContext
@@ -135,11 +134,15 @@ class Baselines:
                 found.open(role, is_timed=role == BASELINE or is_reference_timed)
             yield found
 
+    @property
+    def trusted_worker(self) -> Worker | None:
+        """A worker that has never run code of a solution; None on the CPU."""
+        return None if self._known_calls is None else self._known_calls.worker
+
     def _known_calls_of(self, context: DeviceContext) -> KnownCalls | None:
         """The known calls of a CUDA device."""
         if self._known_calls is None and context.is_cuda:
-            module = open_native(context.device, makes_passes=False)
-            self._known_calls = KnownCalls(self._server, context.device, module, context.timeout_seconds)
+            self._known_calls = KnownCalls(self._server, context.device, context.timeout_seconds)
         return self._known_calls
 
 

@@ -6,9 +6,10 @@ import attrs
 import msgspec
 from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
-from ..transport.protocol import Build, Built, Seal, Sealed
+from ..transport.protocol import Build, Built, DeviceOpened, OpenDevice, Seal, Sealed
 from ..transport.rpc import Rejected, ask, read
 from ..worker.client import Worker, WorkerLost
+from .integrity import table_digest
 
 
 class FunctionWorker:
@@ -29,6 +30,8 @@ class FunctionWorker:
         self.may_seal = True
         """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
         self.is_sealed = False
+        self.table, self.table_digest = 0, ""
+        """Where the native module's table lies, and its digest before a solution was loaded."""
         self._is_ahead = False
 
     def begin(self) -> None:
@@ -58,7 +61,14 @@ class FunctionWorker:
         if self._is_ahead:
             self._is_ahead = False
             self._finish_ahead(seconds)
+        self._open_device(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
+
+    def _open_device(self, seconds: float) -> None:
+        """Remember what the native module of a CUDA worker looks like while no solution is there."""
+        if self.request.device != "cpu":
+            self.table = ask(self.worker, OpenDevice(self.request.device), DeviceOpened, seconds).table
+            self.table_digest = table_digest(self.worker, self.table)
 
     def use(self, worker: Worker) -> None:
         """Take a fresh worker in place of this one, which is ended; nothing is built."""

@@ -15,9 +15,8 @@ import attrs
 import torch
 
 from ..timing.linked import native
-from ..timing.linked.native import Native
 from ..timing.measurement import median_error
-from ..transport.protocol import Build, Built, LinkedInput
+from ..transport.protocol import DeviceOpened, LinkedInput, OpenDevice
 from ..transport.rpc import ask
 from ..worker.client import Worker
 from ..worker.server_client import ForkServerClient
@@ -44,12 +43,11 @@ class KnownCalls:
     Args:
         server: Starts the worker.
         device: A CUDA device.
-        module: The native module in the judge's process.
         timeout_seconds: The bound on one request.
     """
 
-    def __init__(self, server: ForkServerClient, device: torch.device, module: Native, timeout_seconds: float) -> None:
-        self._server, self._device, self.module = server, device, module
+    def __init__(self, server: ForkServerClient, device: torch.device, timeout_seconds: float) -> None:
+        self._server, self._device = server, device
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
         self._gap_ns: tuple[float, float] | None = None
@@ -71,12 +69,17 @@ class KnownCalls:
         with TimedFunction(
             self._ready_worker(), function.layout, function.slots.count, function.context, shares_inputs_with=function
         ) as known:
-            yield BoundKnownCalls(self, LinkedPasses(known, self.module, inputs))
+            yield BoundKnownCalls(self, LinkedPasses(known, inputs))
+
+    @property
+    def worker(self) -> Worker | None:
+        """The worker, which has never run code of a solution."""
+        return self._worker
 
     def _ready_worker(self) -> Worker:
         if self._worker is None or self._worker.is_closed:
             self._worker = self._server.spawn()
-            ask(self._worker, Build(str(self._device), "", None, is_ahead=True), Built, self._timeout_seconds)
+            ask(self._worker, OpenDevice(str(self._device)), DeviceOpened, self._timeout_seconds)
         return self._worker
 
     def write_ns(self, passes: LinkedPasses, key: object) -> tuple[float, float]:
@@ -100,7 +103,6 @@ class BoundKnownCalls:
 
     def __init__(self, known: KnownCalls, passes: LinkedPasses) -> None:
         self._known, self._passes = known, passes
-        self.module = known.module
         self._samples_ns: dict[int, list[float]] = {}
 
     def sample(self, calls: int) -> None:

@@ -21,7 +21,7 @@ from fib_schema import EvaluationStatus
 from ..inputs.variation import LinkGranularity, link_granularity
 from ..secure_random import SECRET
 from ..timing.linked import native
-from ..timing.linked.native import Native
+from ..timing.linked.native import open_native
 from ..transport.arenas import tensor_in
 from ..transport.protocol import (
     Composed,
@@ -35,6 +35,7 @@ from ..transport.protocol import (
 )
 from ..transport.rpc import Rejected
 from ..worker.client import WorkerLost
+from ..worker.outside_checks import ThreadActivity, ran_between, thread_run_times
 from ..worker.passes import link_inputs
 from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
@@ -59,6 +60,8 @@ class TimedPass:
     digest: tuple[int, int]
     free_multiprocessors: int
     """Fewest that nothing else occupied while the cache was flushed."""
+    activity: ThreadActivity
+    """Of the worker's threads, which all should sleep."""
 
 
 def linked_inputs(function: TimedFunction, prepared: PreparedWorkload) -> tuple[LinkedInput, ...]:
@@ -83,12 +86,12 @@ class LinkedPasses:
 
     Args:
         function: Its slots are bound.
-        module: The native module in the judge's process.
         inputs: What links change.
     """
 
-    def __init__(self, function: TimedFunction, module: Native, inputs: Sequence[LinkedInput]) -> None:
-        self._function, self._module, self._inputs = function, module, tuple(inputs)
+    def __init__(self, function: TimedFunction, inputs: Sequence[LinkedInput]) -> None:
+        self._function, self._inputs = function, tuple(inputs)
+        self._module = open_native(function.context.device, makes_passes=False)
         descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, native.MAILBOX_BYTES)
@@ -141,12 +144,14 @@ class LinkedPasses:
             raise WorkerLost("a launched pass did not start on the device", is_timeout=True)
         time.sleep(_REST_SECONDS)
         nonce = [SECRET.getrandbits(64) for _ in range(4)]
+        before = thread_run_times(self._function.worker.pid)
         taken_ns = self._module.time_pass(address, self._launched, nonce, self._function.context.timeout_seconds)
         if not taken_ns:
             problem = f"a pass of {calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"
             raise WorkerLost(problem, is_timeout=True)
+        activity = ran_between(before, thread_run_times(self._function.worker.pid))
         box = self._mailbox
-        return TimedPass(calls, taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms)
+        return TimedPass(calls, taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms, activity)
 
     def recompute(self, made: TimedPass) -> list[int]:
         """Recompute the links of the last pass from the outputs in the slots; returns slots that hold poison.

@@ -36,6 +36,7 @@ _FEW_CALLS, _PASS_NS = 2, 2.5e6  # passes of long calls are short
 _BUSY_SECONDS = 0.02  # of the device, for one function
 _FINE_NS = 15.0  # an interval of the median that is narrower serves for any latency
 _MOST_DISTURBED = 20
+_ACTIVE_SHARE = 0.1  # of a pass, by all threads of the worker together; those of the driver wake up now and then
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
 _PENDING_BYTES = 1 << 30
@@ -78,11 +79,9 @@ class LinkedTimer:
         self._base = known[0] if self._function.keeps_integers else prepared.bases[0]
         request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture=True)
         self._host_ns = self._function.ask(request, Warm, extra_seconds=request.max_seconds).host_ns
-        if self._known is None:
-            return
         inputs = linked_inputs(self._function, prepared)
         self.method = "linked" if inputs else "unlinked"
-        self._passes = LinkedPasses(self._function, self._known.module, inputs)
+        self._passes = LinkedPasses(self._function, inputs)
         self._refresh(prepared)
         self._calls = self._choose_calls()
 
@@ -92,6 +91,8 @@ class LinkedTimer:
         few = min(_FEW_CALLS, self._passes.slots)
         self._nodes = self._passes.compose(native.SOLUTION, few)
         self._passes.run(native.SOLUTION, few)  # loads code; does not count
+        if self._known is None:
+            return few
         call_ns = self._passes.run(native.SOLUTION, few).taken_ns / few
         calls = max(few, min(self._passes.slots, int(_PASS_NS / call_ns)))
         if calls != few:
@@ -146,17 +147,21 @@ class LinkedTimer:
             Rejected: Something was, too often.
         """
         expected = torch.cuda.get_device_properties(self._function.context.device).multi_processor_count
-        if made.free_multiprocessors >= expected:
+        ran_ns = sum((*made.activity.ran.values(), *made.activity.started.values()))
+        is_occupied, is_active = made.free_multiprocessors < expected, ran_ns > _ACTIVE_SHARE * made.taken_ns
+        if not is_occupied and not is_active:
             return True
         self._disturbed += 1
-        if self._disturbed > _MOST_DISTURBED:
-            problem = (
-                f"background activity: in {self._disturbed} timed passes another kernel occupied "
-                f"{expected - made.free_multiprocessors} of {expected} multiprocessors while the cache was flushed; "
-                "a call must have ended when its last node has"
-            )
-            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        return False
+        if self._disturbed <= _MOST_DISTURBED:
+            return False
+        found = (
+            f"another kernel occupied {expected - made.free_multiprocessors} of {expected} multiprocessors while the "
+            "cache was flushed"
+            if is_occupied
+            else f"threads of the worker ran although it had nothing to do ({made.activity})"
+        )
+        problem = f"background activity in {self._disturbed} timed passes: {found}; work must end when a call does"
+        raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
     # -- verification --------------------------------------------------------------------------------
 

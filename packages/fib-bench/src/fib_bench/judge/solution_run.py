@@ -29,6 +29,7 @@ from .baselines import Baselines, InterleavedBaselines
 from .build import attempt
 from .device_context import DeviceContext
 from .function_worker import FunctionWorker
+from .integrity import check_code
 from .output_checker import EvaluatorRaised
 from .phase_timer import Phase
 from .prepared import PreparedWorkload
@@ -258,7 +259,20 @@ class SolutionRun:
             self._time_with(timer, baselines, prepared, config)
             performance = self.recorder.performance(function, timer, baselines)
             flags = [UNVERIFIED] if baselines.failure else []
+            flags += self._check_code()
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
+
+    def _check_code(self) -> list[str]:
+        """Flags of a worker whose code could not be checked.
+
+        Raises:
+            Rejected: The code was changed.
+        """
+        if not self.context.is_cuda:
+            return []
+        candidate = self.candidate
+        reason = check_code(candidate.worker, self.baselines.trusted_worker, candidate.table, candidate.table_digest)
+        return [f"unchecked code: {reason}"] if reason else []
 
     def _time_with(
         self, timer: Timer, baselines: InterleavedBaselines, prepared: PreparedWorkload, config: ResolvedEvalConfig

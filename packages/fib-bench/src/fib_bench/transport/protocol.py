@@ -116,6 +116,12 @@ class Build(msgspec.Struct, frozen=True, tag="build"):
     """Whether to run compilers and turn to the device, but to load nothing of the solution."""
 
 
+class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
+    """Make the device's context and load the native module, before any code of a solution is there."""
+
+    device: str
+
+
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
     """Time chains of empty calls, before there is any solution: what the clock itself costs."""
 
@@ -180,14 +186,6 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     """Which inputs are hidden, by their places."""
 
 
-class Repeat(msgspec.Struct, frozen=True, tag="repeat"):
-    """Do what `Sample` does without a clock, `passes` times over all slots: the judge's clock runs."""
-
-    passes: int
-    with_calls: bool
-    """Without, everything around the calls is done and they are left out."""
-
-
 class LinkedInput(msgspec.Struct, frozen=True):
     """An input that a link changes between two calls of a pass."""
 
@@ -229,7 +227,8 @@ class Profile(msgspec.Struct, frozen=True, tag="profile"):
 
 
 WorkerRequest: TypeAlias = (
-    Build
+    OpenDevice
+    | Build
     | Calibrate
     | Bind
     | Release
@@ -239,7 +238,6 @@ WorkerRequest: TypeAlias = (
     | CollectAgain
     | WarmUp
     | Sample
-    | Repeat
     | OpenPasses
     | ComposePass
     | LaunchPass
@@ -270,6 +268,13 @@ class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
     """The measures that were taken; none means that the worker is as it was."""
     missing: dict[str, str] = {}
     """Those that were not possible, with the reasons."""
+
+
+class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
+    """The device is ready."""
+
+    table: int
+    """Where the native module's read-only table lies; 0 without one."""
 
 
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
@@ -335,10 +340,6 @@ class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
     """The clock around each chain, its own cost included."""
 
 
-class Repeated(msgspec.Struct, frozen=True, tag="repeated"):
-    """Everything is done and the device idle."""
-
-
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
     """The candidates and the mailbox are mapped."""
 
@@ -377,6 +378,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 WorkerReply: TypeAlias = (
     Settled
+    | DeviceOpened
     | Built
     | Calibrated
     | Bound
@@ -389,7 +391,6 @@ WorkerReply: TypeAlias = (
     | Warm
     | Uncapturable
     | Sampled
-    | Repeated
     | Opened
     | Composed
     | Launched

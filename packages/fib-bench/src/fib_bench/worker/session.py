@@ -22,6 +22,7 @@ from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
 from ..sandbox.model import SandboxPolicy
+from ..sandbox.seal import seal_process
 from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
 from ..timing.calls import Warmth
 from ..timing.cuda import persisting_bytes, set_no_lines_aside
@@ -43,10 +44,12 @@ from ..transport.protocol import (
     CollectAgain,
     CollectedAgain,
     ComposePass,
+    DeviceOpened,
     Failed,
     HasSetUp,
     Launched,
     LaunchPass,
+    OpenDevice,
     Opened,
     OpenPasses,
     Profile,
@@ -54,8 +57,6 @@ from ..transport.protocol import (
     Receiver,
     Release,
     Released,
-    Repeat,
-    Repeated,
     Sample,
     Sampled,
     Seal,
@@ -145,7 +146,7 @@ class Session:
         """Do what the judge asks, and look whether all is still as it was."""
         reply = self._answer_alone(request)
         findings = self._watch.findings(self, self._stopwatch)
-        if isinstance(request, Call | Sample) and self._device.type == "cuda":
+        if isinstance(request, Call | ComposePass | LaunchPass) and self._device.type == "cuda":
             size = persisting_bytes()
             if size != self._set_aside:
                 findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
@@ -167,6 +168,9 @@ class Session:
 
     def _answer(self, request: object) -> WorkerReply:
         match request:
+            case OpenDevice(device=device):
+                self._use_device(device)
+                return DeviceOpened(0 if self._native is None else self._native.table_address)
             case Build(is_ahead=True):
                 self._build_ahead(request)
                 return Built(False)
@@ -197,9 +201,6 @@ class Session:
                 return self._warm_up(request)
             case Sample():
                 return self._sample(request)
-            case Repeat(passes=passes, with_calls=with_calls):
-                self._stopwatch.repeat(passes, with_calls=with_calls)
-                return Repeated()
             case OpenPasses():
                 self._open_passes()
                 return Opened()
@@ -310,8 +311,9 @@ class Session:
         self._finish()
 
     def _seal(self) -> Sealed:
-        """Give up what timed calls do not need."""
-        return Sealed()
+        """Give up what timed calls do not need, for good."""
+        report = seal_process()
+        return Sealed(report.held, dict(report.missing))
 
     def _collect_again(self) -> None:
         if self._last is not None:

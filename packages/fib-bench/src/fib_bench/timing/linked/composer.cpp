@@ -74,6 +74,7 @@ struct Driver {
   Status (*unregister_host)(void*);
   Status (*device_pointer)(u64*, void*, u32);
   Status (*synchronise)();
+  Status (*reset_lines)();
   Status (*launch_kernel)(Function, u32, u32, u32, u32, u32, u32, u32, Stream, void**, void**);
   Status (*error_name)(Status, const char**);
   Status (*allocate)(u64*, size_t);
@@ -144,7 +145,8 @@ Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 fl
       {&d.set_of, "cuGraphMemsetNodeGetParams"}, {&d.kernel_attribute, "cuGraphKernelNodeGetAttribute"},
       {&d.pointer_attribute, "cuPointerGetAttribute"}, {&d.register_host, "cuMemHostRegister_v2"},
       {&d.unregister_host, "cuMemHostUnregister"}, {&d.device_pointer, "cuMemHostGetDevicePointer_v2"},
-      {&d.synchronise, "cuCtxSynchronize"}, {&d.launch_kernel, "cuLaunchKernel"}, {&d.error_name, "cuGetErrorName"}, {&d.allocate, "cuMemAlloc_v2"},
+      {&d.synchronise, "cuCtxSynchronize"},
+      {&d.reset_lines, "cuCtxResetPersistingL2Cache"}, {&d.launch_kernel, "cuLaunchKernel"}, {&d.error_name, "cuGetErrorName"}, {&d.allocate, "cuMemAlloc_v2"},
       {&d.clear, "cuMemsetD8_v2"}, {&d.copy_in, "cuMemcpyHtoD_v2"}, {&d.copy_out, "cuMemcpyDtoH_v2"},
   };
   for (const auto& symbol : symbols) {
@@ -328,6 +330,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
 
 Status fib_launch(Executable pass, char* error, size_t error_size) {
   TRY(table.driver.synchronise(), "work before a pass");
+  TRY(table.driver.reset_lines(), "resetting lines that persist in the cache");
   TRY(table.driver.launch(pass, nullptr), "launching a pass");
   return 0;
 }

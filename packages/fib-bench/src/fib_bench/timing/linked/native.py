@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
@@ -23,7 +24,7 @@ from fib_schema import FibError, get_fib_cache_path
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, DIGEST_BLOCKS = 24, 12, 256, 128
 ELEMENT, PAIR_SWAP, WHOLE = 0, 1, 2
 SOLUTION, WRITE, EMPTY = 0, 1, 2
-MAILBOX_BYTES = 4096
+MAILBOX_BYTES = TABLE_BYTES = 4096
 _ERROR_BYTES = 512
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wl,-z,relro,-z,now")
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
@@ -288,7 +289,13 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
     if not path.exists():
         cache_folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=cache_folder, delete=False) as file:
-            file.write(build_device(architecture))
+            # in a process of its own: one that has used NVRTC cannot be forked for workers any more
+            run = subprocess.run(
+                [sys.executable, "-m", __name__, architecture, file.name], capture_output=True, text=True, check=False
+            )
+        if run.returncode:
+            Path(file.name).unlink()
+            raise NativeError(f"the device code of the timing module cannot be built:\n{run.stderr[-4000:]}")
         Path(file.name).replace(path)
     return path.read_bytes()
 
@@ -324,6 +331,7 @@ def _host_module() -> ctypes.CDLL:
     return library
 
 
+@cache
 def open_native(device: torch.device, *, makes_passes: bool) -> Native:
     """Open the native module for a device, whose context must be current.
 
@@ -348,3 +356,7 @@ def open_native(device: torch.device, *, makes_passes: bool) -> Native:
 @cache
 def _source(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text("utf-8")
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_bytes(build_device(sys.argv[1]))

@@ -1,0 +1,60 @@
+"""Worker integrity. Checks from outside that a worker's code is that of its files, before and after it is timed.
+
+What the worker's libraries look like is compared with a worker that has never run code of a solution, so that a
+library which patches itself accuses nobody.
+"""
+
+from __future__ import annotations
+
+import os
+
+from fib_schema import EvaluationStatus
+
+from ..timing.linked.native import TABLE_BYTES
+from ..transport.rpc import Rejected
+from ..worker.client import Worker
+from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files
+
+
+def table_digest(worker: Worker, table: int) -> str:
+    """The digest of the native module's table; empty without one, or where the system refuses."""
+    try:
+        return memory_digest(worker.pid, table, TABLE_BYTES) if table else ""
+    except (NotPermitted, ProcessLookupError):
+        return ""
+
+
+def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) -> str:
+    """Check that nobody has changed the code of a worker.
+
+    Args:
+        worker: It holds a solution.
+        trusted: It has never run code of a solution.
+        table: Where the native module's table lies.
+        digest: Of the table, before a solution was there.
+
+    Returns:
+        Why that could not be checked; empty if it was.
+
+    Raises:
+        Rejected: Somebody has.
+    """
+    try:
+        found = open_memory_files(worker.pid)
+        expected = set() if trusted is None else {_place(line) for line in modified_text(trusted.pid)}
+        found += [line for line in modified_text(worker.pid) if _place(line) not in expected]
+        if digest and memory_digest(worker.pid, table, TABLE_BYTES) != digest:
+            found.append("the table of driver functions differs from what it was")
+    except NotPermitted as error:
+        return str(error)
+    except ProcessLookupError:
+        return "the worker has ended"
+    if found:
+        problem = f"the worker's code was changed: {'; '.join(found[:5])}"
+        raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    return ""
+
+
+def _place(line: str) -> str:
+    """The file in a line of `modified_text`."""
+    return os.path.basename(line.partition(" at ")[0])  # noqa: PTH119 a name in a sentence
