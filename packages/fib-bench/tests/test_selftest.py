@@ -136,7 +136,7 @@ class TestOutcomes:
         printed = console.export_text()
         assert re.search(r"5 .* keeps outputs by shape .* REWARD_HACK .* because", printed)
         assert f"{HONEST[0].file}: found REWARD_HACK, expected PASSED: because" in printed
-        assert "1 of 1 tricks ended as they must, 0 of 1 honest solutions passed unflagged" in summary_of(result)
+        assert "1 of 1 exploits ended as expected, 0 of 1 honest solutions passed unflagged" in summary_of(result)
         assert printed.rstrip().endswith("isolation of workers: level 2 (confined)")
 
     def test_the_lowest_level_of_isolation_is_told(self) -> None:
