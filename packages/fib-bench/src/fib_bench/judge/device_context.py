@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -34,6 +35,18 @@ class Calibration:
         return self.overhead_ns[calls_per_sample]
 
 
+@attrs.define
+class HeldTime:
+    """How long the device lock was held."""
+
+    seconds: float = 0.0
+
+    def take(self) -> float:
+        """Return the seconds since the last call, and reset them."""
+        taken, self.seconds = self.seconds, 0.0
+        return taken
+
+
 @attrs.frozen(kw_only=True)
 class DeviceContext:
     """What holds for every function on a device."""
@@ -48,6 +61,8 @@ class DeviceContext:
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock | None = None
     """Held by the one run that measures on the device."""
+    exclusive_time: HeldTime = attrs.field(factory=HeldTime)
+    """How long functions were timed exclusively, waiting excluded."""
 
     @property
     def is_cuda(self) -> bool:
@@ -62,12 +77,13 @@ class DeviceContext:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the device lock; wait first until no other run measures on the device."""
-        if self.lock is None:
-            yield
-            return
-        with self.phases.during(Phase.WAIT):
-            self.lock.acquire()
+        if self.lock is not None:
+            with self.phases.during(Phase.WAIT):
+                self.lock.acquire()
+        begin = time.monotonic()
         try:
             yield
         finally:
-            self.lock.release()
+            self.exclusive_time.seconds += time.monotonic() - begin
+            if self.lock is not None:
+                self.lock.release()

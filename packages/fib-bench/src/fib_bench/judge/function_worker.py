@@ -24,6 +24,8 @@ class FunctionWorker:
         self.worker = worker
         self.request = request
         self.may_capture = True
+        self.not_captured = ""
+        """Why its calls cannot be captured, where that is so."""
         self.has_setup = False
         self.is_profiled = False
         """Whether its kernels have been profiled, which is done on one workload."""

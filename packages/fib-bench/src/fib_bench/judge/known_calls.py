@@ -20,7 +20,7 @@ from ..transport.protocol import DeviceOpened, LinkedInput, OpenDevice
 from ..transport.rpc import ask
 from ..worker.client import Worker
 from ..worker.server_client import ForkServerClient
-from .linked_passes import LinkedPasses
+from .linked_passes import LinkedPasses, TimedPass
 from .timed_function import TimedFunction
 
 EMPTY_KERNEL_NS = 630.0
@@ -29,12 +29,27 @@ _REPEATS = 16
 
 
 @attrs.frozen
-class Overhead:
-    """What a pass takes for each call apart from the call."""
+class Reading:
+    """What a pass takes for each call, in nanoseconds."""
 
-    per_call_ns: float
-    uncertainty_ns: float
-    """Half the 95 % interval."""
+    pass_ns: float
+    """By the judge's clock, over the whole pass."""
+    span_ns: float
+    """By the device's clock, from the end of the flush to the start of the digest."""
+
+    @classmethod
+    def of(cls, made: TimedPass) -> Reading:
+        """The reading of one pass."""
+        return cls(made.taken_ns / made.calls, made.span_ns)
+
+
+@attrs.frozen
+class Overhead:
+    """What a pass takes for each call apart from the call, by both clocks."""
+
+    per_call: Reading
+    error: Reading
+    """Half the 95 % intervals."""
 
 
 class KnownCalls:
@@ -50,8 +65,8 @@ class KnownCalls:
         self._server, self._device = server, device
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
-        self._gap_ns: tuple[float, float] | None = None
-        self._write_ns: dict[object, tuple[float, float]] = {}
+        self._gap: tuple[Reading, Reading] | None = None
+        self._write: dict[object, tuple[Reading, Reading]] = {}
 
     def close(self) -> None:
         """End the worker."""
@@ -82,15 +97,18 @@ class KnownCalls:
             ask(self._worker, OpenDevice(str(self._device)), DeviceOpened, self._timeout_seconds)
         return self._worker
 
-    def write_ns(self, passes: LinkedPasses, key: object) -> tuple[float, float]:
-        """How long a known call takes, with its uncertainty."""
-        if key not in self._write_ns:
-            if self._gap_ns is None:
+    def write(self, passes: LinkedPasses, key: object) -> tuple[Reading, Reading]:
+        """How long a known call takes, with its error."""
+        if key not in self._write:
+            if self._gap is None:
                 taken, error = _difference(passes, native.EMPTY)
-                self._gap_ns = taken - EMPTY_KERNEL_NS, error
-            taken, error = _difference(passes, native.WRITE)
-            self._write_ns[key] = taken - self._gap_ns[0], math.hypot(error, self._gap_ns[1])
-        return self._write_ns[key]
+                self._gap = Reading(taken.pass_ns - EMPTY_KERNEL_NS, taken.span_ns - EMPTY_KERNEL_NS), error
+            (taken, error), (gap, gap_error) = _difference(passes, native.WRITE), self._gap
+            self._write[key] = (
+                Reading(taken.pass_ns - gap.pass_ns, taken.span_ns - gap.span_ns),
+                Reading(math.hypot(error.pass_ns, gap_error.pass_ns), math.hypot(error.span_ns, gap_error.span_ns)),
+            )
+        return self._write[key]
 
 
 class BoundKnownCalls:
@@ -103,32 +121,41 @@ class BoundKnownCalls:
 
     def __init__(self, known: KnownCalls, passes: LinkedPasses) -> None:
         self._known, self._passes = known, passes
-        self._samples_ns: dict[int, list[float]] = {}
+        self._readings: dict[int, list[Reading]] = {}
+        self.calls = 0
+        """Of the passes that were made first; functions of about the same length use passes of as many."""
 
     def sample(self, calls: int) -> None:
         """Make one pass of so many calls."""
-        if calls not in self._samples_ns:
+        if calls not in self._readings:
+            self.calls = self.calls or calls
             self._passes.compose(native.WRITE, calls)
             self._passes.run(native.WRITE, calls)  # loads code; does not count
-        self._samples_ns.setdefault(calls, []).append(self._passes.run(native.WRITE, calls).taken_ns / calls)
+        self._readings.setdefault(calls, []).append(Reading.of(self._passes.run(native.WRITE, calls)))
 
     def count(self, calls: int) -> int:
         """Passes of so many calls that were made."""
-        return len(self._samples_ns.get(calls, ()))
+        return len(self._readings.get(calls, ()))
 
     def overhead(self, calls: int) -> Overhead:
         """What is to be subtracted for each call in passes of so many."""
-        write_ns, write_error = self._known.write_ns(self._passes, self._passes.output_bytes)
-        samples = self._samples_ns[calls]
-        return Overhead(statistics.median(samples) - write_ns, math.hypot(median_error(samples), write_error))
+        write, error = self._known.write(self._passes, self._passes.output_bytes)
+        passes = [reading.pass_ns for reading in self._readings[calls]]
+        spans = [reading.span_ns for reading in self._readings[calls]]
+        return Overhead(
+            Reading(statistics.median(passes) - write.pass_ns, statistics.median(spans) - write.span_ns),
+            Reading(math.hypot(median_error(passes), error.pass_ns), math.hypot(median_error(spans), error.span_ns)),
+        )
 
 
-def _difference(passes: LinkedPasses, kind: int) -> tuple[float, float]:
-    """What a second call of a kind adds to each call of a pass: nanoseconds, and how far they may be off."""
+def _difference(passes: LinkedPasses, kind: int) -> tuple[Reading, Reading]:
+    """What a second call of a kind adds to each call of a pass, and the error of that."""
     calls = passes.slots
     for repeats in (1, 2):
         passes.compose(kind, calls, repeats)
         passes.run(kind, calls, repeats)
-    pairs = [[passes.run(kind, calls, repeats).taken_ns / calls for repeats in (1, 2)] for _ in range(_REPEATS)]
-    differences = [twice - once for once, twice in pairs]
-    return statistics.median(differences), median_error(differences)
+    pairs = [[Reading.of(passes.run(kind, calls, repeats)) for repeats in (1, 2)] for _ in range(_REPEATS)]
+    taken = [twice.pass_ns - once.pass_ns for once, twice in pairs]
+    spans = [twice.span_ns - once.span_ns for once, twice in pairs]
+    median = Reading(statistics.median(taken), statistics.median(spans))
+    return median, Reading(median_error(taken), median_error(spans))

@@ -22,6 +22,7 @@ from ..inputs.variation import LinkGranularity, link_granularity
 from ..secure_random import SECRET
 from ..timing.linked import native
 from ..timing.linked.native import open_native
+from ..timing.measurement import trimmed_mean
 from ..transport.arenas import tensor_in
 from ..transport.protocol import (
     Composed,
@@ -60,6 +61,9 @@ class TimedPass:
     digest: tuple[int, int]
     free_multiprocessors: int
     """Fewest that nothing else occupied while the cache was flushed."""
+    span_ns: float
+    """What the device's clock shows from the end of a flush to the start of the digest, the mean over calls: trusted
+    code reads it, but in the memory of the worker, so it is held against `taken_ns`."""
     activity: ThreadActivity
     """Of the worker's threads, which all should sleep."""
 
@@ -151,7 +155,15 @@ class LinkedPasses:
             raise WorkerLost(problem, is_timeout=True)
         activity = ran_between(before, thread_run_times(self._function.worker.pid))
         box = self._mailbox
-        return TimedPass(calls, taken_ns, nonce, (box.digest[0], box.digest[1]), box.free_sms, activity)
+        return TimedPass(
+            calls,
+            taken_ns,
+            nonce,
+            (box.digest[0], box.digest[1]),
+            box.free_sms,
+            trimmed_mean(box.spans[:calls]),
+            activity,
+        )
 
     def recompute(self, made: TimedPass) -> list[int]:
         """Recompute the links of the last pass from the outputs in the slots; returns slots that hold poison.

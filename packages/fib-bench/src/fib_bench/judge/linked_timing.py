@@ -1,8 +1,12 @@
-"""Linked timer. The latency of captured calls by the judge's own clock over verified, sequentially dependent calls.
+"""Linked timer. The latency of captured calls over verified, sequentially dependent calls.
+
+Two clocks show it. Trusted device code takes the time from the end of each flush to the start of the digest, which is
+fine but lies in the worker's memory: a claim. The judge's own clock over the whole pass is out of the worker's reach
+and bounds it. Where the bound exceeds the claim by more than its uncertainty, the bound is published.
 
 Every pass counts only if all of its calls wrote all outputs, its digest is that of the outputs in the slots, and
 nothing else ran on the device or in the worker meanwhile. A secret sample of its calls is compared with fresh answers
-of the reference. No clock of the worker is involved.
+of the reference.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import math
 import statistics
 import time
 
+import attrs
 import torch
 from fib_schema import EvaluationStatus
 
@@ -22,7 +27,7 @@ from ..timing.linked import native
 from ..timing.measurement import median_error
 from ..transport.protocol import Warm, WarmUp
 from ..transport.rpc import NotCapturable, Rejected
-from .known_calls import BoundKnownCalls
+from .known_calls import BoundKnownCalls, Reading
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
 from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
@@ -32,6 +37,7 @@ from .timed_function import TimedFunction
 from .verification import Verifier
 
 _LEAST_PASSES, _MOST_PASSES = 6, 60
+_ALIKE = 2.0  # passes of up to so many times as many calls are made with as many
 _FEW_CALLS, _PASS_NS = 2, 2.5e6  # passes of long calls are short
 _BUSY_SECONDS = 0.02  # of the device, for one function
 _FINE_NS = 15.0  # an interval of the median that is narrower serves for any latency
@@ -40,7 +46,21 @@ _ACTIVE_SHARE = 0.1  # of a pass, by all threads of the worker together; those o
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
 _PENDING_BYTES = 1 << 30
+_IMPOSSIBLE = 5.0  # uncertainties below nothing
 _SYSTEMATIC_NS = 40.0  # differences to CUPTI that are left after calibration
+
+
+@attrs.frozen
+class _Estimate:
+    """A latency, and half the interval that it is in."""
+
+    latency_ns: float
+    error_ns: float
+
+
+def _tolerated_ns(latency_ns: float) -> float:
+    """The uncertainty of the judge's clock that is aimed at."""
+    return max(0.02 * latency_ns, 150.0)
 
 
 class LinkedTimer:
@@ -61,7 +81,7 @@ class LinkedTimer:
         self._base: InputSet | None = None
         self._nodes, self._calls = 0, 0
         self._host_ns = 0.0
-        self._samples_ns: list[float] = []
+        self._readings: list[Reading] = []
         self._seconds = self._busy_seconds = 0.0
         self._disturbed = 0
         self._filter = ThrottlingFilter(function.context.watch)
@@ -95,6 +115,8 @@ class LinkedTimer:
             return few
         call_ns = self._passes.run(native.SOLUTION, few).taken_ns / few
         calls = max(few, min(self._passes.slots, int(_PASS_NS / call_ns)))
+        if calls / _ALIKE <= self._known.calls <= _ALIKE * calls:
+            calls = self._known.calls
         if calls != few:
             self._passes.compose(native.SOLUTION, calls)
             self._passes.run(native.SOLUTION, calls)
@@ -113,14 +135,14 @@ class LinkedTimer:
         assert self._known is not None
         with context.phases.during(Phase.INPUTS):
             self._refresh(prepared)
-        if self._known.count(self._calls) <= len(self._samples_ns):
+        if self._known.count(self._calls) <= len(self._readings):
             self._known.sample(self._calls)
         begin = time.monotonic()
         made = self._passes.run(native.SOLUTION, self._calls)
         self._busy_seconds += made.taken_ns / 1e9
         self._verify(made)
         if self._is_undisturbed(made) and self._filter.accepts(begin):
-            self._samples_ns.append(made.taken_ns / made.calls)
+            self._readings.append(Reading.of(made))
         self._seconds += time.monotonic() - first
 
     def _refresh(self, prepared: PreparedWorkload) -> None:
@@ -176,12 +198,13 @@ class LinkedTimer:
         wanted = -(-_VERIFIED_CALLS // _LEAST_PASSES)
         room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
         count = min(wanted, made.calls, max(room, 2 if len(self._pending) < 2 else 0))
-        for slot in SECRET.sample(range(made.calls), count):
-            inputs = self._passes.inputs_of(slot, self._base.inputs)
-            if not torch.equal(inputs, self._function.slots.inputs[slot]):
-                problem = "an input tensor was changed; a function must not write to its inputs"
-                raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-            self._pending.append((slot, inputs, self._function.slots.outputs[slot].clone()))
+        slots, chosen = self._function.slots, SECRET.sample(range(made.calls), count)
+        read = {slot: self._passes.inputs_of(slot, self._base.inputs) for slot in chosen}
+        changed = [(inputs != slots.inputs[slot]).any() for slot, inputs in read.items()]
+        if changed and bool(torch.stack(changed).any()):
+            problem = "an input tensor was changed; a function must not write to its inputs"
+            raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+        self._pending += [(slot, inputs, slots.outputs[slot].clone()) for slot, inputs in read.items()]
 
     def finish(self, prepared: PreparedWorkload) -> None:
         """Compare the chosen calls with fresh answers of the reference, outside the exclusive time.
@@ -203,43 +226,70 @@ class LinkedTimer:
 
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough passes."""
-        count = len(self._samples_ns)
+        count = len(self._readings)
         if count < _LEAST_PASSES:
             return self._seconds > 10 * rule.max_seconds and count > 0
         if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
             return True
-        target = max(rule.confidence * self._latency_ns(), _FINE_NS)
-        return median_error(self._samples_ns) <= target or self._busy_seconds > _BUSY_SECONDS
+        bound = self._bound()
+        target = max(rule.confidence * bound.latency_ns, _FINE_NS, 0.75 * _tolerated_ns(bound.latency_ns))
+        return bound.error_ns <= target or self._busy_seconds > _BUSY_SECONDS
 
-    def _latency_ns(self) -> float:
-        assert self._known is not None
-        return statistics.median(self._samples_ns) - self._known.overhead(self._calls).per_call_ns
-
-    def measurement(self) -> Measurement:
-        """The latency with its samples, one for each pass."""
+    def _bound(self) -> _Estimate:
+        """The latency by the judge's clock."""
         assert self._known is not None
         overhead = self._known.overhead(self._calls)
+        taken = [reading.pass_ns for reading in self._readings]
+        return _Estimate(
+            statistics.median(taken) - overhead.per_call.pass_ns,
+            math.hypot(median_error(taken), overhead.error.pass_ns, _SYSTEMATIC_NS),
+        )
+
+    def _claim(self) -> _Estimate:
+        """The latency by the device's clock."""
+        assert self._known is not None
+        overhead = self._known.overhead(self._calls)
+        spans = [reading.span_ns for reading in self._readings]
+        return _Estimate(
+            statistics.median(spans) - overhead.per_call.span_ns,
+            math.hypot(median_error(spans), overhead.error.span_ns, _SYSTEMATIC_NS),
+        )
+
+    def measurement(self) -> Measurement:
+        """The latency with its samples, one for each pass.
+
+        Raises:
+            Rejected: It is less than nothing by far more than its uncertainty.
+        """
+        assert self._known is not None
+        claim, bound = self._claim(), self._bound()
+        if bound.latency_ns < -_IMPOSSIBLE * bound.error_ns:
+            problem = (
+                f"impossible: a call takes {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us less than the "
+                "links, flushes and digests of a pass alone; they were left out"
+            )
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        excess_ns = bound.latency_ns - claim.latency_ns
+        raised_ns = excess_ns if excess_ns > bound.error_ns else 0.0
+        overhead_ns = self._known.overhead(self._calls).per_call.span_ns - raised_ns
         return Measurement(
-            samples_ns=tuple(max(taken - overhead.per_call_ns, 1.0) for taken in self._samples_ns),
+            samples_ns=tuple(max(reading.span_ns - overhead_ns, 1.0) for reading in self._readings),
             method=self.method,
             chain=self._calls,
             host_ns=self._host_ns,
-            overhead_ns=overhead.per_call_ns,
+            overhead_ns=overhead_ns,
         )
-
-    def uncertainty_ns(self) -> float:
-        """Half the interval that the latency is in, with what the calibration leaves."""
-        assert self._known is not None
-        overhead = self._known.overhead(self._calls)
-        return math.hypot(median_error(self._samples_ns), overhead.uncertainty_ns, _SYSTEMATIC_NS)
 
     def to_extra(self) -> dict[str, object]:
         """What a trace keeps of the timing beside the measurement."""
-        verified = self.verifier.verified_calls
+        verified, claim, bound = self.verifier.verified_calls, self._claim(), self._bound()
         extra: dict[str, object] = {
             "verified_calls": verified,
             "detected_share": round(1 - 0.01 ** (1 / verified), 4) if verified else None,
-            "uncertainty_ms": self.uncertainty_ns() / 1e6,
+            "uncertainty_ms": bound.error_ns / 1e6,
+            "claim_ms": claim.latency_ns / 1e6,
+            "claim_uncertainty_ms": claim.error_ns / 1e6,
+            "bound_ms": bound.latency_ns / 1e6,
             "nodes": self._nodes,
             "exclusive_ms": round(self._seconds * 1e3, 3),
         }

@@ -69,16 +69,27 @@ class EvaluationRecorder:
             extra=extra,
         )
 
-    def performance(self, function: TimedFunction, timer: Timer, baselines: InterleavedBaselines) -> Performance:
+    def performance(
+        self,
+        function: TimedFunction,
+        timer: Timer,
+        baselines: InterleavedBaselines,
+        *,
+        not_captured: str = "",
+    ) -> Performance:
         """The latency and the latencies that it is compared with.
 
         Args:
             function: The solution.
             timer: Of the solution.
             baselines: Timed interleaved with it.
+            not_captured: Why the solution cannot be captured, where that is so.
         """
         found, others = timer.measurement(), baselines.measurements()
         timing = found.to_extra() | timer.to_extra()
+        timing["pair_exclusive_ms"] = round(function.context.exclusive_time.take() * 1e3, 3)
+        if not_captured:
+            timing["not_captured"] = not_captured
         if (setup_ms := function.setup_ms) is not None:
             timing["setup_ms"] = round(setup_ms, 4)
         extra: dict[str, object] = {"timing": timing}

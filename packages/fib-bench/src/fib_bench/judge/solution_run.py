@@ -140,7 +140,7 @@ class SolutionRun:
         except NotCapturable as error:
             candidate.worker.close()
             if candidate.may_capture:
-                candidate.may_capture = False
+                candidate.may_capture, candidate.not_captured = False, str(error)
                 return None
             return self.recorder.evaluation(
                 self.solution, EvaluationStatus.RUNTIME_ERROR, str(error), prepared=prepared
@@ -227,7 +227,7 @@ class SolutionRun:
             WorkerLost: The worker ended.
         """
         candidate, prepared = self.candidate, item.prepared
-        if candidate.may_seal and not candidate.is_sealed:
+        if self.context.is_cuda and candidate.may_seal and not candidate.is_sealed:
             candidate.seal(self.context.timeout_seconds)
         with self._bind(prepared) as function:
             performance, flags = self._performance(function, item)
@@ -257,7 +257,8 @@ class SolutionRun:
             with self.context.phases.during(Phase.WARM_UP):
                 timer.warm_up(prepared, config)
             self._time_with(timer, baselines, prepared, config)
-            performance = self.recorder.performance(function, timer, baselines)
+            reason = self.candidate.not_captured
+            performance = self.recorder.performance(function, timer, baselines, not_captured=reason)
             flags = [UNVERIFIED] if baselines.failure else []
             flags += self._check_code()
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags

@@ -45,6 +45,17 @@ def _rank_below(count: int) -> int:
     return max(rank - 1, 0)
 
 
+def trimmed_mean(samples: Sequence[float]) -> float:
+    """The mean without the smallest and the largest tenth: a coarse clock does not quantise it.
+
+    Args:
+        samples: In any order, at least one.
+    """
+    ordered = sorted(samples)
+    cut = len(ordered) // 10
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
 def median_error(samples: Sequence[float]) -> float:
     """Half the 95 % interval of the median, from the quartiles, as if the samples were normally distributed.
 

@@ -99,7 +99,7 @@ class Passes:
         slots = request.calls
         places = [self._output_places(outputs[slot], self._outputs[slot]) for slot in range(slots)]
         links = (native.Link * slots)(*(self._link(request.inputs, slot, places[slot]) for slot in range(slots)))
-        digests = (native.Digest * slots)(*(native.digest_of(place) for place in places))
+        digests = (native.Digest * slots)(*(native.digest_of(place, call=call) for call, place in enumerate(places)))
         description = native.Pass(
             mailbox=self._mailbox, timeout_ns=_TIMEOUT_NS, calls=slots, slots=slots, kind=request.kind,
             repeats=request.repeats, graphs=graphs, links=links, digests=digests,

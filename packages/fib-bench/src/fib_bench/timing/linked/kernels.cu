@@ -102,6 +102,10 @@ static __device__ __forceinline__ void store_system(u64* to, u64 value) {
 // Waits for the judge's nonce: nothing of the pass can be known before.
 extern "C" __global__ void fib_head(FibMailbox* mail, FibState* state, u64 timeout_ns) {
   for (int i = threadIdx.x; i < FIB_MAX_CALLS * FIB_SM_WORDS; i += blockDim.x) state->sms[i] = 0;
+  for (int i = threadIdx.x; i < FIB_MAX_CALLS; i += blockDim.x) {
+    state->flushed[i] = 0;
+    state->digested[i] = ~0ull;
+  }
   if (threadIdx.x == 0) {
     const u64 pass = ++state->pass;
     store_system(&mail->armed, pass);
@@ -214,6 +218,8 @@ extern "C" __global__ void fib_flush(FibState* state, int call, uint4* buffer, u
   }
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < words; i += (u64)gridDim.x * blockDim.x)
     buffer[i] = make_uint4(call, (u32)i, 0, 0);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(&state->flushed[call], nanoseconds());
 }
 
 static __device__ __forceinline__ uint4 word_at(u64 source, u64 word, u64 bytes) {
@@ -227,6 +233,7 @@ static __device__ __forceinline__ uint4 word_at(u64 source, u64 word, u64 bytes)
 // Hashes the outputs of slot `blockIdx.y` and copies them; each block leaves one partial hash.
 extern "C" __global__ void fib_digest(FibState* state, FibDigest digest, u64* partials) {
   __shared__ Hash parts[256];
+  if (digest.call >= 0 && threadIdx.x == 0) atomicMin(&state->digested[digest.call], nanoseconds());
   const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
   Hash h = seed_of(state->nonce, thread);
   for (u32 i = 0; i < digest.outputs; ++i) {
@@ -267,8 +274,11 @@ extern "C" __global__ void fib_tail(FibMailbox* mail, FibState* state, int calls
   for (int call = threadIdx.x; call < calls; call += blockDim.x) {
     u32 count = 0;
     for (int i = 0; i < FIB_SM_WORDS; ++i) count += __popc(state->sms[call * FIB_SM_WORDS + i]);
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(&mail->spans[call]),
+                 "r"((u32)(state->digested[call] - state->flushed[call])) : "memory");
     atomicMin(&fewest, count);
   }
+  __threadfence_system();
   __syncthreads();
   if (threadIdx.x == 0) {
     state->chain[2 * calls] = chain[0];

@@ -43,7 +43,7 @@ class Mailbox(ctypes.Structure):
 
     _fields_ = (
         ("go", u64), ("nonce", u64 * 4), ("padding", u64 * 3), ("armed", u64), ("done", u64), ("digest", u64 * 2),
-        ("free_sms", u64), ("timed_out", u64),
+        ("free_sms", u64), ("timed_out", u64), ("spans", u32 * MAX_CALLS),
     )  # fmt: skip
 
 
@@ -52,7 +52,8 @@ class State(ctypes.Structure):
 
     _fields_ = (
         ("number", u64), ("nonce", u64 * 4), ("chain", u64 * (2 * (MAX_CALLS + 1))),
-        ("partials", u64 * (2 * DIGEST_BLOCKS)), ("sms", u32 * (MAX_CALLS * 8)),
+        ("partials", u64 * (2 * DIGEST_BLOCKS)), ("flushed", u64 * MAX_CALLS), ("digested", u64 * MAX_CALLS),
+        ("sms", u32 * (MAX_CALLS * 8)),
     )  # fmt: skip
 
 
@@ -82,7 +83,10 @@ class Link(ctypes.Structure):
 class Digest(ctypes.Structure):
     """The outputs that one digest covers; `stride` bytes from one slot to the next."""
 
-    _fields_ = (("outputs", u32), ("blocks", u32), ("stride", u64), ("output", Output * MAX_OUTPUTS))
+    _fields_ = (
+        ("outputs", u32), ("blocks", u32), ("call", ctypes.c_int32), ("padding", u32), ("stride", u64),
+        ("output", Output * MAX_OUTPUTS),
+    )  # fmt: skip
 
 
 class Pass(ctypes.Structure):
@@ -105,10 +109,10 @@ def link_of(inputs: Sequence[Input], outputs: Sequence[Output]) -> Link:
     return link
 
 
-def digest_of(outputs: Sequence[Output], *, stride: int = 0) -> Digest:
-    """A digest over these outputs; the number of blocks depends on their bytes alone."""
+def digest_of(outputs: Sequence[Output], *, call: int = -1, stride: int = 0) -> Digest:
+    """A digest over these outputs, of one call of a pass; the number of blocks depends on their bytes alone."""
     words = sum(-(-output.bytes // 16) for output in outputs)
-    digest = Digest(outputs=len(outputs), blocks=max(1, min(DIGEST_BLOCKS, words // 512)), stride=stride)
+    digest = Digest(outputs=len(outputs), blocks=max(1, min(DIGEST_BLOCKS, words // 512)), call=call, stride=stride)
     for index, output in enumerate(outputs):
         digest.output[index] = output
     return digest

@@ -23,6 +23,7 @@ struct FibMailbox {
   u64 digest[2];     // device: written before `done`
   u64 free_sms;      // device: fewest multiprocessors that were free when the cache was flushed
   u64 timed_out;     // device: `go` did not come
+  u32 spans[FIB_MAX_CALLS];  // device: nanoseconds from the end of each flush to the start of the digest
 };
 
 // Device memory of the worker.
@@ -31,6 +32,8 @@ struct FibState {
   u64 nonce[4];
   u64 chain[2 * (FIB_MAX_CALLS + 1)];
   u64 partials[2 * FIB_DIGEST_BLOCKS];
+  u64 flushed[FIB_MAX_CALLS];  // when the last block of a flush ended, by the device's clock
+  u64 digested[FIB_MAX_CALLS]; // when the first block of a digest began
   u32 sms[FIB_MAX_CALLS * FIB_SM_WORDS];
 };
 
@@ -58,6 +61,8 @@ struct FibLink {
 
 struct FibDigest {
   u32 outputs, blocks;
+  int call;    // negative: leaves no time
+  u32 padding;
   u64 stride;  // bytes from one slot's outputs to the next, where several slots are digested at once
   FibOutput output[FIB_MAX_OUTPUTS];
 };
