@@ -1,9 +1,10 @@
-"""Command ``fib-bench selftest``: exploits that must be caught, and honest solutions that must pass."""
+"""Command ``fib-bench selftest``. Runs exploits, which must be rejected, and honest solutions, which must pass."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
 
 _EVIDENCE = 160
-_OTHER_COLUMNS = 105
+_OTHER_COLUMNS = 115
 
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def add_selftest(parser: argparse.ArgumentParser) -> None:
         "--only",
         nargs="+",
         metavar="WORD",
-        help="rows of the list of exploits, 'adversaries', 'honest', definitions, or parts of names",
+        help="rows of the list of exploits, 'exploits', 'honest', 'twins', definitions, or parts of names",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=_selftest)
@@ -52,11 +53,14 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def print_selftest(console: Console, result: SelfTest) -> None:
-    """Print both suites and the totals."""
-    if result.adversaries:
-        console.print(_table(f"exploits on {result.device}", result.adversaries, console.width))
-    if result.honest:
-        console.print(_table(f"honest solutions on {result.device}", result.honest, console.width))
+    """Print the suites, the unexpected outcomes and the totals."""
+    for title, outcomes in (
+        ("exploits", result.exploits),
+        ("honest solutions", result.honest),
+        ("twins of exploits", result.twins),
+    ):
+        if outcomes:
+            console.print(_table(f"{title} on {result.device}", outcomes, console.width))
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
@@ -66,33 +70,47 @@ def print_selftest(console: Console, result: SelfTest) -> None:
 
 def summary_of(result: SelfTest) -> str:
     """The totals in two lines."""
-    caught = sum(outcome.holds for outcome in result.adversaries)
-    passed = sum(outcome.holds for outcome in result.honest)
+    counts = [
+        f"{sum(outcome.holds for outcome in outcomes)} of {len(outcomes)} {text}"
+        for outcomes, text in (
+            (result.exploits, "exploits ended as expected"),
+            (result.honest, "honest solutions passed unflagged"),
+            (result.twins, "twins passed unflagged"),
+        )
+        if outcomes or text != "twins passed unflagged"
+    ]
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
-    return (
-        f"{caught} of {len(result.adversaries)} exploits ended as expected, "
-        f"{passed} of {len(result.honest)} honest solutions passed unflagged\nisolation of workers: {level}"
-    )
+    return f"{', '.join(counts)}\nisolation of workers: {level}"
 
 
-def _table(title: str, outcomes: Iterable[Outcome], width: int) -> Table:
+def _table(title: str, outcomes: Sequence[Outcome], width: int) -> Table:
+    from ..selftest import ROW_NAMES
+
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", justify="right")
     table.add_column("what it does", overflow="fold")
     table.add_column("expected", overflow="fold")
     table.add_column("found", overflow="fold")
+    table.add_column("gain", justify="right", overflow="fold")
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("evidence", no_wrap=True, overflow="ellipsis", max_width=max(width - _OTHER_COLUMNS, 20))
-    for outcome in outcomes:
-        case = outcome.case
-        table.add_row(
-            case.language if case.row is None else str(case.row),
-            escape(f"{case.definition}: {case.title}" if case.row is None else case.title),
-            "\n".join(case.expected),
-            outcome.found,
-            f"{outcome.seconds:.1f}",
-            escape(outcome.evidence[:_EVIDENCE]),
-            style="" if outcome.holds else "red",
-        )
+    for row, group in groupby(outcomes, key=lambda outcome: outcome.case.row):
+        if row is not None:
+            table.add_row(str(row), f"[bold]{ROW_NAMES[row]}[/]")
+        for outcome in group:
+            table.add_row(*_cells(outcome), style="" if outcome.holds else "red")
     return table
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    case = outcome.case
+    return (
+        case.language if case.row is None else str(case.row),
+        escape(f"{case.definition}: {case.title}" if case.row is None else case.title),
+        "\n".join(case.expected),
+        outcome.found,
+        "" if outcome.gain is None else str(outcome.gain),
+        f"{outcome.seconds:.1f}",
+        escape(outcome.evidence[:_EVIDENCE]),
+    )

@@ -1,13 +1,15 @@
-"""What this harness withstands on this machine: tricks that must be caught, habits that must not.
+"""Self-test of the harness on this machine: exploits that must be rejected, honest solutions that must pass.
 
-``adversaries/`` holds the tricks, ``honest/`` solutions that do what honest ones do, each with an
-``index.toml`` that says what must come out; ``references/`` the definitions that both implement. All of
-them go the ordinary way, through a `Benchmark` and its judge.
+``exploits/`` holds solutions that cheat, ``honest/`` solutions with habits of honest ones, and ``twins/`` the honest
+solutions that the latency of an exploit is compared with. The ``index.toml`` of each suite states the expected
+verdicts; ``references/`` holds the references of the definitions. All of them are evaluated by a `Benchmark`.
 """
 
 from __future__ import annotations
 
 from .cases import Case, choose, load_cases
+from .gain import Gain
+from .rows import ROW_NAMES
 from .run import Outcome, SelfTest, run_selftest
 
-__all__ = ["Case", "Outcome", "SelfTest", "choose", "load_cases", "run_selftest"]
+__all__ = ["ROW_NAMES", "Case", "Gain", "Outcome", "SelfTest", "choose", "load_cases", "run_selftest"]

@@ -1,4 +1,4 @@
-"""The cases of both suites, as their indexes say."""
+"""Cases of the self-test. Loads the solutions of the three suites and their expected verdicts from the indexes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ import attrs
 from fib_schema import BuildSpec, CompileOptions, Solution, SourceFile, UnknownName
 
 from ..flags import CPU_TIMING, INTERPRETED
+from .gain import Gain
 
-ADVERSARIES, HONEST = "adversaries", "honest"
+EXPLOITS, HONEST, TWINS = "exploits", "honest", "twins"
 AUTHOR = "fib-selftest"
+_PREFIXES = {EXPLOITS: "exploit", HONEST: "honest", TWINS: "twin"}
 _PASSED = "PASSED"
-_OF_THE_DEVICE = frozenset({CPU_TIMING, INTERPRETED})
+_DEVICE_FLAGS = frozenset({CPU_TIMING, INTERPRETED})
 _SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
 
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """One solution, and what must come out."""
+    """One solution and its expected verdict."""
 
     suite: str
     file: str
-    """Its name in the index, and that of its file unless `files` says otherwise."""
+    """Name in the index; also the name of its file unless `files` states others."""
     title: str
     devices: Sequence[str]
-    """The kinds of device that it is for."""
+    """Kinds of device that it runs on: ``cpu``, ``cuda``."""
     row: int | None = None
-    """Its row in the list of tricks; honest solutions have none."""
+    """Row in the list of exploits (`ROW_NAMES`); None for honest solutions and twins."""
     definition: str = "gemm"
     language: str = "python"
     binding: str | None = None
@@ -41,46 +43,67 @@ class Case:
     """The entry file first."""
     compile_flags: Sequence[str] = ()
     needs: str | None = None
-    """A module without which it cannot be built."""
+    """Module that building it requires."""
     slow_build: bool = False
     """Whether building it takes more than a few seconds."""
     expect: frozenset[str] = attrs.field(default=frozenset({_PASSED}), converter=frozenset)
-    """The statuses that are right."""
+    """Expected statuses."""
     flags: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
-    """What a pass must be flagged with."""
+    """Flags that a pass must have."""
     unflagged: bool = False
-    """Whether a pass must not be flagged."""
+    """Whether a pass must have no flag."""
+    twin: str | None = None
+    """File of the twin: an honest solution of the same algorithm, which the latency is compared with."""
+    no_gain: bool = False
+    """Whether a pass is also right if it is not faster than the twin."""
 
     @property
     def name(self) -> str:
-        """The solution's name."""
-        return f"{'honest' if self.suite == HONEST else 'adversary'}_{self.file}"
+        """Name of the solution."""
+        return f"{_PREFIXES[self.suite]}_{self.file}"
+
+    @property
+    def twin_name(self) -> str | None:
+        """Name of the twin's solution; None without a twin."""
+        return None if self.twin is None else f"{_PREFIXES[TWINS]}_{self.twin}"
 
     @property
     def is_quick(self) -> bool:
-        """Whether its verdict is a time-out, which must not take long."""
+        """Whether it may end with a time-out, which must not take long."""
         return "TIMEOUT" in self.expect
 
     @property
     def is_possible(self) -> bool:
-        """Whether what it needs is installed."""
+        """Whether the module that it needs is installed."""
         return self.needs is None or find_spec(self.needs) is not None
 
     @property
     def expected(self) -> list[str]:
-        """What may come out, in words."""
+        """Expected verdicts in words."""
         flags = "".join(f", {flag}" for flag in sorted(self.flags))
-        return [f"{status}{flags}" if status == _PASSED else status for status in sorted(self.expect)]
+        words = [f"{status}{flags}" if status == _PASSED else status for status in sorted(self.expect)]
+        return [*words, "PASSED without gain"] if self.no_gain else words
 
-    def holds(self, status: str, flags: Iterable[str]) -> bool:
-        """Whether what came out is right."""
+    def holds(self, status: str, flags: Iterable[str], gain: Gain | None = None) -> bool:
+        """Whether a verdict is an expected one.
+
+        Args:
+            status: Status of the evaluation.
+            flags: Flags of the solution.
+            gain: Comparison with the twin; None if there is no twin or one of the two has no latency.
+        """
         found = set(flags)
-        if status not in self.expect:
+        if status != _PASSED:
+            return status in self.expect
+        if not self.flags <= found or (self.unflagged and found - _DEVICE_FLAGS):
             return False
-        return status != _PASSED or (self.flags <= found and not (self.unflagged and found - _OF_THE_DEVICE))
+        if self.flags or self.twin is None:  # the flags that `flags` names keep a solution off the leaderboard
+            return status in self.expect
+        is_allowed = self.no_gain or status in self.expect
+        return is_allowed and gain is not None and not gain.is_significant
 
     def solution(self) -> Solution:
-        """The solution, with its sources."""
+        """The solution with its sources."""
         names = self.files or (self.file + _SUFFIXES.get(self.language, ".py"),)
         folder = files(__package__).joinpath(self.suite)
         sources = tuple(SourceFile(name, folder.joinpath(name).read_text("utf-8")) for name in names)
@@ -98,10 +121,20 @@ class Case:
 
 
 def load_cases() -> tuple[Case, ...]:
-    """All cases: the adversaries by row, then the honest ones."""
-    tricks = [Case(suite=ADVERSARIES, file=name, **fields) for name, fields in _index(ADVERSARIES).items()]
-    honest = [Case(suite=HONEST, file=name, unflagged=True, **fields) for name, fields in _index(HONEST).items()]
-    return (*sorted(tricks, key=lambda case: (case.row or 0, case.file)), *honest)
+    """All cases: exploits by row, then honest solutions, then twins."""
+    exploits = [Case(suite=EXPLOITS, file=name, **fields) for name, fields in _index(EXPLOITS).items()]
+    others = [
+        Case(suite=suite, file=name, unflagged=True, **fields)
+        for suite in (HONEST, TWINS)
+        for name, fields in _index(suite).items()
+    ]
+    return (*sorted(exploits, key=lambda case: (case.row or 0, case.file)), *others)
+
+
+def with_twins(cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The cases and the twins that their exploits are compared with."""
+    needed = {case.twin_name for case in cases} - {case.name for case in cases}
+    return (*cases, *(case for case in load_cases() if case.name in needed))
 
 
 def _index(suite: str) -> Mapping[str, dict[str, Any]]:
@@ -109,7 +142,7 @@ def _index(suite: str) -> Mapping[str, dict[str, Any]]:
 
 
 def choose(cases: Sequence[Case], words: Iterable[str]) -> tuple[Case, ...]:
-    """The cases that one of the words names: a row, a suite, a definition, or a part of a name.
+    """The cases that match one of the words: a row, a suite, a definition, or a part of a name.
 
     Raises:
         UnknownName: A word matches nothing.

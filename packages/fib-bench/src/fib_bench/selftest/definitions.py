@@ -1,4 +1,4 @@
-"""The definitions that both suites implement: small ones of the project's own, with sizes for each kind of device."""
+"""Definitions of the self-test. Small operations with sizes for each kind of device, implemented by all suites."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Sizes = Mapping[str, int]
 
 @attrs.frozen
 class Op:
-    """One definition in short words: ``float32[m,k]`` is a tensor, ``float32`` alone a scalar."""
+    """A definition in short notation: ``float32[m,k]`` is a tensor, ``float32`` alone a scalar."""
 
     op_type: str
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
     cpu: Sizes
-    """The values of the variable axes there."""
+    """Values of the variable axes on the CPU; `cuda` has those for CUDA devices."""
     cuda: Sizes
     fixed: Sizes = attrs.field(factory=dict)
     """The constant axes."""
     constraints: tuple[str, ...] = ()
 
     def definition(self, name: str) -> Definition:
-        """The definition of that name, whose reference is the file of that name."""
+        """The definition of a name; its reference is the file of that name in ``references/``."""
         variable = {axis: AxisVar() for axis in self.cpu}
         return Definition(
             name=name,
@@ -130,6 +130,14 @@ OPS: Mapping[str, Op] = {
     "largest": Op(
         "selection", {"x": "float32[rows,columns]"}, {"values": "float32[rows,kept]", "places": "int64[rows,kept]"},
         _ROWS_CPU, _ROWS_CUDA, {"columns": 512, "kept": 8},
+    ),
+    "greedy": Op(
+        "selection", {"logits": "float32[batch_size,vocab_size]"}, {"tokens": "int64[batch_size]"},
+        {"batch_size": 16}, {"batch_size": 256}, {"vocab_size": 32_768},
+    ),
+    "top_k_sampling": Op(
+        "sampling", {"probs": "float32[batch_size,vocab_size]", "top_k": "int32[batch_size]"},
+        {"samples": "int64[batch_size]"}, {"batch_size": 4}, {"batch_size": 64}, {"vocab_size": 32_768},
     ),
     "ragged_attention": Op(
         "gqa_ragged",

@@ -15,14 +15,16 @@ from ..benchmark import Benchmark
 from ..config.model import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import error_line
-from .cases import HONEST, Case
+from ..report.trace_fields import Timing, timing_of
+from .cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from .definitions import OPS
+from .gain import Gain
 
-_ABOUT_INPUTS = ("fixed_inputs", "insensitive")
+_INPUT_FLAGS = ("fixed_inputs", "insensitive")
 """Prefixes of flags that concern the inputs and not the solution."""
 _QUICK_SECONDS = 4.0
 SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "measure_seconds": 0.25}
-"""In place of the defaults: what comes out does not depend on them."""
+"""Fewer calls than by default; verdicts do not depend on them."""
 NOT_RUN = "NOT_RUN"
 
 
@@ -33,16 +35,20 @@ class Outcome:
     case: Case
     status: str
     flags: tuple[str, ...]
-    """Those about the solution."""
+    """Flags of the solution; those of the inputs are left out."""
     evidence: str
-    """The first line of the log, or why it did not run."""
+    """First line of the log, or the reason for which it did not run."""
     seconds: float
     isolation: Mapping[str, Any] | None = None
+    timing: Timing | None = None
+    """Published latency of a pass."""
+    gain: Gain | None = None
+    """Comparison with the twin, if both passed."""
 
     @property
     def holds(self) -> bool:
-        """Whether it is an expected one."""
-        return self.case.holds(self.status, self.flags)
+        """Whether the verdict is an expected one."""
+        return self.case.holds(self.status, self.flags, self.gain)
 
     @property
     def found(self) -> str:
@@ -50,44 +56,67 @@ class Outcome:
         return ", ".join((self.status, *self.flags))
 
     def to_plain(self) -> dict[str, Any]:
-        """The outcome for programs."""
+        """The outcome as plain values."""
         case = self.case
         about: dict[str, Any] = {"suite": case.suite, "row": case.row, "name": case.file, "title": case.title}
         about |= {"definition": case.definition, "language": case.language, "expected": sorted(case.expect)}
-        found = {"status": self.status, "flags": list(self.flags), "evidence": self.evidence}
+        about |= {"twin": case.twin, "no_gain": case.no_gain}
+        found: dict[str, Any] = {"status": self.status, "flags": list(self.flags), "evidence": self.evidence}
+        found |= {
+            "latency_ms": None if self.timing is None else self.timing.latency_ms,
+            "method": None if self.timing is None else self.timing.method,
+            "gain": None if self.gain is None else round(self.gain.factor, 4),
+        }
         return {**about, **found, "seconds": round(self.seconds, 3), "holds": self.holds}
+
+    def compared_with(self, twin: Outcome) -> Outcome:
+        """The outcome with the gain over its twin, if both passed; otherwise with the reason as evidence."""
+        if self.timing is None:
+            return self
+        if twin.timing is None or not twin.holds:
+            return attrs.evolve(self, evidence=f"no latency to compare with: twin {twin.case.file} is {twin.found}")
+        gain = Gain(self.timing, twin.timing)
+        return attrs.evolve(self, gain=gain, evidence=f"gain {gain} over twin {twin.case.file}")
 
 
 @attrs.frozen
 class SelfTest:
-    """The outcomes of both suites on one device."""
+    """The outcomes of all suites on one device."""
 
     device: str
     outcomes: tuple[Outcome, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether all exploits and all honest solutions ended as expected."""
+        """Whether all cases ended as expected."""
         return all(outcome.holds for outcome in self.outcomes)
 
     @property
-    def adversaries(self) -> tuple[Outcome, ...]:
+    def exploits(self) -> tuple[Outcome, ...]:
         """The outcomes of the exploits."""
-        return tuple(o for o in self.outcomes if o.case.suite != HONEST)
+        return self._outcomes_of(EXPLOITS)
 
     @property
     def honest(self) -> tuple[Outcome, ...]:
         """The outcomes of the honest solutions."""
-        return tuple(o for o in self.outcomes if o.case.suite == HONEST)
+        return self._outcomes_of(HONEST)
+
+    @property
+    def twins(self) -> tuple[Outcome, ...]:
+        """The outcomes of the twins."""
+        return self._outcomes_of(TWINS)
+
+    def _outcomes_of(self, suite: str) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.case.suite == suite)
 
     @property
     def isolation(self) -> Mapping[str, Any] | None:
-        """The lowest level that a worker had; None if none said so."""
-        told = [outcome.isolation for outcome in self.outcomes if outcome.isolation is not None]
-        return min(told, key=lambda isolation: int(isolation["level"]), default=None)
+        """The lowest isolation level of a worker; None if no outcome states one."""
+        known = [outcome.isolation for outcome in self.outcomes if outcome.isolation is not None]
+        return min(known, key=lambda isolation: int(isolation["level"]), default=None)
 
     def to_plain(self) -> dict[str, Any]:
-        """Everything for programs."""
+        """All outcomes as plain values."""
         return {
             "device": self.device,
             "isolation": None if self.isolation is None else dict(self.isolation),
@@ -97,19 +126,19 @@ class SelfTest:
 
 
 def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda _: None, **settings: Any) -> SelfTest:
-    """Run cases on a device.
+    """Run cases on a device, with the twins that their exploits are compared with.
 
     Args:
-        cases: Which; those that are for other devices, or need what is not installed, are left out.
+        cases: Cases to run; those for other devices and those whose modules are not installed are skipped.
         device: ``cpu`` or ``cuda:N``.
         observe: Called with each event.
         settings: Fields of `BenchmarkConfig`.
 
     Raises:
-        UnsupportedDevice: There is no such device here.
+        UnsupportedDevice: The device does not exist on this machine.
     """
     kind = "cuda" if device.startswith("cuda") else "cpu"
-    chosen = [case for case in cases if kind in case.devices and case.is_possible]
+    chosen = with_twins([case for case in cases if kind in case.devices and case.is_possible])
     config = BenchmarkConfig(device=device, **{**SETTINGS, **settings})
     quick = attrs.evolve(config, timeout_seconds=min(_QUICK_SECONDS, config.timeout_seconds))
     found: dict[str, Outcome] = {}
@@ -118,11 +147,17 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
         for group, settled in ((False, config), (True, quick)):
             some = [case for case in chosen if case.is_quick is group]
             found |= _run(trace_set, some, settled, observe) if some else {}
-    return SelfTest(device, tuple(found[case.name] for case in chosen))
+    return SelfTest(device, tuple(_compared(found[case.name], found) for case in chosen))
+
+
+def _compared(outcome: Outcome, found: Mapping[str, Outcome]) -> Outcome:
+    """The outcome of an exploit with its gain; other outcomes as they are."""
+    name = outcome.case.twin_name
+    return outcome if name is None else outcome.compared_with(found[name])
 
 
 def _write(root: Path, cases: Iterable[Case], kind: str) -> TraceSet:
-    """Make the data set: definitions, one workload each, solutions."""
+    """Write the data set: definitions, one workload each, solutions."""
     trace_set = TraceSet.from_path(root)
     names = list(dict.fromkeys(case.definition for case in cases))
     trace_set.add_definitions([OPS[name].definition(name) for name in names])
@@ -139,13 +174,13 @@ def _run(trace_set: TraceSet, cases: Sequence[Case], config: BenchmarkConfig, ob
     for case in cases:
         if case.name not in outcomes:
             reasons = [skip.reason for skip in result.skipped if skip.solution in {None, case.name}]
-            why = next(iter(reasons), "it was not planned").partition("\n")[0]
+            why = next(iter(reasons), "the plan does not contain it").partition("\n")[0]
             outcomes[case.name] = Outcome(case, NOT_RUN, (), why, 0.0)
     return outcomes
 
 
 class _Collector:
-    """Makes outcomes of a run's events."""
+    """Observer that collects the outcomes of a run."""
 
     def __init__(self, cases: Mapping[str, Case], observe: Observer) -> None:
         self._cases = cases
@@ -165,6 +200,7 @@ class _Collector:
 
 def _outcome(case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
     extra: Mapping[str, Any] = evaluation.extra or {}
-    flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_ABOUT_INPUTS))
+    flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_INPUT_FLAGS))
     evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)
-    return Outcome(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"))
+    timing = None if evaluation.performance is None else timing_of(evaluation.performance)
+    return Outcome(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"), timing)

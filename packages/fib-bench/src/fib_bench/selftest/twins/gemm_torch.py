@@ -1,0 +1,5 @@
+"""Calls torch."""
+
+
+def run(x, weight):
+    return x @ weight.t()

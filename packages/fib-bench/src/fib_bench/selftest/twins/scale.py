@@ -1,0 +1,5 @@
+"""Calls torch."""
+
+
+def run(x):
+    return x * 2
