@@ -36,15 +36,10 @@ class Calibration:
 
 
 @attrs.define
-class HeldTime:
-    """How long the device lock was held."""
+class ExclusiveTime:
+    """How long functions were timed exclusively the last time; waiting for the device lock is not part of it."""
 
     seconds: float = 0.0
-
-    def take(self) -> float:
-        """Return the seconds since the last call, and reset them."""
-        taken, self.seconds = self.seconds, 0.0
-        return taken
 
 
 @attrs.frozen(kw_only=True)
@@ -61,8 +56,7 @@ class DeviceContext:
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock | None = None
     """Held by the one run that measures on the device."""
-    exclusive_time: HeldTime = attrs.field(factory=HeldTime)
-    """How long functions were timed exclusively, waiting excluded."""
+    exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
 
     @property
     def is_cuda(self) -> bool:
@@ -84,6 +78,6 @@ class DeviceContext:
         try:
             yield
         finally:
-            self.exclusive_time.seconds += time.monotonic() - begin
+            self.exclusive_time.seconds = time.monotonic() - begin
             if self.lock is not None:
                 self.lock.release()

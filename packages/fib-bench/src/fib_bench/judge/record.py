@@ -87,7 +87,7 @@ class EvaluationRecorder:
         """
         found, others = timer.measurement(), baselines.measurements()
         timing = found.to_extra() | timer.to_extra()
-        timing["pair_exclusive_ms"] = round(function.context.exclusive_time.take() * 1e3, 3)
+        timing["pair_exclusive_ms"] = round(function.context.exclusive_time.seconds * 1e3, 3)
         if not_captured:
             timing["not_captured"] = not_captured
         if (setup_ms := function.setup_ms) is not None:
