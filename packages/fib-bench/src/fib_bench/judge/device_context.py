@@ -11,6 +11,7 @@ import torch
 
 from ..execution.device_lock import DeviceLock
 from ..timing.clock_monitor import ClockWatch
+from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
 from .phase_timer import Phase, PhaseTimer
@@ -53,10 +54,20 @@ class DeviceContext:
     light: SpeedOfLight
     watch: ClockWatch | None
     """The clock monitor; None without NVML."""
+    settings: DeviceSettings | None = None
+    """Of a CUDA device; None without NVML."""
+    settings_before: DeviceState | None = None
+    """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock | None = None
     """Held by the one run that measures on the device."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
+
+    def restore_settings(self) -> tuple[SettingChange, ...]:
+        """Put back clocks, power limit and modes of the device that were changed; returns what was."""
+        if self.settings is None or self.settings_before is None:
+            return ()
+        return self.settings.restore(self.settings_before)
 
     @property
     def is_cuda(self) -> bool:

@@ -26,6 +26,7 @@ from ..execution.device_lock import identity_of, lock_of
 from ..plan import BuildFailure
 from ..sandbox.limits import free_memory_bytes
 from ..timing.clock_monitor import watch_clock
+from ..timing.device_state import settings_of
 from ..timing.measuring import CHAINS
 from ..timing.roofline import speed_of_light_of
 from ..transport.protocol import Calibrate, Calibrated
@@ -126,6 +127,8 @@ class Judge:
                 calibration=self._calibrate(),
                 light=speed_of_light_of(self.device),
                 watch=self._watch,
+                settings=(settings := settings_of(self.device)),
+                settings_before=None if settings is None else settings.read(),
                 phases=self.phases,
                 lock=lock_of(self.device),
             )

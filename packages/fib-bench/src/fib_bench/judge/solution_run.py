@@ -264,7 +264,7 @@ class SolutionRun:
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
 
     def _check_code(self) -> list[str]:
-        """Flags of a worker whose code could not be checked.
+        """Flags of a worker whose code could not be checked, and of device settings that somebody changed.
 
         Raises:
             Rejected: The code was changed.
@@ -272,8 +272,9 @@ class SolutionRun:
         if not self.context.is_cuda:
             return []
         candidate = self.candidate
+        changes = [f"device setting changed: {change}" for change in self.context.restore_settings()]
         reason = check_code(candidate.worker, self.baselines.trusted_worker, candidate.table, candidate.table_digest)
-        return [f"unchecked code: {reason}"] if reason else []
+        return [*changes, f"unchecked code: {reason}"] if reason else changes
 
     def _time_with(
         self, timer: Timer, baselines: InterleavedBaselines, prepared: PreparedWorkload, config: ResolvedEvalConfig
