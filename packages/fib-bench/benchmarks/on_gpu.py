@@ -16,7 +16,7 @@ Sections, chosen with ``--sections``:
 ``evaluators``
     Every definition that is not compared element by element: its reference as the solution, and a wrong one.
 ``selftest``
-    The tricks and the honest habits of ``fib-bench selftest``.
+    The exploits and the honest solutions of ``fib-bench selftest``.
 ``throughput``
     At least 130 pairs in three languages, with nothing built and with everything built.
 ``devices``
@@ -351,7 +351,7 @@ def _sized(definition: Definition, sizes: Mapping[str, int]) -> Workload:
     return Workload(sizes, {n: RandomInput() for n in definition.inputs}, f"sized-{definition.name}")
 
 
-# -- tricks --------------------------------------------------------------------------------------
+# -- exploits ------------------------------------------------------------------------------------
 
 
 def selftest(bench: Bench) -> None:

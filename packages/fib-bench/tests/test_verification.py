@@ -73,7 +73,7 @@ class TestTimedCallsAreVerified:
         assert evaluation.correctness is not None
 
     def assert_kept(self, evaluation: Evaluation) -> None:
-        """Where planted inputs show it there is evidence for a trick; where fresh ones do, outputs are wrong."""
+        """Where planted inputs show it there is evidence of an exploit; where fresh ones do, outputs are wrong."""
         first, _, _ = evaluation.log.partition("\n")
         if evaluation.status is EvaluationStatus.REWARD_HACK:
             assert first.startswith("kept outputs")

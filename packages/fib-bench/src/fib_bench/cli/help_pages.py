@@ -137,8 +137,8 @@ examples:
     ),
     "selftest": Page(
         """\
-Run exploits, which must be caught, and honest solutions, which must pass, on this machine. Exits with 1 if one
-has another result. All of them take some minutes.""",
+Run exploits, which must be rejected or gain nothing, and honest solutions, which must pass, on this machine. Exits
+with 1 if one has another result. All of them take some minutes.""",
         """\
 examples:
   fib-bench selftest

@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
     add_reports(commands)
     add_validate(commands.add_parser("validate", help="list all problems of a data set"))
-    add_selftest(commands.add_parser("selftest", help="check that exploits are caught on this machine"))
+    add_selftest(commands.add_parser("selftest", help="check that exploits are rejected on this machine"))
     add_migrate(commands.add_parser("migrate", help="convert an older data set to the current schema"))
     demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
     add_help(demo, "demo")
