@@ -227,7 +227,7 @@ class SolutionRun:
             WorkerLost: The worker ended.
         """
         candidate, prepared = self.candidate, item.prepared
-        if self.context.is_cuda and candidate.may_seal and not candidate.is_sealed:
+        if candidate.may_seal and not candidate.is_sealed:
             candidate.seal(self.context.timeout_seconds)
         with self._bind(prepared) as function:
             performance, flags = self._performance(function, item)
