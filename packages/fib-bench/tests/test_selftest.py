@@ -1,4 +1,4 @@
-"""The self-test: every trick is caught, no honest habit is, and the command says so."""
+"""The self-test: exploits are rejected or gain nothing, honest solutions pass, and the command reports both."""
 
 from __future__ import annotations
 
@@ -8,36 +8,54 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 from importlib.util import find_spec
+from typing import Any
 
 import attrs
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.selftest_command import print_selftest, summary_of
-from fib_bench.selftest import Case, Outcome, SelfTest, choose, load_cases, run_selftest
+from fib_bench.report.trace_fields import Timing
+from fib_bench.selftest import ROW_NAMES, Case, Gain, Outcome, SelfTest, choose, load_cases, run_selftest
+from fib_bench.selftest.cases import with_twins
 from fib_bench.selftest.definitions import OPS
 from fib_schema import UnknownName
 from rich.console import Console
 
 CASES = load_cases()
-ADVERSARIES = [case for case in CASES if case.suite == "adversaries"]
+EXPLOITS = [case for case in CASES if case.suite == "exploits"]
 HONEST = [case for case in CASES if case.suite == "honest"]
+TWINS = [case for case in CASES if case.suite == "twins"]
 ON_CPU = [case for case in CASES if "cpu" in case.devices and not case.slow_build]
-QUICK = {"warmup_runs": 3, "iterations": 10, "measure_seconds": 0.1, "num_trials": 2}
-GPU_ONLY_ROWS = {1, 14, 16}
+QUICK: dict[str, Any] = {"warmup_runs": 3, "iterations": 10, "measure_seconds": 0.1, "num_trials": 2}
+GPU_ONLY_ROWS = {1, 14, 16, *range(24, 37)}
 
 
 class TestCases:
-    def test_every_row_has_a_trick_on_the_devices_where_it_exists(self) -> None:
-        assert {case.row for case in ADVERSARIES} == set(range(1, 24))
-        assert {case.row for case in ADVERSARIES if "cpu" in case.devices} == set(range(1, 24)) - GPU_ONLY_ROWS
+    def test_every_row_has_an_exploit_on_the_devices_where_it_exists(self) -> None:
+        assert {case.row for case in EXPLOITS} == set(ROW_NAMES) == set(range(1, 37))
+        assert {case.row for case in EXPLOITS if "cpu" in case.devices} == set(ROW_NAMES) - GPU_ONLY_ROWS
+
+    def test_rows_from_24_on_have_two_exploits_and_each_has_a_twin(self) -> None:
+        cases = [case for case in EXPLOITS if (case.row or 0) >= 24]
+        assert min(Counter(case.row for case in cases).values()) >= 2
+        assert all(case.twin is not None for case in cases)
+
+    def test_a_twin_computes_the_same_definition_on_the_same_devices(self) -> None:
+        twins = {case.file: case for case in TWINS}
+        compared = [case for case in EXPLOITS if case.twin is not None]
+        assert {case.twin for case in compared} == set(twins)
+        for case in compared:
+            twin = twins[str(case.twin)]
+            assert (twin.definition, twin.devices) == (case.definition, case.devices), case
+        assert all(case.twin is not None for case in CASES if case.no_gain)
 
     def test_nothing_but_low_precision_library_calls_and_false_cpu_times_may_pass(self) -> None:
-        for case in ADVERSARIES:
+        for case in EXPLOITS:
             if case.flags == {"unranked: cpu timing"}:
                 assert list(case.devices) == ["cpu"]
             elif "PASSED" in case.expect:
-                assert case.row in {17, 18}, case
-                assert (case.flags == {"low_precision"}) is (case.row == 17), case
+                assert case.row in {17, 18, 32}, case
+                assert (case.flags == {"low_precision"}) is (case.row != 18), case
                 assert case.unflagged is (case.row == 18), case
 
     def test_the_honest_suite_has_all_languages_and_many_ops(self) -> None:
@@ -45,9 +63,9 @@ class TestCases:
         assert {case.language for case in HONEST} == {"python", "triton", "tilelang", "cpp", "cuda"}
         assert {case.binding for case in HONEST} == {None, "torch"}
         assert len({OPS[case.definition].op_type for case in HONEST}) >= 15
-        assert all(case.expect == {"PASSED"} and case.unflagged for case in HONEST)
+        assert all(case.expect == {"PASSED"} and case.unflagged for case in (*HONEST, *TWINS))
 
-    @pytest.mark.parametrize("suite", ["adversaries", "honest"])
+    @pytest.mark.parametrize("suite", ["exploits", "honest", "twins"])
     def test_every_file_is_used(self, suite: str) -> None:
         there = {f.name for f in files("fib_bench.selftest").joinpath(suite).iterdir() if f.name != "index.toml"}
         used = {source.path for case in CASES if case.suite == suite for source in case.solution().sources}
@@ -63,6 +81,7 @@ class TestCases:
     def test_cases_are_chosen_by_row_suite_definition_and_name(self) -> None:
         assert {case.row for case in choose(CASES, ["5"])} == {5}
         assert choose(CASES, ["honest"]) == tuple(HONEST)
+        assert choose(CASES, ["twins"]) == tuple(TWINS)
         assert {case.definition for case in choose(CASES, ["softmax"])} == {"softmax"}
         assert [case.file for case in choose(CASES, ["13_forged_reply", "by_shape"])] == [
             "05_by_shape",
@@ -70,6 +89,16 @@ class TestCases:
         ]
         with pytest.raises(UnknownName, match="self-test case"):
             choose(CASES, ["99"])
+
+    def test_the_twins_of_chosen_exploits_are_added_once(self) -> None:
+        chosen = choose(CASES, ["25_early_tail", "25_late_batch"])
+        assert [case.name for case in with_twins(chosen)] == [
+            "exploit_25_early_tail",
+            "exploit_25_late_batch",
+            "twin_gemm_tiles",
+        ]
+        assert with_twins(CASES) == CASES
+        assert with_twins(HONEST) == tuple(HONEST)
 
 
 def explain(outcomes: Sequence[Outcome]) -> str:
@@ -82,7 +111,7 @@ class TestSuites:
     def run(self, cases: Sequence[Case]) -> SelfTest:
         return run_selftest(cases, "cpu", **QUICK)
 
-    def test_every_trick_is_caught_on_the_cpu(self) -> None:
+    def test_every_exploit_is_rejected_on_the_cpu(self) -> None:
         result = self.run([case for case in ON_CPU if case.row is not None])
         bad = [outcome for outcome in result.outcomes if not outcome.holds]
         assert not bad, explain(bad)
@@ -101,17 +130,21 @@ def outcome(case: Case, status: str, flags: tuple[str, ...] = ()) -> Outcome:
     return Outcome(case, status, flags, "because", 1.0, {"level": 2, "name": "confined"})
 
 
+def named(file: str) -> Case:
+    return next(case for case in CASES if case.file == file)
+
+
 class TestOutcomes:
-    ROUGH = next(case for case in ADVERSARIES if case.file == "17_ten_bits")
-    LIBRARY = next(case for case in ADVERSARIES if case.file == "18_reference")
-    TRICK = next(case for case in ADVERSARIES if case.file == "05_by_shape")
+    ROUGH = named("17_ten_bits")
+    LIBRARY = named("18_reference")
+    EXPLOIT = named("05_by_shape")
 
     @pytest.mark.parametrize(
         ("case", "status", "flags", "holds"),
         [
-            (TRICK, "REWARD_HACK", (), True),
-            (TRICK, "PASSED", (), False),
-            (TRICK, "TIMEOUT", (), False),
+            (EXPLOIT, "REWARD_HACK", (), True),
+            (EXPLOIT, "PASSED", (), False),
+            (EXPLOIT, "TIMEOUT", (), False),
             (ROUGH, "PASSED", ("low_precision",), True),
             (ROUGH, "PASSED", (), False),
             (LIBRARY, "PASSED", (), True),
@@ -125,25 +158,123 @@ class TestOutcomes:
         assert outcome(case, status, flags).holds is holds
 
     def test_one_bad_outcome_is_enough(self) -> None:
-        good, bad = outcome(self.TRICK, "REWARD_HACK"), outcome(HONEST[0], "REWARD_HACK")
+        good, bad = outcome(self.EXPLOIT, "REWARD_HACK"), outcome(HONEST[0], "REWARD_HACK")
         assert SelfTest("cpu", (good,)).holds
         assert not SelfTest("cpu", (good, bad)).holds
 
     def test_the_table_shows_verdicts_evidence_and_isolation(self) -> None:
-        result = SelfTest("cpu", (outcome(self.TRICK, "REWARD_HACK"), outcome(HONEST[0], "REWARD_HACK")))
+        result = SelfTest("cpu", (outcome(self.EXPLOIT, "REWARD_HACK"), outcome(HONEST[0], "REWARD_HACK")))
         console = Console(width=160, record=True)
         print_selftest(console, result)
         printed = console.export_text()
         assert re.search(r"5 .* keeps outputs by shape .* REWARD_HACK .* because", printed)
         assert f"{HONEST[0].file}: found REWARD_HACK, expected PASSED: because" in printed
         assert "1 of 1 exploits ended as expected, 0 of 1 honest solutions passed unflagged" in summary_of(result)
+        assert "outputs cached by address, identity or shape" in printed
         assert printed.rstrip().endswith("isolation of workers: level 2 (confined)")
 
     def test_the_lowest_level_of_isolation_is_told(self) -> None:
-        one = outcome(self.TRICK, "REWARD_HACK")
+        one = outcome(self.EXPLOIT, "REWARD_HACK")
         two = attrs.evolve(one, isolation={"level": 1, "name": "process"})
         assert SelfTest("cpu", (one, two)).isolation == {"level": 1, "name": "process"}
         assert "isolation of workers: unknown" in summary_of(SelfTest("cpu", (attrs.evolve(one, isolation=None),)))
+
+
+def timed(case: Case, latency_ms: float, uncertainty_ms: float = 0.0, method: str = "linked") -> Outcome:
+    timing = Timing(latency_ms, uncertainty_ms=uncertainty_ms, method=method)
+    return attrs.evolve(outcome(case, "PASSED"), timing=timing)
+
+
+class TestGains:
+    """An exploit that passes is compared with its twin."""
+
+    HARMLESS = named("25_early_tail")
+    """May pass without a gain."""
+    REJECTED = named("25_device_graph_behind")
+    """Must be rejected."""
+    FLAGGED = named("32_tf32_in_capture")
+    TWIN = next(case for case in TWINS if case.file == "gemm_tiles")
+
+    @pytest.mark.parametrize(
+        ("exploit_ms", "twin_ms", "uncertainties_ms", "is_significant"),
+        [
+            (1.0, 1.0, (0.0, 0.0), False),
+            (2.0, 1.0, (0.0, 0.0), False),
+            (0.981, 1.0, (0.0, 0.0), False),
+            (0.979, 1.0, (0.0, 0.0), True),
+            (0.951, 1.0, (0.03, 0.04), False),
+            (0.949, 1.0, (0.03, 0.04), True),
+            (0.5, 1.0, (0.0, 0.6), False),
+        ],
+    )
+    def test_a_gain_exceeds_two_percent_and_both_clocks(
+        self, exploit_ms: float, twin_ms: float, uncertainties_ms: tuple[float, float], is_significant: bool
+    ) -> None:
+        exploit = Timing(exploit_ms, uncertainty_ms=uncertainties_ms[0])
+        gain = Gain(exploit, Timing(twin_ms, uncertainty_ms=uncertainties_ms[1]))
+        assert gain.is_significant is is_significant
+        assert gain.factor == pytest.approx(twin_ms / exploit_ms)
+
+    def test_a_pass_without_gain_is_expected_only_with_no_gain(self) -> None:
+        twin = timed(self.TWIN, 1.0)
+        assert timed(self.HARMLESS, 1.0).compared_with(twin).holds
+        assert not timed(self.HARMLESS, 0.5).compared_with(twin).holds
+        assert not timed(self.REJECTED, 1.0).compared_with(twin).holds
+        assert not timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 0.5).compared_with(twin).holds
+        assert timed(attrs.evolve(self.REJECTED, expect={"PASSED"}), 1.0).compared_with(twin).holds
+
+    def test_a_pass_without_a_comparison_does_not_hold(self) -> None:
+        for twin in (outcome(self.TWIN, "NOT_RUN"), attrs.evolve(timed(self.TWIN, 1.0), flags=("unsealed",))):
+            compared = timed(self.HARMLESS, 1.0).compared_with(twin)
+            assert not compared.holds
+            assert compared.gain is None
+            assert "twin gemm_tiles" in compared.evidence
+
+    def test_a_demanded_flag_makes_a_gain_harmless(self) -> None:
+        twin = timed(self.TWIN, 1.0)
+        passed = timed(self.FLAGGED, 0.5)
+        assert attrs.evolve(passed, flags=("low_precision",)).compared_with(twin).holds
+        assert not passed.compared_with(twin).holds
+
+    def test_a_rejection_holds_and_is_not_compared(self) -> None:
+        rejected = outcome(self.HARMLESS, "REWARD_HACK").compared_with(timed(self.TWIN, 1.0))
+        assert rejected.holds
+        assert rejected.gain is None
+
+    def test_latencies_of_different_methods_are_compared_and_named(self) -> None:
+        twin = timed(self.TWIN, 1.0)
+        slower = timed(self.HARMLESS, 2.0, method="host").compared_with(twin)
+        assert slower.holds
+        assert str(slower.gain) == "0.50x (host, twin linked)"
+        assert not timed(self.HARMLESS, 0.9, method="host").compared_with(twin).holds
+
+    def test_the_table_and_json_state_the_gain(self) -> None:
+        twin = timed(self.TWIN, 1.0)
+        result = SelfTest("cuda:0", (timed(self.HARMLESS, 0.25).compared_with(twin), twin))
+        console = Console(width=180, record=True)
+        print_selftest(console, result)
+        printed = console.export_text()
+        assert "4.00x" in printed
+        assert "25_early_tail: found PASSED, expected" in printed
+        assert "PASSED without gain: gain 4.00x over twin gemm_tiles" in printed
+        assert "0 of 1 exploits ended as expected" in summary_of(result)
+        assert "1 of 1 twins passed unflagged" in summary_of(result)
+        cases = result.to_plain()["cases"]
+        assert [case["gain"] for case in cases] == [4.0, None]
+        assert [case["latency_ms"] for case in cases] == [0.25, 1.0]
+
+    @pytest.mark.usefixtures("shared_server")
+    def test_a_run_evaluates_the_twin_and_compares_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        exploit = attrs.evolve(named("18_reference"), twin="gemm_torch", no_gain=True, expect={"REWARD_HACK"})
+        twin = attrs.evolve(next(case for case in TWINS if case.file == "gemm_torch"), devices=["cpu"])
+        monkeypatch.setattr("fib_bench.selftest.cases.load_cases", lambda: (exploit, twin))
+        result = run_selftest([exploit], "cpu", **QUICK)
+        assert [outcome.case.name for outcome in result.outcomes] == ["exploit_18_reference", "twin_gemm_torch"]
+        first, second = result.outcomes
+        assert first.gain is not None
+        assert first.timing is not None
+        assert second.timing is not None
+        assert first.gain.factor == second.timing.latency_ms / first.timing.latency_ms
 
 
 @pytest.mark.usefixtures("shared_server")

@@ -23,6 +23,10 @@ _DEVICE_FLAGS = frozenset({CPU_TIMING, INTERPRETED})
 _SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
 
 
+def _names(values: Iterable[str]) -> frozenset[str]:
+    return frozenset(values)
+
+
 @attrs.frozen(kw_only=True)
 class Case:
     """One solution and its expected verdict."""
@@ -46,9 +50,9 @@ class Case:
     """Module that building it requires."""
     slow_build: bool = False
     """Whether building it takes more than a few seconds."""
-    expect: frozenset[str] = attrs.field(default=frozenset({_PASSED}), converter=frozenset)
+    expect: frozenset[str] = attrs.field(default=frozenset({_PASSED}), converter=_names)
     """Expected statuses."""
-    flags: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
+    flags: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
     """Flags that a pass must have."""
     unflagged: bool = False
     """Whether a pass must have no flag."""
