@@ -1,38 +1,38 @@
-"""What the GPU benchmarks share: running solutions in a data set of their own, and tables."""
+"""Reports of the GPU benchmarks: tables in Markdown for people, and numbers in JSON for programs."""
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.benchmark import RunResult
-from fib_bench.events import Evaluated, Event, Observer
-from fib_compile.device import hardware_from_device
-from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
-
-SOLUTIONS = Path(__file__).parents[3] / "tests-integration" / "solutions"
-FAULTS = Path(__file__).parent / "faults"
-Chosen = Mapping[str, tuple[Definition, Sequence[Workload]]]
+from fib_compile.device import env_snapshot
+from fib_schema import Trace
 
 
 @attrs.define
 class Report:
-    """Tables for people, numbers for programs."""
+    """Tables and numbers of one run, in a folder."""
 
     out: Path
     lines: list[str] = attrs.field(factory=list)
     numbers: dict[str, Any] = attrs.field(factory=dict)
+    text_file: str = "report.md"
+    numbers_file: str = "numbers.json"
+
+    @classmethod
+    def of_section(cls, out: Path, name: str) -> Report:
+        """A report in ``NAME.md`` and ``NAME.json``."""
+        return cls(out, text_file=f"{name}.md", numbers_file=f"{name}.json")
 
     def say(self, text: str = "") -> None:
         """Print a line and keep it."""
-        print(text)
+        print(text, flush=True)
         self.lines.append(text)
 
     def table(self, title: str, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
@@ -42,107 +42,125 @@ class Report:
         self.say("| " + " | ".join(header) + " |")
         self.say("|" + " --- |" * len(header))
         for row in rows:
-            self.say("| " + " | ".join(map(str, row)) + " |")
+            self.say("| " + " | ".join(_cell(value) for value in row) + " |")
         self.say()
 
     def save(self) -> None:
         """Write both to the output folder."""
         self.out.mkdir(parents=True, exist_ok=True)
-        (self.out / "report.md").write_text("\n".join(self.lines) + "\n")
-        (self.out / "numbers.json").write_text(json.dumps(self.numbers, indent=1))
+        (self.out / self.text_file).write_text("\n".join(self.lines) + "\n", "utf-8")
+        (self.out / self.numbers_file).write_text(json.dumps(self.numbers, indent=1, default=str), "utf-8")
 
 
-@attrs.frozen(kw_only=True)
-class Bench:
-    """What a section works with."""
-
-    data_set: TraceSet
-    report: Report
-    device: str
-    runs: int
-    most: int | None
-    """At most so many workloads of each definition."""
-    few: int
-    """The same for attention, whose references are slow."""
-    only: Sequence[str] | None = None
-    """Words that choose cases of the self-test; None means all."""
-
-    def collect(self, pattern: str, most: int | None = None) -> dict[str, tuple[Definition, list[Workload]]]:
-        """The definitions whose names match and that have recorded workloads, with these."""
-        found = {}
-        for name, definition in self.data_set.definitions.items():
-            workloads = [trace.workload for trace in self.data_set.workloads.get(name, [])]
-            if re.fullmatch(pattern, name) and workloads:
-                found[name] = (definition, workloads[: most or self.most])
-        return found
-
-    def solution(self, name: str, definition: Definition, file: str, source: str, *, returns: bool) -> Solution:
-        """A solution of one file for this device; the language goes by the file's name."""
-        language = "cuda" if file.endswith(".cu") else "triton" if "triton" in file else "python"
-        hardware = (hardware_from_device(self.device),)
-        spec = BuildSpec(language, hardware, f"{file}::run", destination_passing_style=not returns)
-        return Solution(name, definition.name, "fib", spec, (SourceFile(file, source),))
-
-    def from_file(self, file: str, definition: Definition, *, returns: bool) -> Solution:
-        """One of the solutions of the integration tests."""
-        text = (SOLUTIONS / file).read_text("utf-8")
-        if "rmsnorm" in file and (epsilon := re.search(r"EPS = (1e-\d)", definition.reference)):
-            text = text.replace("1e-6", epsilon[1])  # with tiny inputs it matters
-        name = f"{file.replace('.', '_')}_{definition.name}"
-        return self.solution(name, definition, file, text, returns=returns)
-
-    def run(
-        self,
-        solutions: Mapping[str, Sequence[Solution]],
-        chosen: Chosen,
-        keep: str | None = None,
-        observe: Observer = lambda _: None,
-        **fields: Any,
-    ) -> RunResult:
-        """Benchmark solutions of the chosen definitions; the data set is kept in an archive of this name."""
-        with tempfile.TemporaryDirectory() as folder:
-            trace_set = TraceSet.from_path(Path(folder))
-            for name, (definition, workloads) in chosen.items():
-                trace_set.add_definitions([definition])
-                trace_set.add_solutions(solutions[name])
-                trace_set.add_traces([Trace(name, workload) for workload in workloads])
-            where = {} if "devices" in fields else {"device": self.device}
-            config = BenchmarkConfig(synthesize_missing=True, **where, **fields)
-
-            def both(event: Event) -> None:
-                _tell(event)
-                observe(event)
-
-            with Benchmark(trace_set, config) as benchmark:
-                result = benchmark.run(observe=both)
-            if keep is not None:
-                shutil.make_archive(str(self.report.out / keep), "gztar", folder)
-        for skip in result.skipped:
-            print(f"  left out: {str(skip)[:500]}")
-        return result
+def _cell(value: object) -> str:
+    return str(value).replace("|", "/").replace("\n", " ")
 
 
-def _tell(event: Event) -> None:
-    match event:
-        case Evaluated(trace=trace) if not trace.is_successful() and trace.evaluation:
-            print(f"  {trace.solution} {dict(trace.workload.axes)}: {trace.evaluation.status}")
-            print(f"    {trace.evaluation.log[:1500]}")
+@attrs.frozen
+class Budget:
+    """A bound on the wall time of a section.
+
+    Args:
+        seconds: From now on.
+        clock: Monotonic seconds.
+    """
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    since: float = attrs.field(default=attrs.Factory(lambda self: self.clock(), takes_self=True))
+
+    @property
+    def used(self) -> float:
+        """Seconds since the budget was made."""
+        return self.clock() - self.since
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, at least 0."""
+        return max(self.seconds - self.used, 0.0)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether no time is left."""
+        return self.used >= self.seconds
+
+    def share(self, part: float) -> Budget:
+        """A budget of a part of what is left."""
+        return Budget(self.left * part, self.clock)
+
+
+def where_and_when(device: str) -> dict[str, str]:
+    """Host, device, driver, versions and date, as a report states them."""
+    snapshot = env_snapshot(device)
+    found = {"host": platform.node(), "device": f"{device} ({snapshot.hardware})", "driver": _driver()}
+    found |= {name: version for name, version in snapshot.libs.items() if name in {"torch", "triton", "cuda", "python"}}
+    return found | {"date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"}
+
+
+def _driver() -> str:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    except pynvml.NVMLError:
+        return "none"
 
 
 def timing_of(trace: Trace) -> Mapping[str, Any]:
-    """What a passing trace says of its timing."""
-    return extra_of(trace)["timing"]
-
-
-def extra_of(trace: Trace) -> Mapping[str, Any]:
-    """What a passing trace says beside its latencies."""
-    return performance_of(trace).extra
+    """What a passing trace says about its timing."""
+    timing: Mapping[str, Any] = performance_of(trace).extra["timing"]
+    return timing
 
 
 def performance_of(trace: Trace) -> Any:
     """The latencies of a passing trace."""
     assert trace.evaluation is not None
     return trace.evaluation.performance
+
+
+def latency_us(trace: Trace) -> float:
+    """The latency of a passing trace."""
+    return float(performance_of(trace).latency_ms) * 1e3
+
+
+def evaluation_extra(trace: Trace) -> Mapping[str, Any]:
+    """The further fields of an evaluation."""
+    return (trace.evaluation.extra if trace.evaluation else None) or {}
+
+
+def flags_of(trace: Trace) -> list[str]:
+    """The flags of a trace."""
+    return list(evaluation_extra(trace).get("flags", ()))
+
+
+def status_of(trace: Trace) -> str:
+    """The verdict."""
+    return str(trace.evaluation.status) if trace.evaluation else "NOT_RUN"
+
+
+def evidence_of(trace: Trace, letters: int = 200) -> str:
+    """The first line of the log, shortened."""
+    log = trace.evaluation.log.strip() if trace.evaluation else ""
+    return log.partition("\n")[0][:letters]
+
+
+def plain(trace: Trace) -> dict[str, Any]:
+    """What the numbers of a report keep of a trace."""
+    found: dict[str, Any] = {
+        "definition": trace.definition,
+        "solution": trace.solution,
+        "workload": trace.workload.uuid,
+        "axes": dict(trace.workload.axes),
+        "status": status_of(trace),
+        "flags": flags_of(trace),
+    }
+    if not trace.is_successful():
+        return found | {"log": trace.evaluation.log[:2000] if trace.evaluation else ""}
+    performance = performance_of(trace)
+    about = {"latency_ms": performance.latency_ms, "reference_ms": performance.reference_latency_ms}
+    timings = {name: performance.extra.get(name) for name in ("timing", "reference_timing", "not_timed")}
+    return found | about | timings
 
 
 def count(names: Iterable[str]) -> str:

@@ -13,4 +13,4 @@ fi
 root=$PWD
 export PYTHONPATH=$site:$root/packages/fib-schema/src:$root/packages/fib-compile/src:$root/packages/fib-bench/src
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-python3 "$root/packages/fib-bench/benchmarks/on_gpu.py" "$data_set" --out "${OUT:-out}" "$@"
+python3 "$root/packages/fib-bench/benchmarks/on_gpu.py" --dataset "$data_set" --output "${OUT:-out}" "$@"

@@ -1,0 +1,197 @@
+"""Further sections: faults, evaluators, throughput, several devices."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fib_bench import Benchmark, BenchmarkConfig
+from fib_bench.benchmark import RunResult
+from fib_bench.events import Event, Observer, Working
+from fib_bench.events import Phase
+from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
+from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
+from gpu_session import PLAIN_RMSNORM, Bench
+
+FAULTS = Path(__file__).parent / "faults"
+DOUBLE = Definition(
+    "double",
+    "elementwise",
+    axes={"n": AxisVar()},
+    inputs={"x": TensorSpec(("n",), "float32")},
+    outputs={"y": TensorSpec(("n",), "float32")},
+    reference="def run(x):\n    return x * 2\n",
+)
+
+
+# -- faults --------------------------------------------------------------------------------------
+
+
+def faults(bench: Bench) -> None:
+    """Solutions that break things, each followed by a good one."""
+    workloads = [Workload({"n": n}, {"x": RandomInput()}, f"n-{n}") for n in (1000, 100_000)]
+    files = sorted(file for file in FAULTS.glob("*.*") if bench.is_cuda or file.suffix == ".py")
+    good_source = (FAULTS / "good.py").read_text("utf-8")
+    rows, behind = [], []
+    with bench.session(Budget(bench.budget_seconds), timeout_seconds=5.0) as session:
+        for file in files:
+            source, returns = file.read_text("utf-8"), file.suffix == ".py"
+            bad = bench.solution(file.stem, DOUBLE, file.name, source, returns=returns)
+            good = bench.solution(f"{file.stem}_then_good", DOUBLE, "good.py", good_source, returns=True)
+            traces = session.evaluate(DOUBLE, [bad, good], workloads)
+            if own := [trace for trace in traces if trace.solution == bad.name]:
+                rows.append(_fault(bad.name, own))
+            behind += [trace for trace in traces if trace.solution == good.name]
+    bench.note(session)
+    bench.report.numbers["faults"] = [plain(trace) for trace in session.traces]
+    bench.report.table("Faults, each followed by a good solution", ("solution", "status", "log"), rows)
+    passed = sum(trace.is_successful() for trace in behind)
+    bench.report.say(f"{len(rows)} of {len(files)} faults were run.")
+    bench.report.say(f"Good solutions behind them: {passed} of {len(behind)} evaluations passed.")
+    bench.report.say()
+
+
+def _fault(name: str, traces: Sequence[Trace]) -> tuple[str, str, str]:
+    """The statuses of a fault with the most telling line of its log."""
+    first = traces[0]
+    assert first.evaluation is not None
+    statuses = ", ".join(sorted(map(status_of, traces)))
+    if first.is_successful():
+        return name.replace("_", " "), statuses, f"timed by method {timing_of(first)['method']}"
+    telling = re.compile(r"Error|worker was|worker exited|no answer|Assert")
+    lines = [line for line in first.evaluation.log.splitlines() if telling.search(line)]
+    return name.replace("_", " "), statuses, lines[0][:160] if lines else evidence_of(first, 160)
+
+
+# -- evaluators ----------------------------------------------------------------------------------
+
+_OP_TYPES = ("dsa_paged", "gdn", "mamba_ssu", "moe", "sampling")
+_SIZES = {
+    "batch_size": 8, "len_cu_seqlens": 5, "max_seq_len": 128, "num_kv_indices": 256, "num_pages": 512, "num_seqs": 4,
+    "num_tokens": 16, "pool_size": 32, "seq_len": 4, "state_cache_size": 32, "total_q": 64, "total_seq_len": 64,
+}  # fmt: skip
+_WRONG = """
+
+_right = run
+
+
+def run(*args, **kwargs):
+    found = _right(*args, **kwargs)
+    if isinstance(found, dict):
+        return {name: _off(value) for name, value in found.items()}
+    return type(found)(map(_off, found)) if isinstance(found, (tuple, list)) else _off(found)
+
+
+def _off(value):
+    return value * 1.25 if value.is_floating_point() else value.roll(1, -1) + 1
+"""
+
+
+def evaluators(bench: Bench) -> None:
+    """Each evaluator on the definitions that it applies to."""
+    definitions = [d for d in bench.data_set.definitions.values() if d.op_type in _OP_TYPES]
+    rows = []
+    settings = {"iterations": 10, "measure_seconds": 0.1}
+    with bench.session(Budget(bench.budget_seconds), **settings) as session:
+        for definition in definitions:
+            code = definition.reference
+            right = bench.solution("right", definition, "reference.py", code, returns=True)
+            wrong = bench.solution("wrong", definition, "wrong.py", code + _WRONG, returns=True)
+            found = {
+                str(t.solution): t for t in session.evaluate(definition, [right, wrong], [_small(bench, definition)])
+            }
+            known = [evaluation_extra(trace) for trace in found.values()]
+            evaluator = known[0].get("evaluator", "-") if known else "-"
+            statuses = (status_of(found[name]) if name in found else "not run" for name in ("right", "wrong"))
+            rows.append((definition.name, definition.op_type, evaluator, *statuses))
+    bench.note(session)
+    bench.report.numbers["evaluators"] = [plain(trace) for trace in session.traces]
+    bench.report.table("Evaluators", ("definition", "op_type", "evaluator", "its reference", "a wrong solution"), rows)
+
+
+def _small(bench: Bench, definition: Definition) -> Workload:
+    """The first recorded workload, or one of small sizes."""
+    for trace in bench.data_set.workloads.get(definition.name, []):
+        return trace.workload
+    axes = {axis: _SIZES.get(axis, 16) for axis in definition.var_axes}
+    return Workload(axes, {name: RandomInput() for name in definition.inputs}, f"small-{definition.name}")
+
+
+# -- throughput ----------------------------------------------------------------------------------
+
+_PAIRS = "rmsnorm_h(512|4096|7168)|gemm_n256_k7168"
+_AT_WORK = (Phase.INPUTS, Phase.REFERENCE, Phase.CHECK, Phase.WARM_UP, Phase.TIME, Phase.AUDIT)
+"""Phases in which the device computes or is measured."""
+
+
+def throughput(bench: Bench) -> None:
+    """Seconds for the same pairs, first with nothing built; the budget does not apply."""
+    chosen = bench.collect(_PAIRS)
+    solutions = {name: _in_languages(bench, definition) for name, (definition, _) in chosen.items()}
+    rows = []
+    os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-throughput-")
+    for state in ("nothing built", "everything built"):
+        begin = time.perf_counter()
+        result = _benchmark(bench, solutions, chosen, device=bench.device)
+        seconds = time.perf_counter() - begin
+        passed = sum(trace.is_successful() for trace in result.traces)
+        phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
+        share = sum(result.seconds.get(phase, 0.0) for phase in _AT_WORK) / seconds
+        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", f"{share:.0%}", phases))
+        bench.report.numbers[state] = {"seconds": seconds, "phases": dict(result.seconds)}
+    header = ("run", "passed", "seconds", "share in which the device is busy or measured", "seconds by phase")
+    bench.report.table("Throughput", header, rows)
+
+
+def devices(bench: Bench) -> None:
+    """The same work on one device and on two, without the start of processes; the budget does not apply."""
+    chosen = {
+        name: (definition, workloads[:14])
+        for name, (definition, workloads) in bench.collect(f"{PLAIN_RMSNORM}|gemm_n(4096|5120|6144)_.*").items()
+    }
+    solutions = {name: [bench.reference(definition)] for name, (definition, _) in chosen.items()}
+    rows: list[tuple[str, str, str, str]] = []
+    taken: list[float] = []
+    for names in (("cuda:0",), ("cuda:0", "cuda:1")):
+        begun: list[float] = []
+
+        def note(event: Event, begun: list[float] = begun) -> None:
+            if isinstance(event, Working) and not begun:
+                begun.append(time.perf_counter())
+
+        result = _benchmark(bench, solutions, chosen, observe=note, devices=names)
+        taken.append(time.perf_counter() - begun[0])
+        passed = f"{sum(trace.is_successful() for trace in result.traces)}/{len(result.traces)}"
+        rows.append((", ".join(names), passed, f"{taken[-1]:.1f}", f"{taken[0] / taken[-1]:.2f}"))
+    bench.report.table("Devices", ("devices", "passed", "seconds without starting", "times as fast"), rows)
+
+
+def _in_languages(bench: Bench, definition: Definition) -> list[Solution]:
+    family = "gemm" if definition.name.startswith("gemm") else "rmsnorm"
+    return [bench.from_file(file, definition) for file in bench.files_of(family)]
+
+
+def _benchmark(
+    bench: Bench,
+    solutions: Mapping[str, Sequence[Solution]],
+    chosen: Mapping[str, tuple[Definition, Sequence[Workload]]],
+    observe: Observer = lambda _: None,
+    **fields: Any,
+) -> RunResult:
+    """Benchmark solutions in a data set of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        trace_set = TraceSet.from_path(Path(folder))
+        for name, (definition, workloads) in chosen.items():
+            trace_set.add_definitions([definition])
+            trace_set.add_solutions(solutions[name])
+            trace_set.add_traces([Trace(name, workload) for workload in workloads])
+        with Benchmark(trace_set, BenchmarkConfig(synthesize_missing=True, **fields)) as benchmark:
+            result = benchmark.run(observe=observe)
+    for skip in result.failures:
+        bench.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
+    return result

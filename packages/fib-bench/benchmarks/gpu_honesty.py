@@ -1,0 +1,286 @@
+"""Sections about verdicts: exploits with their honest twins, honest evaluations, coverage of linked passes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+from fib_bench.events import Evaluated, Event
+from fib_bench.selftest import choose, load_cases, run_selftest
+from fib_bench.selftest.cases import EXPLOITS, HONEST, TWINS, Case
+from fib_bench.selftest.definitions import OPS
+from fib_schema import Definition, RandomInput, Solution, Trace, Workload
+from gpu_report import Budget, count, evaluation_extra, evidence_of, flags_of, plain, status_of, timing_of
+from gpu_sections import insensitive_only
+from gpu_session import GEMM, PLAIN_RMSNORM, Bench, Session, spread, volume
+
+# -- exploits ------------------------------------------------------------------------------------
+
+_SELFTEST_CHUNK = 40
+
+
+class _BudgetSpent(Exception):
+    """The budget of the section is spent."""
+
+
+def exploits(bench: Bench) -> None:
+    """Every exploit of the self-test, with its gain over the honest twin."""
+    budget, kind = Budget(bench.budget_seconds), "cuda" if bench.is_cuda else "cpu"
+    every = [case for case in load_cases() if case.suite == EXPLOITS and kind in case.devices and case.is_possible]
+    cases = list(choose(every, bench.words)) if bench.words else every
+    cases.sort(key=lambda case: (case.is_quick, case.language != "cuda", -(case.row or 0), case.file))
+    rows: dict[str, dict[str, Any]] = {}
+    for group in _groups(cases):
+        if budget.is_spent:
+            break
+        rows |= _selftest_rows(bench, group, budget)
+    _print_exploits(bench, [rows[case.name] for case in cases if case.name in rows], len(cases))
+
+
+def _groups(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
+    """Cases that are run together: a time-out that is expected has a short limit, and so a run of its own."""
+    for is_quick in (False, True):
+        some = [case for case in cases if case.is_quick is is_quick]
+        for begin in range(0, len(some), _SELFTEST_CHUNK):
+            yield some[begin : begin + _SELFTEST_CHUNK]
+
+
+def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[str, dict[str, Any]]:
+    """A row for each case that ended in time, by name."""
+    traces: dict[str, Trace] = {}
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            traces[str(event.trace.solution)] = event.trace
+        if budget.is_spent:
+            raise _BudgetSpent
+
+    try:
+        outcomes = run_selftest(cases, bench.device, watch).outcomes
+    except _BudgetSpent:
+        return {case.name: _row_of(case, traces[case.name]) for case in cases if case.name in traces}
+    finally:
+        bench.traces.extend(traces.values())
+    for twin in (outcome for outcome in outcomes if outcome.case.suite == TWINS and not outcome.holds):
+        bench.report.say(f"- twin {twin.case.file} ended as {twin.found}: {twin.evidence[:200]}")
+    return {outcome.case.name: outcome.to_plain() for outcome in outcomes if outcome.case.suite == EXPLOITS}
+
+
+def _row_of(case: Case, trace: Trace) -> dict[str, Any]:
+    """A row without a gain, of a run that was stopped."""
+    about = {"row": case.row, "name": case.file, "status": status_of(trace), "flags": insensitive_only(trace)}
+    holds = case.holds(status_of(trace), insensitive_only(trace))
+    return {**about, "gain": None, "holds": holds, "evidence": evidence_of(trace)}
+
+
+def _print_exploits(bench: Bench, rows: Sequence[dict[str, Any]], wanted: int) -> None:
+    bench.report.numbers["exploits"] = list(rows)
+    held = sum(bool(row["holds"]) for row in rows)
+    bench.report.say(
+        f"{len(rows)} of {wanted} exploits were run, {held} of them ended as expected: "
+        f"{count(row['status'] for row in rows)}."
+    )
+    bench.report.say()
+    shown = sorted(rows, key=lambda row: (row["row"] or 0, row["name"]))
+    table = [
+        (
+            row["name"], row["row"] or "-", ", ".join((row["status"], *row["flags"])),
+            "-" if row["gain"] is None else f"{row['gain']:.3f}", "yes" if row["holds"] else "**no**",
+            row["evidence"][:200],
+        )
+        for row in shown
+    ]  # fmt: skip
+    bench.report.table("Exploits", ("name", "row", "status", "gain", "as expected", "evidence"), table)
+
+
+# -- honest --------------------------------------------------------------------------------------
+
+_COPIES = 4
+_RECORDED = 6
+
+
+@attrs.frozen
+class _Work:
+    """Honest solutions of one definition, and the workloads to evaluate them on."""
+
+    definition: Definition
+    solutions: Sequence[Solution]
+    workloads: Sequence[Workload]
+    is_known: Callable[[Trace], bool]
+    """Whether a trace is as it must be."""
+
+
+def honest(bench: Bench) -> None:
+    """Honest evaluations, half of them beside busy processes."""
+    works = _honest_works(bench)
+    budget, half = Budget(bench.budget_seconds), bench.evaluations // 2
+    rows = []
+    quiet = _evaluate_honest(bench, works, budget.share(0.5), bench.evaluations - half)
+    rows.append(_honest_row("an idle host", quiet, bench.evaluations - half))
+    with busy_host() as processes:
+        loud = _evaluate_honest(bench, works, Budget(budget.left), half)
+    rows.append(_honest_row(f"{processes} busy processes", loud, half))
+    everything = [*quiet, *loud]
+    bench.report.numbers["honest"] = [plain(trace) for trace, _ in everything]
+    header = ("beside", "wanted", "evaluated", "flagged or rejected", "methods")
+    bench.report.table("Honest evaluations", header, rows)
+    bad = [trace for trace, is_good in everything if not is_good]
+    if bad:
+        found = [
+            (t.solution, dict(t.workload.axes), status_of(t), ", ".join(insensitive_only(t)), evidence_of(t))
+            for t in bad
+        ]
+        bench.report.table("Flagged or rejected", ("solution", "axes", "status", "flags", "evidence"), found)
+
+
+def _honest_row(beside: str, found: Sequence[tuple[Trace, bool]], wanted: int) -> tuple[object, ...]:
+    methods = count(timing_of(trace)["method"] for trace, _ in found if trace.is_successful())
+    return beside, wanted, len(found), sum(not is_good for _, is_good in found), methods
+
+
+@contextmanager
+def busy_host() -> Iterator[int]:
+    """Keep every core busy; gives how many processes do so."""
+    count_of = os.cpu_count() or 1
+    processes = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(count_of)]
+    try:
+        yield count_of
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+
+
+def _honest_works(bench: Bench) -> list[_Work]:
+    kind = "cuda" if bench.is_cuda else "cpu"
+    cases = [
+        case for case in load_cases() if case.suite in {HONEST, TWINS} and kind in case.devices and case.is_possible
+    ]
+    by_name = {case.name: case for case in cases if not case.is_quick}
+
+    def is_known(trace: Trace) -> bool:
+        return by_name[str(trace.solution)].holds(status_of(trace), insensitive_only(trace))
+
+    works = []
+    for name in dict.fromkeys(case.definition for case in by_name.values()):
+        solutions = [case.solution() for case in by_name.values() if case.definition == name]
+        base = OPS[name].workload(name, kind)
+        copies = [attrs.evolve(base, uuid=f"{base.uuid}-{index}") for index in range(_COPIES)]
+        works.append(_Work(OPS[name].definition(name), solutions, copies, is_known))
+    return [*works, *(_recorded_works(bench) if bench.is_cuda else ())]
+
+
+def _recorded_works(bench: Bench) -> Iterator[_Work]:
+    for family, pattern in (("rmsnorm", PLAIN_RMSNORM), ("gemm", GEMM)):
+        for definition, workloads in bench.collect(pattern).values():
+            solutions = [bench.from_file(file, definition) for file in bench.files_of(family)]
+            some = spread(workloads, volume)[:_RECORDED]
+            yield _Work(definition, solutions, some, lambda t: t.is_successful() and not insensitive_only(t))
+
+
+def _evaluate_honest(bench: Bench, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
+    """Evaluate in turn, again and again, until so many are done or the budget is spent."""
+    found: list[tuple[Trace, bool]] = []
+    with bench.session(budget, **_QUICK) as session:
+        while len(found) < most and not session.is_over:
+            before = len(found)
+            for work in works:
+                room = most - len(found)
+                if room <= 0 or session.is_over:
+                    break
+                found += _evaluate_work(session, work, room)
+            if len(found) == before:
+                break
+    bench.note(session)
+    return found
+
+
+_QUICK = {"measure_seconds": 0.25, "iterations": 20, "warmup_runs": 5}
+
+
+def _evaluate_work(session: Session, work: _Work, room: int) -> list[tuple[Trace, bool]]:
+    solutions = work.solutions[:room]
+    workloads = work.workloads[: max(room // len(solutions), 1)]
+    return [(trace, work.is_known(trace)) for trace in session.evaluate(work.definition, solutions, workloads)]
+
+
+# -- coverage ------------------------------------------------------------------------------------
+
+_SIZES = {
+    "batch_size": 4, "len_indptr": 5, "num_kv_indices": 64, "num_pages": 128, "num_tokens": 16, "total_kv": 300,
+    "total_q": 32, "len_cu_seqlens": 5, "max_seq_len": 128, "num_seqs": 4, "pool_size": 32, "seq_len": 4,
+    "state_cache_size": 32, "total_seq_len": 64,
+}  # fmt: skip
+"""For definitions without recorded workloads."""
+_COVERAGE_SETTINGS = {
+    "profile_baseline": False, "num_trials": 2, "distributions": ("normal",), "measure_seconds": 0.1, "iterations": 10,
+    "warmup_runs": 3, "timeout_seconds": 20.0,
+}  # fmt: skip
+_ON_CPU = ("rmsnorm", "gemm", "softmax", "paged_decode")
+
+
+def coverage(bench: Bench) -> None:
+    """The timing method of every definition, with its reference as the solution."""
+    pairs = sorted(_coverage_pairs(bench), key=lambda pair: volume(pair[1]))
+    with bench.session(Budget(bench.budget_seconds), **_COVERAGE_SETTINGS) as session:
+        for definition, workload in pairs:
+            session.evaluate(definition, [bench.reference(definition)], [workload])
+    found = {trace.definition: trace for trace in session.traces}
+    reasons = {skip.definition: str(skip).splitlines()[0][:200] for skip in session.skipped}
+    session.skipped.clear()  # the table states them
+    bench.note(session)
+    bench.report.numbers["coverage"] = [plain(trace) for trace in found.values()]
+    bench.report.numbers["not timed"] = reasons
+    _print_coverage(bench, [definition.name for definition, _ in pairs], found, reasons)
+
+
+def _coverage_pairs(bench: Bench) -> Iterator[tuple[Definition, Workload]]:
+    """Each definition with its smallest recorded workload, or one of small sizes."""
+    if not bench.is_cuda:
+        yield from ((OPS[name].definition(name), OPS[name].workload(name, "cpu")) for name in _ON_CPU)
+        return
+    for name, definition in bench.data_set.definitions.items():
+        recorded = [trace.workload for trace in bench.data_set.workloads.get(name, [])]
+        if recorded:
+            yield definition, min(recorded, key=volume)
+        else:
+            axes = {axis: _SIZES.get(axis, 16) for axis in definition.var_axes}
+            yield definition, Workload(axes, {n: RandomInput() for n in definition.inputs}, f"made-{name}")
+
+
+def _print_coverage(bench: Bench, names: Sequence[str], found: dict[str, Trace], reasons: dict[str, str]) -> None:
+    timed = [trace for trace in found.values() if trace.is_successful()]
+    linked = [trace for trace in timed if timing_of(trace)["method"] == "linked"]
+    fixed = [trace for trace in timed if "fixed_inputs" in flags_of(trace)]
+    share = f"{len(linked) / len(timed):.1%}" if timed else "-"
+    methods = count(timing_of(trace)["method"] for trace in timed)
+    row = (len(names), len(found), len(timed), methods, share, len(fixed))
+    header = ("definitions", "evaluated", "timed", "methods", "share of linked passes", "fixed inputs")
+    bench.report.table("Coverage of linked passes, references as solutions", header, [row])
+    rows = [exception for name in names if (exception := _exception(name, found.get(name), reasons.get(name)))]
+    bench.report.table("Exceptions", ("definition", "result", "reason"), rows)
+
+
+def _exception(name: str, trace: Trace | None, reason: str | None) -> tuple[str, str, str] | None:
+    """Why a definition is not timed by linked passes over changing inputs; None if it is."""
+    if trace is None:
+        return name, "not evaluated", reason or "the budget was spent"
+    if not trace.is_successful():
+        return name, status_of(trace), evidence_of(trace)
+    timing, flags = timing_of(trace), [flag for flag in flags_of(trace) if flag == "fixed_inputs"]
+    if timing["method"] == "linked" and not flags:
+        return None
+    return name, ", ".join((timing["method"], *flags)), _reason(trace)
+
+
+def _reason(trace: Trace) -> str:
+    extra = evaluation_extra(trace)
+    parts = [str(timing_of(trace).get("not_captured", ""))[:200]]
+    parts += [f"{name}: {why}" for name, why in extra.get("kept_integers", {}).items()]
+    return "; ".join(part for part in parts if part) or "no input can change between calls"

@@ -1,0 +1,192 @@
+"""Sessions of the GPU benchmarks. A judge process that evaluates solutions until a time budget is spent."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import attrs
+from fib_bench import BenchmarkConfig
+from fib_bench.errors import JudgeFailed
+from fib_bench.events import Evaluated, PhaseTimes, Skipped
+from fib_bench.execution.judge_process import JudgeProcess
+from fib_bench.plan import DefinitionPlan, Skip
+from fib_compile.device import hardware_from_device
+from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
+from gpu_report import Budget, Report, evidence_of, status_of
+
+SOLUTIONS = Path(__file__).parents[3] / "tests-integration" / "solutions"
+RMSNORM, GEMM = r"(fused_add_)?rmsnorm_h\d+", r"gemm_.*"
+PLAIN_RMSNORM = r"rmsnorm_h\d+"
+RETURNING = frozenset({"rmsnorm_torch.py", "gemm_torch.py"})
+"""Solutions that return their outputs; the others write into buffers."""
+_GRACE_SECONDS = 5.0  # for the evaluation that runs when a budget is spent
+T = TypeVar("T")
+
+
+class Session:
+    """A judge process, kept from one definition to the next.
+
+    Args:
+        config: Settings of all evaluations.
+        root: The data set's folder, for blobs.
+        budget: When it is spent, no evaluation starts; one that runs is ended 5 s later.
+    """
+
+    def __init__(self, config: BenchmarkConfig, root: Path | None, budget: Budget) -> None:
+        self.budget = budget
+        self.traces: list[Trace] = []
+        self.skipped: list[Skip] = []
+        self.seconds: Counter[str] = Counter()
+        self._judge = JudgeProcess(config, root, {})
+        self._is_closed = False
+        self._watchdog = threading.Timer(budget.left + _GRACE_SECONDS, self._interrupt)
+        self._watchdog.daemon = True
+
+    def __enter__(self) -> Self:
+        self._watchdog.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._watchdog.cancel()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._judge.close()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is evaluated."""
+        return self._is_closed or self.budget.is_spent
+
+    def evaluate(
+        self, definition: Definition, solutions: Sequence[Solution], workloads: Sequence[Workload]
+    ) -> list[Trace]:
+        """Evaluate solutions on workloads; returns the traces of those that ended in time."""
+        pending = {workload.uuid: tuple(solutions) for workload in workloads}
+        plan = DefinitionPlan(definition, tuple(workloads), pending)
+        found: list[Trace] = []
+        if self.is_over:
+            return found
+        try:
+            for event in self._judge.execute(plan):
+                match event:
+                    case Evaluated(trace=trace):
+                        found.append(trace)
+                        _tell(trace)
+                    case Skipped(skip=skip):
+                        self.skipped.append(skip)
+                    case PhaseTimes(seconds=seconds):
+                        self.seconds.update({str(phase): taken for phase, taken in seconds.items()})
+                if self.budget.is_spent:
+                    self._interrupt()  # the judge would go on
+                    break
+        except JudgeFailed:
+            if not self._is_closed:
+                raise
+        self.traces += found
+        return found
+
+
+def _tell(trace: Trace) -> None:
+    if not trace.is_successful():
+        print(f"  {trace.solution} {dict(trace.workload.axes)}: {status_of(trace)}: {evidence_of(trace)}", flush=True)
+
+
+@attrs.frozen(kw_only=True)
+class Bench:
+    """What a section works with."""
+
+    data_set: TraceSet
+    out: Path
+    device: str
+    budget_seconds: float
+    evaluations: int
+    """How many evaluations `honest` makes at most."""
+    words: Sequence[str] = ()
+    """Words that choose cases of `exploits`; all without any."""
+    traces: list[Trace] = attrs.field(factory=list)
+    """All that the sections of this run have evaluated."""
+    report: Report = attrs.field(default=attrs.Factory(lambda self: Report(self.out), takes_self=True))
+    """Of the section that runs."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.startswith("cuda")
+
+    def session(self, budget: Budget, **settings: Any) -> Session:
+        """A session on the device; what the data set lacks is synthesized."""
+        config = BenchmarkConfig(device=self.device, synthesize_missing=True, **{"timeout_seconds": 60.0, **settings})
+        return Session(config.for_data_set(self.data_set), self.data_set.root, budget)
+
+    def note(self, session: Session) -> None:
+        """State the phases of a session and what it skipped."""
+        self.traces.extend(session.traces)
+        seconds = self.report.numbers.setdefault("phases", Counter())
+        seconds.update({phase: round(taken, 2) for phase, taken in session.seconds.items()})
+        for skip in session.skipped[:40]:
+            self.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
+
+    def collect(self, pattern: str) -> dict[str, tuple[Definition, list[Workload]]]:
+        """The definitions whose names match and that have recorded workloads, with these."""
+        found = {}
+        for name, definition in self.data_set.definitions.items():
+            workloads = [trace.workload for trace in self.data_set.workloads.get(name, [])]
+            if re.fullmatch(pattern, name) and workloads:
+                found[name] = (definition, workloads)
+        return found
+
+    def solution(self, name: str, definition: Definition, file: str, source: str, *, returns: bool) -> Solution:
+        """A solution of one file for this device; the language goes by the file's name."""
+        language = "cuda" if file.endswith(".cu") else "triton" if "triton" in file else "python"
+        hardware = (hardware_from_device(self.device),)
+        spec = BuildSpec(language, hardware, f"{file}::run", destination_passing_style=not returns)
+        return Solution(name, definition.name, "fib", spec, (SourceFile(file, source),))
+
+    def reference(self, definition: Definition) -> Solution:
+        """The definition's own code as a solution."""
+        return self.solution(f"same_{definition.name}", definition, "reference.py", definition.reference, returns=True)
+
+    def from_file(self, file: str, definition: Definition) -> Solution:
+        """One of the solutions of the integration tests."""
+        text = (SOLUTIONS / file).read_text("utf-8")
+        if "rmsnorm" in file and (epsilon := re.search(r"EPS = (1e-\d)", definition.reference)):
+            text = text.replace("1e-6", epsilon[1])  # with tiny inputs it matters
+        name = f"{file.replace('.', '_')}_{definition.name}"
+        return self.solution(name, definition, file, text, returns=file in RETURNING)
+
+    def files_of(self, family: str) -> tuple[str, ...]:
+        """The solutions of a family that run on the device: of ``rmsnorm`` or ``gemm``."""
+        return tuple(
+            f"{family}{end}" for end in (("_torch.py", "_triton.py", ".cu") if self.is_cuda else ("_torch.py",))
+        )
+
+
+def spread(items: Iterable[T], size: Callable[[T], float]) -> list[T]:
+    """Order items so that each prefix is spread over their sizes."""
+    ordered = sorted(items, key=size)
+    if len(ordered) < 3:
+        return ordered
+    last = ordered.pop()
+    width = max((len(ordered) - 1).bit_length(), 1)
+    places = sorted(range(len(ordered)), key=lambda index: int(f"{index:0{width}b}"[::-1], 2))
+    first, *others = (ordered[index] for index in places)
+    return [first, last, *others]
+
+
+def volume(workload: Workload) -> float:
+    """A measure of a workload's size: the product of its axes."""
+    product = 1.0
+    for axis in workload.axes.values():
+        product *= max(axis, 1)
+    return product
