@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.transport.protocol import Build, Built
+from fib_bench.transport.messages import Build, Built
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import (
     AxisConst,

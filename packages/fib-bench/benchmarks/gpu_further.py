@@ -12,8 +12,7 @@ from typing import Any
 
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.benchmark import RunResult
-from fib_bench.events import Event, Observer, Working
-from fib_bench.events import Phase
+from fib_bench.events import Event, Observer, Phase, Working
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
 from gpu_session import PLAIN_RMSNORM, Bench

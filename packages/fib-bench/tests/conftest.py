@@ -18,9 +18,11 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.execution.work import Execution
-from fib_bench.judge.device_context import Conditions
+from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
-from fib_bench.worker.client import KeptOutput, Worker, WorkerServer
+from fib_bench.worker.client import Worker
+from fib_bench.worker.output import KeptOutput
+from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -89,9 +91,9 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server(cache_path: Path) -> Iterator[WorkerServer]:
+def server(cache_path: Path) -> Iterator[ForkServerClient]:
     """One worker server for all tests, so that torch is imported once."""
-    with WorkerServer("cpu") as server:
+    with ForkServerClient("cpu") as server:
         yield server
 
 
@@ -249,7 +251,7 @@ def make_solution() -> Callable[..., Solution]:
 class Borrowed:
     """The shared server, which a judge cannot close."""
 
-    def __init__(self, server: WorkerServer) -> None:
+    def __init__(self, server: ForkServerClient) -> None:
         self.spawn = server.spawn
 
     def close(self) -> None:
@@ -257,19 +259,19 @@ class Borrowed:
 
 
 @pytest.fixture(scope="session")
-def conditions(server: WorkerServer) -> Conditions:
+def device_context(server: ForkServerClient) -> DeviceContext:
     """What holds on the CPU, measured once for all tests."""
-    return Judge(BenchmarkConfig(), server=Borrowed(server)).conditions
+    return Judge(BenchmarkConfig(), server=Borrowed(server)).context
 
 
 @pytest.fixture
-def make_judge(server: WorkerServer, conditions: Conditions) -> Iterator[Callable[..., Judge]]:
+def make_judge(server: ForkServerClient, device_context: DeviceContext) -> Iterator[Callable[..., Judge]]:
     """Make a judge that forks its workers from the shared server."""
     judges: list[Judge] = []
 
     def make(root: Path | None = None, **fields: object) -> Judge:
         judge = Judge(BenchmarkConfig(**{**QUICK, **fields}), root=root, server=Borrowed(server))
-        judge._conditions = attrs.evolve(conditions, timeout_seconds=judge._config.timeout_seconds)
+        judge._context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds)
         judges.append(judge)
         return judge
 
@@ -324,12 +326,14 @@ def make_data_set(
 
 
 @pytest.fixture
-def shared_server(monkeypatch: pytest.MonkeyPatch, server: WorkerServer, conditions: Conditions) -> WorkerServer:
+def shared_server(
+    monkeypatch: pytest.MonkeyPatch, server: ForkServerClient, device_context: DeviceContext
+) -> ForkServerClient:
     """Have every run of this test judge in this process, with workers from the shared server."""
 
     def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
         execution = Execution(config, root, baselines, Borrowed(server))
-        execution._judge._conditions = attrs.evolve(conditions, timeout_seconds=config.timeout_seconds)
+        execution._judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds)
         return execution
 
     monkeypatch.setattr("fib_bench.execution.local.JudgeProcess", execution)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fib_bench.judge import background_activity
 from fib_bench.judge.background_activity import BackgroundActivity, cpu_seconds
-from fib_bench.transport.rpc import Rejected
+from fib_bench.judge.rpc import Rejected
 from fib_bench.worker.process_tree import descendants
 from fib_schema import EvaluationStatus
 

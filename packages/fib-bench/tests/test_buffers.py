@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, TensorLayout, place, tensor_in
-from fib_bench.transport.protocol import SharedMemory
+from fib_bench.transport.messages import SharedMemory
 from fib_schema import DType
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.transport.protocol import Build, Calibrate
+from fib_bench.transport.messages import Build, Calibrate
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, Solution, format_json

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fib_bench.errors import DeviceLockHeld, UnsafeFolder
-from fib_bench.execution.device_lock import FOLDER_VARIABLE, DeviceLock, lock_of
+from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, lock_of
 from fib_bench.shared_folder import user_name
 
 HOLDS = """
 import sys, torch
-from fib_bench.execution.device_lock import lock_of
+from fib_bench.judge.device_lock import lock_of
 lock = lock_of(torch.device("cpu"))
 lock.acquire()
 print(flush=True)
@@ -75,7 +75,7 @@ def test_a_run_that_waits_says_so_once(folder: Path, monkeypatch: pytest.MonkeyP
         now += seconds
 
     clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
-    monkeypatch.setattr("fib_bench.execution.device_lock.time", clock)
+    monkeypatch.setattr("fib_bench.judge.device_lock.time", clock)
     with DeviceLock(folder / "d.lock") as holder, pytest.raises(DeviceLockHeld):
         DeviceLock(folder / "d.lock", told.append).acquire(30)
     assert told == [f"waiting for device lock {folder / 'd.lock'}: held by {holder_text(told[0])}"]

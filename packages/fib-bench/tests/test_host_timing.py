@@ -14,11 +14,11 @@ from fib_bench.judge import host_timing
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.host_timing import HostTimer
 from fib_bench.judge.prepared import PreparedWorkload
+from fib_bench.judge.rpc import Rejected
 from fib_bench.judge.timed_function import TimedFunction
 from fib_bench.judge.verification import Verifier
 from fib_bench.timing import StopRule
-from fib_bench.transport.protocol import Call, Called
-from fib_bench.transport.rpc import Rejected
+from fib_bench.transport.messages import Call, Called
 from fib_schema import Definition, EvaluationStatus, Workload
 
 REQUEST_NS, CALL_NS = 100_000, 2_000_000

@@ -35,7 +35,7 @@ from fib_bench.sandbox.namespaces import why_not
 from fib_bench.sandbox.policy import MEASURES, isolate, limit_from_environment, prepare
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.users import require_other_user, reserve_uid
-from fib_bench.transport.protocol import Build, Built
+from fib_bench.transport.messages import Build, Built
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
 from hypothesis import given

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 from fib_bench.judge.known_calls import Overhead, Reading
 from fib_bench.judge.linked_timing import LinkedTimer
+from fib_bench.judge.rpc import Rejected
 from fib_bench.judge.verification import Verifier
-from fib_bench.transport.rpc import Rejected
 from fib_bench.worker.outside_checks import ThreadActivity
 from fib_schema import EvaluationStatus
 

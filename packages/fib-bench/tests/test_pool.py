@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench.errors import WorkerPoolFailed
-from fib_bench.transport.protocol import Build, Failed
+from fib_bench.transport.messages import Build, Failed
 from fib_bench.worker.client import Worker, WorkerLost
 from fib_bench.worker.output import KeptOutput
 from fib_bench.worker.server_client import ForkServerClient

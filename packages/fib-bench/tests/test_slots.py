@@ -11,8 +11,8 @@ import attrs
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
-from fib_bench.transport.protocol import AbsentSlot, ScalarSlot, TensorSlot
-from fib_bench.transport.slots import CANDIDATES, CallLayout, Slots, call_bytes, layout_of
+from fib_bench.transport.messages import CANDIDATES, AbsentSlot, ScalarSlot, TensorSlot
+from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_schema import AxisError, Definition, Evaluation, Solution
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from fib_bench.judge.baselines import InterleavedBaselines
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.function_worker import FunctionWorker
 from fib_bench.judge.prepared import InputSet
+from fib_bench.judge.rpc import Rejected
 from fib_bench.judge.timed_function import TimedFunction
-from fib_bench.transport.rpc import Rejected
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
 
 Evaluate = Callable[..., list[Evaluation]]

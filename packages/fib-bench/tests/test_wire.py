@@ -9,16 +9,12 @@ from contextlib import AbstractContextManager
 
 import msgspec
 import pytest
-from fib_bench.transport.protocol import (
-    MAX_REPLY_BYTES,
+from fib_bench.transport.messages import (
     AbsentSlot,
     Bind,
     Called,
-    ChannelClosed,
     Failed,
     Layout,
-    ProtocolError,
-    Receiver,
     Release,
     Sampled,
     ScalarSlot,
@@ -26,8 +22,8 @@ from fib_bench.transport.protocol import (
     TensorSlot,
     WorkerReply,
     WorkerRequest,
-    send,
 )
+from fib_bench.transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, send
 from hypothesis import given
 from hypothesis import strategies as st
 

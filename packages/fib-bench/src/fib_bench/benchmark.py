@@ -12,9 +12,8 @@ import attrs
 from fib_schema import Trace, TraceSet
 
 from .config.model import BenchmarkConfig
-from .events import DeviceExcluded, Evaluated, Observer, PhaseTimes, Planned, Skipped
+from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
 from .execution.backends import make_executor
-from .judge.phase_timer import Phase
 from .plan import Skip, check_names, make_plan
 
 if TYPE_CHECKING:

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import TypeAlias
 
 import attrs
 from fib_schema import Trace, Workload
 
-from .judge.phase_timer import Phase
 from .plan import Plan, Skip
+
+
+class Phase(StrEnum):
+    """A phase of an evaluation."""
+
+    START = "start"
+    """Worker processes start and create their device context."""
+    BUILD = "build"
+    INPUTS = "inputs"
+    REFERENCE = "reference"
+    """The reference computes expected outputs."""
+    WAIT = "wait"
+    """Another run holds the device lock."""
+    CHECK = "check"
+    """Solutions are called and their outputs are compared."""
+    WARM_UP = "warm up"
+    TIME = "time"
+    """Solutions are timed, interleaved with the reference and the baseline."""
+    AUDIT = "audit"
+    """Background activity, kernel profile."""
 
 
 @attrs.frozen

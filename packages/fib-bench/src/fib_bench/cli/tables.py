@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ..events import Phase
 from ..flags import CPU_TIMING, INTERPRETED
-from ..judge.phase_timer import Phase
 from ..plan import Skip
 from ..report import Author, Best, Entry, Summary
 from ..report.ratios import format_ratio

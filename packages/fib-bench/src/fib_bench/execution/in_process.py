@@ -34,16 +34,16 @@ from ..evaluators import evaluator_for
 from ..events import Evaluated, Event, Skipped, Working
 from ..flags import TRUSTED
 from ..inputs.generation import make_inputs
+from ..judge.device_lock import identity_of
 from ..judge.output_checker import EvaluatorRaised, OutputChecker
 from ..judge.prepared import InputSet
 from ..judge.record import EvaluationRecorder, correctness_of
+from ..judge.rpc import STATUS_OF_ASPECT
 from ..judge.stopping import stop_rule
 from ..plan import DefinitionPlan, Skip
 from ..timing import Measurement, TimedCall, bracket_costs_ns, stopwatch_for
-from ..transport.rpc import STATUS_OF_ASPECT
 from ..transport.slots import CallLayout, layout_of
 from ..worker.calls import PreparedCall, WrongOutputError
-from .device_lock import identity_of
 
 _CALIBRATION_SAMPLES = 50
 _MAX_LOG = 16_000

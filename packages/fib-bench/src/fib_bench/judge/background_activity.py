@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from fib_schema import EvaluationStatus
 
-from ..transport.rpc import Rejected
 from ..worker.client import Worker
+from .rpc import Rejected
 
 _SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process counts what its threads ran, those that have ended included
 _LOOK_SECONDS = 0.003

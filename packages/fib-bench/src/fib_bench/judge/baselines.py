@@ -16,8 +16,7 @@ from fib_schema import Definition, EvaluationStatus, Solution
 from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
-from ..transport.protocol import Build
-from ..transport.rpc import NotCapturable, Rejected
+from ..transport.messages import Build
 from ..worker.client import Worker, WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
@@ -26,6 +25,7 @@ from .function_worker import FunctionWorker, reference_request, solution_request
 from .known_calls import BoundKnownCalls, KnownCalls
 from .linked_passes import linked_inputs
 from .prepared import InputSet, PreparedWorkload
+from .rpc import NotCapturable, Rejected
 from .stopping import reference_rule
 from .timed_function import InputsChanged, TimedFunction
 from .timers import Timer, make_timer

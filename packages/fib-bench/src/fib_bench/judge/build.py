@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..plan import BuildFailure
-from ..transport.rpc import Rejected
 from ..worker.client import WorkerLost
 from .function_worker import FunctionWorker
 from .record import log_of, status_of
+from .rpc import Rejected
 
 
 def attempt(candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False) -> BuildFailure | None:

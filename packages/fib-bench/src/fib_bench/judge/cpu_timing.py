@@ -11,11 +11,11 @@ import time
 from collections.abc import Sequence
 
 from ..config.model import ResolvedEvalConfig
+from ..events import Phase
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
-from ..transport.protocol import Sample, Sampled, Warm, WarmUp
+from ..transport.messages import Sample, Sampled, Warm, WarmUp
 from ..worker.client import WorkerLost
-from .phase_timer import Phase
 from .prepared import PreparedWorkload
 from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction

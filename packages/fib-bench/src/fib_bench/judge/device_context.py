@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import attrs
 import torch
 
-from ..execution.device_lock import DeviceLock
+from ..events import Phase
 from ..timing.clock_monitor import ClockWatch
 from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
-from .phase_timer import Phase, PhaseTimer
+from .device_lock import DeviceLock
+from .phase_timer import PhaseTimer
 
 
 @attrs.frozen

@@ -22,26 +22,27 @@ from ..config.model import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
-from ..execution.device_lock import identity_of, lock_of
+from ..events import Phase
 from ..plan import BuildFailure
 from ..sandbox.limits import free_memory_bytes
 from ..timing.clock_monitor import watch_clock
 from ..timing.device_state import settings_of
 from ..timing.measuring import CHAINS
 from ..timing.roofline import speed_of_light_of
-from ..transport.protocol import Calibrate, Calibrated
-from ..transport.rpc import Rejected, ask
+from ..transport.messages import Calibrate, Calibrated
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
 from .build import attempt
 from .device_context import Calibration, DeviceContext
+from .device_lock import identity_of, lock_of
 from .function_worker import FunctionWorker, solution_request
 from .output_checker import EvaluatorRaised
-from .phase_timer import Phase, PhaseTimer
+from .phase_timer import PhaseTimer
 from .prepare import Preparation, needed_bytes
 from .prepared import PreparedWorkload
 from .record import EvaluationRecorder, isolated, log_of
+from .rpc import Rejected, ask
 from .solution_run import SolutionRun
 
 _CALIBRATION_SAMPLES = 60

@@ -6,10 +6,10 @@ import attrs
 import msgspec
 from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
-from ..transport.protocol import Build, Built, DeviceOpened, OpenDevice, Seal, Sealed
-from ..transport.rpc import Rejected, ask, read
+from ..transport.messages import Build, Built, DeviceOpened, OpenDevice, Seal, Sealed
 from ..worker.client import Worker, WorkerLost
 from .integrity import table_digest
+from .rpc import Rejected, ask, read
 
 
 class FunctionWorker:

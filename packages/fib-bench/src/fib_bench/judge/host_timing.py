@@ -11,10 +11,10 @@ import statistics
 import time
 
 from ..config.model import ResolvedEvalConfig
+from ..events import Phase
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
-from ..transport.protocol import Call, Called
-from .phase_timer import Phase
+from ..transport.messages import Call, Called
 from .prepared import PreparedWorkload
 from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction

@@ -11,9 +11,9 @@ import os
 from fib_schema import EvaluationStatus
 
 from ..timing.linked.native import TABLE_BYTES
-from ..transport.rpc import Rejected
 from ..worker.client import Worker
 from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files
+from .rpc import Rejected
 
 
 def table_digest(worker: Worker, table: int) -> str:

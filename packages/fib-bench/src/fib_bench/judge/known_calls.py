@@ -16,11 +16,11 @@ import torch
 
 from ..timing.linked import native
 from ..timing.measurement import median_error
-from ..transport.protocol import DeviceOpened, LinkedInput, OpenDevice
-from ..transport.rpc import ask
+from ..transport.messages import DeviceOpened, LinkedInput, OpenDevice
 from ..worker.client import Worker
 from ..worker.server_client import ForkServerClient
 from .linked_passes import LinkedPasses, TimedPass
+from .rpc import ask
 from .timed_function import TimedFunction
 
 EMPTY_KERNEL_NS = 630.0

@@ -24,7 +24,7 @@ from ..timing.linked import native
 from ..timing.linked.native import open_native
 from ..timing.measurement import trimmed_mean
 from ..transport.arenas import tensor_in
-from ..transport.protocol import (
+from ..transport.messages import (
     Composed,
     ComposePass,
     Launched,
@@ -34,11 +34,11 @@ from ..transport.protocol import (
     OpenPasses,
     TensorSlot,
 )
-from ..transport.rpc import Rejected
 from ..worker.client import WorkerLost
 from ..worker.outside_checks import ThreadActivity, ran_between, thread_run_times
 from ..worker.passes import link_inputs
 from .prepared import PreparedWorkload
+from .rpc import Rejected
 from .timed_function import TimedFunction
 
 _MODES = {

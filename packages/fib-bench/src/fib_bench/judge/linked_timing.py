@@ -20,17 +20,17 @@ import torch
 from fib_schema import EvaluationStatus
 
 from ..config.model import ResolvedEvalConfig
+from ..events import Phase
 from ..inputs.variation import vary
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
 from ..timing.linked import native
 from ..timing.measurement import median_error
-from ..transport.protocol import Warm, WarmUp
-from ..transport.rpc import NotCapturable, Rejected
+from ..transport.messages import Warm, WarmUp
 from .known_calls import BoundKnownCalls, Reading
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
-from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
+from .rpc import NotCapturable, Rejected
 from .setup_inputs import write_tensors
 from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction

@@ -5,27 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 
-
-class Phase(StrEnum):
-    """A phase of an evaluation."""
-
-    START = "start"
-    """Worker processes start and create their device context."""
-    BUILD = "build"
-    INPUTS = "inputs"
-    REFERENCE = "reference"
-    """The reference computes expected outputs."""
-    WAIT = "wait"
-    """Another run holds the device lock."""
-    CHECK = "check"
-    """Solutions are called and their outputs are compared."""
-    WARM_UP = "warm up"
-    TIME = "time"
-    """Solutions are timed, interleaved with the reference and the baseline."""
-    AUDIT = "audit"
-    """Background activity, kernel profile."""
+from ..events import Phase
 
 
 class PhaseTimer:

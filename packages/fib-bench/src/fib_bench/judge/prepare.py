@@ -14,18 +14,18 @@ from ..checking.precision import error_bounds, move_inputs
 from ..checking.undefined import raise_if_mostly_undefined
 from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
+from ..events import Phase
 from ..inputs.generation import Value, distributions_of, make_inputs
 from ..inputs.redrawing import redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
-from ..transport.rpc import Rejected
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .host_timing import null_call_ns
 from .output_checker import OutputChecker
-from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
+from .rpc import Rejected
 from .setup_inputs import write_tensors
 from .timed_function import TimedFunction
 

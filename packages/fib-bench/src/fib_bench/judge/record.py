@@ -13,10 +13,10 @@ from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..flags import CPU_TIMING, INTERPRETED
 from ..sandbox.model import Isolation
-from ..transport.rpc import Rejected
 from ..worker.client import Worker, WorkerLost
 from .baselines import BASELINE, REFERENCE, InterleavedBaselines
 from .prepared import PreparedWorkload
+from .rpc import Rejected
 from .timed_function import TimedFunction
 from .timers import Timer
 

@@ -18,10 +18,10 @@ from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import BenchmarkConfig, ResolvedEvalConfig
 from ..errors import EvaluatorFailed
+from ..events import Phase
 from ..flags import UNSEALED, UNVERIFIED
 from ..plan import BuildFailure
 from ..timing.roofline import work_of
-from ..transport.rpc import NotCapturable, Rejected
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
@@ -31,9 +31,9 @@ from .device_context import DeviceContext
 from .function_worker import FunctionWorker
 from .integrity import check_code
 from .output_checker import EvaluatorRaised
-from .phase_timer import Phase
 from .prepared import PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, isolated, kernels_of, log_of, status_of
+from .rpc import NotCapturable, Rejected
 from .stopping import stop_rule
 from .timed_function import TimedFunction
 from .timers import Timer, make_timer

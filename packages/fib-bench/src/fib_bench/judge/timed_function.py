@@ -19,8 +19,9 @@ from fib_schema import EvaluationStatus
 
 from ..checking.comparison import Comparison
 from ..evaluators.protocol import Observation, Verdict
+from ..events import Phase
 from ..secure_random import SECRET
-from ..transport.protocol import (
+from ..transport.messages import (
     Bound,
     Call,
     Called,
@@ -34,13 +35,12 @@ from ..transport.protocol import (
     SetUp,
     WorkerRequest,
 )
-from ..transport.rpc import Rejected, ask
 from ..transport.slots import CallLayout, Slots
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .evidence import kept_answer
-from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload
+from .rpc import Rejected, ask
 from .setup_inputs import have_same_integers, other_floats
 
 POISON = 0xC3

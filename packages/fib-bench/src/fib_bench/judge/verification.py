@@ -16,12 +16,12 @@ import torch
 from fib_schema import EvaluationStatus
 
 from ..evaluators.protocol import Observation
+from ..events import Phase
 from ..inputs.variation import vary
 from ..secure_random import SECRET
-from ..transport.rpc import NotCapturable, Rejected
 from .evidence import kept_answer, stale_answer
-from .phase_timer import Phase
 from .prepared import InputSet, PreparedWorkload, two_of
+from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 
 POISON = 0x5A

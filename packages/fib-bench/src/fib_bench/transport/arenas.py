@@ -19,7 +19,7 @@ import attrs
 import torch
 from fib_compile.device import torch_dtype
 
-from .protocol import SharedMemory, TensorSlot
+from .messages import SharedMemory, TensorSlot
 
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGNMENT = 256  # what CUDA allocations guarantee, and more than any CPU vector needs

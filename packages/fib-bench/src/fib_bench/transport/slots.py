@@ -17,7 +17,7 @@ from fib_schema import Definition
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
 from .arenas import Arena, TensorLayout, place, tensor_in
-from .protocol import AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
+from .messages import CANDIDATES, AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
 
 
 @attrs.frozen
@@ -92,10 +92,6 @@ def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
 _WORD = 8
 _TELLING_BYTES = 4
 """Fewer bytes of output can equal the poison by chance."""
-
-
-CANDIDATES = 2
-"""Input sets behind the slots."""
 
 
 class Slots:

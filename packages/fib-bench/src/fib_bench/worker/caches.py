@@ -19,7 +19,7 @@ from fib_compile.builder import CACHE_FOLDER
 from fib_compile.inventory import EntryKind, cache_entries
 from fib_schema import Solution, SupportedLanguages, get_fib_cache_path, parse_json
 
-from ..transport.protocol import Build
+from ..transport.messages import Build
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""

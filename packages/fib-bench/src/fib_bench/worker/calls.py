@@ -18,7 +18,7 @@ from fib_schema import Definition
 
 from ..timing.calls import CannotCapture
 from ..transport.arenas import tensor_in
-from ..transport.protocol import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
+from ..transport.messages import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
 _WORD = 8

@@ -21,17 +21,9 @@ from typing import Protocol, Self
 import msgspec
 
 from ..sandbox.model import Isolation, Threat
-from ..transport.protocol import (
-    MAX_REPLY_BYTES,
-    ChannelClosed,
-    Exited,
-    ProtocolError,
-    Receiver,
-    Settled,
-    WorkerReply,
-    is_readable,
-    send,
-)
+from ..transport.messages import Settled, WorkerReply
+from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
+from ..transport.server_messages import Exited
 from .output import OutputPipe
 from .process_tree import descendants
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
 from ..sandbox.users import reserve_uid
-from ..transport.protocol import Build, Settled
+from ..transport.messages import Build, Settled
 from .caches import CacheOwner, own_cache
 
 

@@ -29,21 +29,8 @@ from ..sandbox.model import SandboxPolicy
 from ..sandbox.policy import limit_from_environment, prepare, protect_memory
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ..timing.linked.native import preload
-from ..transport.protocol import (
-    MAX_DESCRIPTORS,
-    MAX_REQUEST_BYTES,
-    ChannelClosed,
-    Exited,
-    Kill,
-    Ping,
-    Pong,
-    Receiver,
-    ServerReady,
-    ServerRequest,
-    Spawn,
-    Spawned,
-    send,
-)
+from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
+from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from . import process_tree
 
 _TASK_COUNT_SECONDS = 0.2

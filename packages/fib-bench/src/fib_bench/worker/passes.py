@@ -21,7 +21,7 @@ import torch
 from ..timing.calls import CannotCapture
 from ..timing.linked import native
 from ..timing.linked.native import Native, NotComposable
-from ..transport.protocol import Composed, ComposePass, LinkedInput, TensorSlot
+from ..transport.messages import Composed, ComposePass, LinkedInput, TensorSlot
 from .calls import PreparedCall, WrongOutputError
 
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for a nonce

@@ -14,22 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import WorkerPoolFailed
-from ..transport.protocol import (
-    MAX_REPLY_BYTES,
-    ChannelClosed,
-    Exited,
-    Kill,
-    Ping,
-    Pong,
-    ProtocolError,
-    Receiver,
-    ServerReady,
-    ServerReply,
-    Spawn,
-    Spawned,
-    is_readable,
-    send,
-)
+from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
+from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerReply, Spawn, Spawned
 from .client import Worker
 from .process_tree import descendants
 from .server_environment import server_environment

@@ -29,9 +29,8 @@ from ..timing.cuda import persisting_bytes, set_no_lines_aside
 from ..timing.kernels import kernels_of
 from ..timing.linked.native import Native, open_native
 from ..transport.arenas import Arena, tensor_in
-from ..transport.protocol import (
-    MAX_DESCRIPTORS,
-    MAX_REQUEST_BYTES,
+from ..transport.messages import (
+    CANDIDATES,
     Bind,
     Bound,
     Build,
@@ -40,7 +39,6 @@ from ..transport.protocol import (
     Calibrated,
     Call,
     Called,
-    ChannelClosed,
     CollectAgain,
     CollectedAgain,
     ComposePass,
@@ -54,7 +52,6 @@ from ..transport.protocol import (
     OpenPasses,
     Profile,
     Profiled,
-    Receiver,
     Release,
     Released,
     Sample,
@@ -69,9 +66,8 @@ from ..transport.protocol import (
     WarmUp,
     WorkerReply,
     WorkerRequest,
-    send,
 )
-from ..transport.slots import CANDIDATES
+from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from .calls import PreparedCall, WrongOutputError
 from .confinement import confine_worker
 from .passes import Passes, settle

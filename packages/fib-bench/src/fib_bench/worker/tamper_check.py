@@ -31,7 +31,13 @@ _NAMES = (
     "torch.cuda._sleep", "torch.cuda.set_sync_debug_mode",
 )  # fmt: skip
 """What harnesses measure and compare with."""
-_OWN = ("fib_bench.timing", "fib_bench.worker", "fib_bench.transport.protocol", "fib_bench.transport.arenas")
+_OWN = (
+    "fib_bench.timing",
+    "fib_bench.worker",
+    "fib_bench.transport.arenas",
+    "fib_bench.transport.messages",
+    "fib_bench.transport.protocol",
+)
 _MISSING = object()
 
 

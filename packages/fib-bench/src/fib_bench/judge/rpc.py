@@ -8,8 +8,7 @@ from typing import TypeVar
 from fib_schema import EvaluationStatus
 
 from ..checking.comparison import Comparison
-from ..worker.client import Worker, WorkerLost
-from .protocol import (
+from ..transport.messages import (
     Bind,
     Bound,
     Build,
@@ -46,6 +45,7 @@ from .protocol import (
     WorkerRequest,
     WrongOutput,
 )
+from ..worker.client import Worker, WorkerLost
 
 _MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
 STATUS_OF_ASPECT = {

@@ -1,0 +1,344 @@
+"""Messages of a worker: the requests of the judge and the replies.
+
+Values reported by a worker are untrusted; verdicts use only output buffers and the judge's clock.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+CANDIDATES = 2
+"""Input sets behind the slots, which the links of timed passes choose from."""
+
+
+class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
+    """A tensor inside a shared arena."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+class ScalarSlot(msgspec.Struct, frozen=True, tag="scalar"):
+    """A number that is passed by value."""
+
+    value: bool | int | float
+
+
+class AbsentSlot(msgspec.Struct, frozen=True, tag="absent"):
+    """An optional input that is not passed."""
+
+
+InputSlot: TypeAlias = TensorSlot | ScalarSlot | AbsentSlot
+
+
+class SharedMemory(msgspec.Struct, frozen=True):
+    """How another process maps an arena."""
+
+    size_bytes: int
+    ipc_handle: bytes
+    """Of a CUDA allocation; empty for a memory file, whose descriptor travels with the message."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """Where the inputs and the outputs of one call lie in their slots."""
+
+    inputs: tuple[InputSlot, ...]
+    outputs: tuple[TensorSlot, ...]
+
+
+class Build(msgspec.Struct, frozen=True, tag="build"):
+    """Build a solution, or the definition's reference."""
+
+    device: str
+    definition: str
+    solution: str | None
+    """Both as JSON; no solution means the reference."""
+    is_ahead: bool = False
+    """Whether to run compilers and turn to the device, but to load nothing of the solution."""
+
+
+class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
+    """Make the device's context and load the native module, before any code of a solution is there."""
+
+    device: str
+
+
+class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
+    """Time chains of empty calls, before there is any solution: what the clock itself costs."""
+
+    device: str
+    chains: tuple[int, ...]
+    samples: int
+
+
+class Bind(msgspec.Struct, frozen=True, tag="bind"):
+    """Map the slots of one workload; earlier ones are forgotten."""
+
+    layout: Layout
+    slots: int
+    inputs: SharedMemory
+    outputs: SharedMemory
+
+
+class Release(msgspec.Struct, frozen=True, tag="release"):
+    """Forget the slots: their memory is about to go."""
+
+
+class SetUp(msgspec.Struct, frozen=True, tag="set-up"):
+    """Run the solution's ``setup`` on the inputs in these slots; calls on them get what it returned."""
+
+    slots: tuple[int, ...]
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """Call the function once on a slot; its outputs are there afterwards."""
+
+    slot: int
+    is_null: bool = False
+    """Whether to do everything but the call, so that the judge can time what a request costs."""
+
+
+class Seal(msgspec.Struct, frozen=True, tag="seal"):
+    """Give up what timed calls do not need: nothing new is compiled, loaded or started from now on."""
+
+
+class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
+    """Bring what the last call gave into its slot once more, without calling."""
+
+
+class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
+    """Make calls until compilers and caches have settled, and choose how to time."""
+
+    runs: int
+    max_seconds: float
+    may_capture: bool
+    """Whether CUDA graphs may be tried: a capture that fails can leave the process unusable."""
+    chain: int = 0
+    """Calls between two readings of the clock; 0 leaves the choice to the stopwatch."""
+
+
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """Time calls on the slots from the first one on, each slot once, in chains."""
+
+    chains: int
+    key: int = 0
+    """What hidden inputs were combined with by exclusive or, eight bytes at a time; it is undone chain by chain."""
+    hidden: tuple[int, ...] = ()
+    """Which inputs are hidden, by their places."""
+
+
+class LinkedInput(msgspec.Struct, frozen=True):
+    """An input that a link changes between two calls of a pass."""
+
+    position: int
+    """Among the definition's inputs."""
+    size_bytes: int
+    mode: int
+    """0: each element comes from one of two candidates; 1: each row does, with adjacent elements swapped or not;
+    2: all inputs of this mode come from the same candidate."""
+    item_bytes: int
+    row_items: int
+
+
+class OpenPasses(msgspec.Struct, frozen=True, tag="open-passes"):
+    """Map the mailbox, whose descriptor travels along."""
+
+
+class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
+    """Compose a pass over all slots."""
+
+    kind: int
+    """0: of captured calls; 1: of known calls that write the outputs; 2: of empty kernels."""
+    repeats: int
+    """How often a known call is made in each slot."""
+    calls: int
+    """How many slots, from the first one on."""
+    inputs: tuple[LinkedInput, ...]
+
+
+class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
+    """Launch a pass; the device waits for its nonce in the mailbox."""
+
+    index: int
+    """Of the passes composed since the slots were bound."""
+
+
+class Profile(msgspec.Struct, frozen=True, tag="profile"):
+    """Call once under a profiler."""
+
+
+WorkerRequest: TypeAlias = (
+    OpenDevice
+    | Build
+    | Calibrate
+    | Bind
+    | Release
+    | SetUp
+    | Seal
+    | Call
+    | CollectAgain
+    | WarmUp
+    | Sample
+    | OpenPasses
+    | ComposePass
+    | LaunchPass
+    | Profile
+)
+
+
+class Settled(msgspec.Struct, frozen=True, tag="settled"):
+    """A worker's first message, sent before anything of a solution is there: how it is isolated."""
+
+    held: dict[str, tuple[str, ...]]
+    """The measures that it has taken, with the threats that they stop."""
+    missing: dict[str, str]
+    """Those that were not possible, with the reasons."""
+
+
+class Built(msgspec.Struct, frozen=True, tag="built"):
+    """The function is there."""
+
+    has_setup: bool = False
+    """Whether it is to be set up before it is called."""
+
+
+class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
+    """The worker is sealed, as far as the system allows."""
+
+    held: tuple[str, ...] = ()
+    """The measures that were taken; none means that the worker is as it was."""
+    missing: dict[str, str] = {}
+    """Those that were not possible, with the reasons."""
+
+
+class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
+    """The device is ready."""
+
+    table: int
+    """Where the native module's read-only table lies; 0 without one."""
+
+
+class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
+    """What an empty chain shows on the clock: by method, one number per length asked for."""
+
+    overhead_ns: dict[str, tuple[float, ...]]
+    flush_ns: float
+    """What is done before each sample takes, on the device's own time."""
+
+
+class Bound(msgspec.Struct, frozen=True, tag="bound"):
+    """The slots are mapped."""
+
+
+class Released(msgspec.Struct, frozen=True, tag="released"):
+    """The slots are unmapped."""
+
+
+class HasSetUp(msgspec.Struct, frozen=True, tag="has-set-up"):
+    """The slots are set up."""
+
+    taken_ns: tuple[float, ...]
+    """What it took on each, by the worker's clock: a claim."""
+
+
+class CollectedAgain(msgspec.Struct, frozen=True, tag="collected-again"):
+    """What the last call gave is in its slot."""
+
+
+class Called(msgspec.Struct, frozen=True, tag="called"):
+    """The call returned and its outputs have the right number, kind, shape and dtype."""
+
+
+class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
+    """The call returned something that does not fit the definition."""
+
+    aspect: str
+    """``shape``, ``dtype``, ``kind``, or ``lazy`` where it is made such that work is left for later."""
+    problem: str
+
+
+class Warm(msgspec.Struct, frozen=True, tag="warm"):
+    """How the function will be timed, and what it seemed to take: claims."""
+
+    method: str
+    chain: int
+    """Calls between two readings of the clock."""
+    call_ns: float
+    host_ns: float
+    """From the call until the device has finished, as an eager caller sees it."""
+
+
+class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):
+    """The function cannot be captured into a CUDA graph, and the process may be unusable now."""
+
+    problem: str
+
+
+class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
+    """What the worker's clock showed: a claim."""
+
+    samples_ns: tuple[float, ...]
+    """The clock around each chain, its own cost included."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The candidates and the mailbox are mapped."""
+
+
+class Composed(msgspec.Struct, frozen=True, tag="composed"):
+    """A pass is composed."""
+
+    index: int
+    nodes: int
+    """Kernels, copies and fills of one captured call; 0 for known calls."""
+
+
+class Launched(msgspec.Struct, frozen=True, tag="launched"):
+    """A pass waits on the device."""
+
+
+class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
+    """The kernels that ran, in their order, with their durations; empty where no profiler is."""
+
+    kernels: tuple[tuple[str, float], ...]
+
+
+class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
+    """Something that the worker measures or checks with is not what it was before the solution came."""
+
+    what: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """The solution raised."""
+
+    stage: str
+    """``build`` or ``run``."""
+    detail: str
+
+
+WorkerReply: TypeAlias = (
+    Settled
+    | DeviceOpened
+    | Built
+    | Calibrated
+    | Bound
+    | Released
+    | HasSetUp
+    | Sealed
+    | Called
+    | CollectedAgain
+    | WrongOutput
+    | Warm
+    | Uncapturable
+    | Sampled
+    | Opened
+    | Composed
+    | Launched
+    | Profiled
+    | Tampered
+    | Failed
+)
