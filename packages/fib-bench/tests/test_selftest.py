@@ -90,6 +90,13 @@ class TestCases:
         with pytest.raises(UnknownName, match="self-test case"):
             choose(CASES, ["99"])
 
+    def test_a_limit_leaves_time_for_a_build_unless_the_case_fails_anyway(self) -> None:
+        limits = {case.file: case.limit_seconds for case in CASES}
+        assert limits["22_hang"] == 4
+        assert limits["29_never_returns"] == 20
+        assert limits["25_early_tail"] == 90
+        assert {case.limit_seconds for case in CASES if "TIMEOUT" not in case.expect} == {None}
+
     def test_the_twins_of_chosen_exploits_are_added_once(self) -> None:
         chosen = choose(CASES, ["25_early_tail", "25_late_batch"])
         assert [case.name for case in with_twins(chosen)] == [

@@ -92,25 +92,28 @@ def _table(title: str, outcomes: Sequence[Outcome], width: int) -> Table:
     table.add_column("what it does", overflow="fold")
     table.add_column("expected", overflow="fold")
     table.add_column("found", overflow="fold")
-    table.add_column("gain", justify="right", overflow="fold")
+    has_gains = any(outcome.gain is not None for outcome in outcomes)
+    if has_gains:
+        table.add_column("gain", justify="right", overflow="fold")
     table.add_column("s", justify="right", no_wrap=True)
     table.add_column("evidence", no_wrap=True, overflow="ellipsis", max_width=max(width - _OTHER_COLUMNS, 20))
     for row, group in groupby(outcomes, key=lambda outcome: outcome.case.row):
         if row is not None:
             table.add_row(str(row), f"[bold]{ROW_NAMES[row]}[/]")
         for outcome in group:
-            table.add_row(*_cells(outcome), style="" if outcome.holds else "red")
+            table.add_row(*_cells(outcome, has_gains=has_gains), style="" if outcome.holds else "red")
     return table
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
+def _cells(outcome: Outcome, *, has_gains: bool) -> tuple[str, ...]:
     case = outcome.case
+    gain = () if not has_gains else ("" if outcome.gain is None else str(outcome.gain),)
     return (
         case.language if case.row is None else str(case.row),
         escape(f"{case.definition}: {case.title}" if case.row is None else case.title),
         "\n".join(case.expected),
         outcome.found,
-        "" if outcome.gain is None else str(outcome.gain),
+        *gain,
         f"{outcome.seconds:.1f}",
         escape(outcome.evidence[:_EVIDENCE]),
     )

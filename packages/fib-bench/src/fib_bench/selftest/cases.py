@@ -20,6 +20,9 @@ AUTHOR = "fib-selftest"
 _PREFIXES = {EXPLOITS: "exploit", HONEST: "honest", TWINS: "twin"}
 _PASSED = "PASSED"
 _DEVICE_FLAGS = frozenset({CPU_TIMING, INTERPRETED})
+_FAILURES = frozenset({"TIMEOUT", "RUNTIME_ERROR"})
+_FAILURE_SECONDS, _STEP_SECONDS, _COMPILED_SECONDS = 4.0, 20.0, 90.0
+"""Limits for cases that fail anyway, for those that may compute, and for those that a compiler builds."""
 _SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
 
 
@@ -73,8 +76,20 @@ class Case:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it may end with a time-out, which must not take long."""
+        """Whether it may end with a time-out, so that its steps have a limit of their own."""
         return "TIMEOUT" in self.expect
+
+    @property
+    def limit_seconds(self) -> float | None:
+        """Limit of each step, the build included, if it may end with a time-out; None for the configured limit.
+
+        A limit that a build or the start of a worker exceeds would reject an exploit that was never run.
+        """
+        if not self.is_quick:
+            return None
+        if self.expect <= _FAILURES:
+            return _FAILURE_SECONDS
+        return _COMPILED_SECONDS if self.language in _SUFFIXES else _STEP_SECONDS
 
     @property
     def is_possible(self) -> bool:

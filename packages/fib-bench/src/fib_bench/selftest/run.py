@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from .gain import Gain
 
 _INPUT_FLAGS = ("fixed_inputs", "insensitive")
 """Prefixes of flags that concern the inputs and not the solution."""
-_QUICK_SECONDS = 4.0
 SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "measure_seconds": 0.25}
 """Fewer calls than by default; verdicts do not depend on them."""
 NOT_RUN = "NOT_RUN"
@@ -140,13 +140,14 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
     kind = "cuda" if device.startswith("cuda") else "cpu"
     chosen = with_twins([case for case in cases if kind in case.devices and case.is_possible])
     config = BenchmarkConfig(device=device, **{**SETTINGS, **settings})
-    quick = attrs.evolve(config, timeout_seconds=min(_QUICK_SECONDS, config.timeout_seconds))
+    limits = sorted({case.limit_seconds or math.inf for case in chosen}, reverse=True)
     found: dict[str, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="fib-selftest-") as folder:
         trace_set = _write(Path(folder), chosen, kind)
-        for group, settled in ((False, config), (True, quick)):
-            some = [case for case in chosen if case.is_quick is group]
-            found |= _run(trace_set, some, settled, observe) if some else {}
+        for limit in limits:
+            some = [case for case in chosen if (case.limit_seconds or math.inf) == limit]
+            limited = attrs.evolve(config, timeout_seconds=min(limit, config.timeout_seconds))
+            found |= _run(trace_set, some, limited, observe)
     return SelfTest(device, tuple(_compared(found[case.name], found) for case in chosen))
 
 
