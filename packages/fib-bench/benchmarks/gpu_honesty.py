@@ -21,7 +21,8 @@ from gpu_session import GEMM, PLAIN_RMSNORM, Bench, Session, spread, volume
 
 # -- exploits ------------------------------------------------------------------------------------
 
-_SELFTEST_CHUNK = 40
+_SELFTEST_CHUNK = 25
+_EXPLOIT_SECONDS = 12.0  # build CUDA sources ahead: a build has no longer either
 
 
 class _BudgetSpent(Exception):
@@ -61,7 +62,7 @@ def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[
             raise _BudgetSpent
 
     try:
-        outcomes = run_selftest(cases, bench.device, watch).outcomes
+        outcomes = run_selftest(cases, bench.device, watch, timeout_seconds=_EXPLOIT_SECONDS).outcomes
     except _BudgetSpent:
         return {case.name: _row_of(case, traces[case.name]) for case in cases if case.name in traces}
     finally:
