@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(
     r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
 )
+MODULES = {"fib-bench": "fib_bench.cli.main"}
+"""The modules of parsers that are not in ``cli``."""
 BEHIND = re.compile(r"\"\"\"| {2,}| [|>#]| && | \.\.\.|\\$")
 """What follows a command: what it does, where its output goes."""
 
@@ -21,7 +23,7 @@ BEHIND = re.compile(r"\"\"\"| {2,}| [|>#]| && | \.\.\.|\\$")
 def shown() -> Iterator[tuple[str, str]]:
     """Commands, each with the file that it is in."""
     sources = (ROOT / "packages").glob("*/src/*/**/*.py")
-    helps = [file for file in sources if file.name in ("cli.py", "parser.py")]
+    helps = [file for file in sources if file.name in ("cli.py", "help_pages.py", "parser.py")]
     for file in [*helps, *ROOT.glob("packages/*/README.md"), *ROOT.glob("docs/*/*.md"), ROOT / "README.md"]:
         for match in COMMAND.finditer(file.read_text("utf-8").replace("\\\n", "")):
             yield str(file.relative_to(ROOT)), BEHIND.split(match[1])[0]
@@ -40,7 +42,8 @@ def test_what_is_shown_can_be_typed(file: str, command: str) -> None:
     if program == "flashinfer-bench":
         parser = import_module("flashinfer_bench.cli.parser").make_parser()
     else:
-        parser = import_module(f"{program.replace('-', '_')}.cli")._parser()
-    if words == ["--help"]:
+        name = program.replace("-", "_")
+        parser = import_module(MODULES.get(program, f"{name}.cli"))._parser()
+    if words[-1:] == ["--help"]:
         return
     parser.parse_args(words)  # exits and says why if it cannot be
