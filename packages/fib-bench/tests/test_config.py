@@ -13,7 +13,8 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig, EvalConfig, InvalidConfig, ResolvedEvalConfig, Tolerance
 from fib_bench.checking.elements import to_double
-from fib_bench.config.model import DATA_SET_FILE, DISTRIBUTIONS, ONE_STEP, Layers
+from fib_bench.config.layers import DATA_SET_FILE
+from fib_bench.config.model import DISTRIBUTIONS, ONE_STEP, Layers
 from fib_schema import AxisVar, Definition, FibError, InvalidField, Problem, Solution, TensorSpec, TraceSet
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
-from .config.model import BenchmarkConfig
+from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Skipped
 from .execution.judge_process import JudgeProcess

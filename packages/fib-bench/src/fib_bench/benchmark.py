@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 import attrs
 from fib_schema import Trace, TraceSet
 
-from .config.model import BenchmarkConfig
+from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
 from .execution.backends import make_executor
 from .plan import Skip, check_names, make_plan

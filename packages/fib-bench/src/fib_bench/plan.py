@@ -18,7 +18,7 @@ from fib_schema import (
     Workload,
 )
 
-from .config.model import BenchmarkConfig
+from .config.benchmark import BenchmarkConfig
 from .sandbox.model import Isolation
 
 

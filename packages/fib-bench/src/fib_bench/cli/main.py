@@ -22,7 +22,8 @@ from fib_schema import DataWarning, FibError, TraceSet, to_plain
 from rich.console import Console
 
 from .. import __version__
-from ..config.model import DATA_SET_FILE, BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
+from ..config.layers import DATA_SET_FILE
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
 from .data_set_commands import add_migrate, add_validate

@@ -9,7 +9,8 @@ from typing import Any
 import attrs
 from fib_schema import TraceSet
 
-from ..config.model import EXECUTORS, BenchmarkConfig, ResolvedEvalConfig
+from ..config.benchmark import EXECUTORS, BenchmarkConfig
+from ..config.model import ResolvedEvalConfig
 
 _DEFAULTS = {
     field.name: field.default

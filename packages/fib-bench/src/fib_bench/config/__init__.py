@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from .model import DISTRIBUTIONS, BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
+from .benchmark import BenchmarkConfig
+from .model import DISTRIBUTIONS, EvalConfig, ResolvedEvalConfig, Tolerance
 
 __all__ = ["DISTRIBUTIONS", "BenchmarkConfig", "EvalConfig", "ResolvedEvalConfig", "Tolerance"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,19 +13,19 @@ import yaml
 from fib_schema import InvalidField, InvalidRecord, Problem, UnknownName
 
 from ..errors import InvalidConfig
-from .model import DATA_SET_FILE, FLOATING, BenchmarkConfig, EvalConfig, Layers, Tolerance, bundled_layers
+from .model import FLOATING, EvalConfig, Layers, Tolerance
 
 if TYPE_CHECKING:
     from fib_schema import TraceSet
 
+DATA_SET_FILE = "fib-bench.yaml"
+"""The file at the root of a data set with the layers that its owner recommends."""
 
-def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]:
-    """Read the fields of a `BenchmarkConfig`.
 
-    Raises:
-        InvalidConfig: The file is not valid.
-    """
-    return _read(BenchmarkConfig, path, trace_set, ("data_set_layers",))
+@functools.cache
+def bundled_layers() -> Layers:
+    """The lowest layers, from the file ``defaults.yaml`` of this package."""
+    return read_layers(Path(__file__).with_name("defaults.yaml"))
 
 
 def read_layers(path: Path, trace_set: TraceSet | None = None) -> Layers:
@@ -33,7 +34,7 @@ def read_layers(path: Path, trace_set: TraceSet | None = None) -> Layers:
     Raises:
         InvalidConfig: The file is not valid.
     """
-    return Layers(**_read(Layers, path, trace_set))
+    return Layers(**read_settings(Layers, path, trace_set))
 
 
 def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
@@ -48,26 +49,25 @@ def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
     return read_layers(path, trace_set) if path.exists() else None
 
 
-def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
-    """Reject layers and a baseline that match nothing in a data set.
+def read_settings(
+    kind: type, path: Path, trace_set: TraceSet | None = None, *, hidden: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Read the fields of a settings class that a file gives.
+
+    Args:
+        kind: An attrs class whose fields may include those of `Layers`.
+        path: The file.
+        trace_set: The data set, to reject names that match nothing.
+        hidden: Fields that a file must not give.
 
     Raises:
-        InvalidConfig: A name matches nothing.
+        InvalidConfig: The file is not valid; the error lists all problems.
     """
-    problems = list(_unknown_names(config.layers, "the configuration", trace_set))
-    if config.baseline is not None and config.baseline not in trace_set.solution_names():
-        error = UnknownName("solution", config.baseline, trace_set.solution_names())
-        problems.append(Problem("the configuration", "$.baseline", str(error)))
-    if problems:
-        raise InvalidConfig(tuple(problems))
-
-
-def _read(kind: type, path: Path, trace_set: TraceSet | None, hidden: tuple[str, ...] = ()) -> dict[str, Any]:
     reader = _Reader(str(path))
     fields = reader.fields(kind, _load(path), "$", hidden)
     if trace_set is not None:
         layers = Layers(**{name: fields[name] for name in attrs.fields_dict(Layers) if name in fields})
-        reader.problems += _unknown_names(layers, str(path), trace_set)
+        reader.problems += unknown_names(layers, str(path), trace_set)
     if reader.problems:
         raise InvalidConfig(tuple(reader.problems))
     return fields
@@ -151,7 +151,7 @@ _NESTED: Mapping[str, Callable[[_Reader, object, str], Any]] = {
 }
 
 
-def _unknown_names(layers: Layers, source: str, trace_set: TraceSet) -> Iterable[Problem]:
+def unknown_names(layers: Layers, source: str, trace_set: TraceSet) -> Iterable[Problem]:
     """Names in layers that match nothing in a data set; op_types with bundled layers are known."""
     for name in layers.definition_config:
         if name not in trace_set.definitions:

@@ -1,26 +1,20 @@
-"""Settings of benchmark runs, and the resolution of their layers.
+"""Settings of an evaluation: tolerances, sampling, distributions; one layer of them, and the settings in force.
 
 This module imports no torch, so that `fib-bench --help` is fast.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import attrs
-from fib_schema import Definition, DType, InvalidField, TraceSet, UnknownName
+from fib_schema import Definition, DType, InvalidField, UnknownName
 
-from ..evaluators import evaluator_names
-from .validators import as_tuple, flag, mapping_of, names, number, one_of, optional, some_of, text, validated, whole
+from .evaluator_names import evaluator_names
+from .validators import as_tuple, mapping_field, mapping_of, number, one_of, optional, some_of, validated, whole
 
-DATA_SET_FILE = "fib-bench.yaml"
-"""The file at the root of a data set with the layers that its owner recommends."""
-EXECUTORS = ("local", "ray")
 DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
 """The distributions of random floating inputs."""
 FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
@@ -81,10 +75,6 @@ def _setting(name: str, default: Any) -> Any:
     return attrs.field(default=default, validator=validated(check), converter=as_tuple)
 
 
-def _mapping(validator: Any) -> Any:
-    return attrs.field(factory=dict, validator=validator)
-
-
 _IS_EXTRA = validated(mapping_of(object, "values"))
 
 
@@ -107,8 +97,8 @@ class EvalConfig:
     error_cap: float | None = _layer("error_cap")
     distributions: tuple[str, ...] | None = _layer("distributions")
     evaluator: str | None = _layer("evaluator")
-    dtypes: Mapping[str, Tolerance] = _mapping(_check_dtypes)
-    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
+    dtypes: Mapping[str, Tolerance] = mapping_field(_check_dtypes)
+    extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)
 
 
 @attrs.frozen(kw_only=True)
@@ -139,7 +129,7 @@ class ResolvedEvalConfig:
     """The evaluator; None means the first one that applies to the definition."""
     dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
-    extra: Mapping[str, Any] = _mapping(_IS_EXTRA)
+    extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)
 
     def tolerance(self, dtype: str) -> Tolerance:
         """The tolerances for outputs of a dtype, named as definitions do; integers and booleans have none."""
@@ -160,7 +150,8 @@ class ResolvedEvalConfig:
         return attrs.evolve(self, **{**given, **merged})
 
 
-_EVAL_CONFIGS = validated(mapping_of(EvalConfig, "an EvalConfig each"))
+EVAL_CONFIGS = validated(mapping_of(EvalConfig, "an EvalConfig each"))
+"""Validator of the layers by name."""
 
 
 @attrs.frozen(kw_only=True)
@@ -168,8 +159,8 @@ class Layers:
     """The layers of one source: defaults, by op_type, by definition."""
 
     defaults: EvalConfig = attrs.field(factory=EvalConfig)
-    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
-    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
+    op_type_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
+    definition_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
 
     def of(self, definition: Definition) -> Iterator[EvalConfig]:
         """The layers for one definition, lowest first."""
@@ -177,108 +168,3 @@ class Layers:
         for layers, name in ((self.op_type_config, definition.op_type), (self.definition_config, definition.name)):
             if name in layers:
                 yield layers[name]
-
-
-@functools.cache
-def bundled_layers() -> Layers:
-    """The lowest layers, from the file ``defaults.yaml`` of this package."""
-    from .layers import read_layers
-
-    return read_layers(Path(__file__).with_name("defaults.yaml"))
-
-
-def _field(default: Any, check: Any) -> Any:
-    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
-
-
-@attrs.frozen(kw_only=True)
-class BenchmarkConfig(EvalConfig):
-    """Which pairs to run and how; the fields of EvalConfig override every other layer.
-
-    The layers, lowest first: the bundled ones, those of the data set, `defaults`,
-    `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.
-    """
-
-    device: str = _field("cpu", text)
-    """``cpu`` or ``cuda:N``. The CPU unless another one is named, also where there is a GPU."""
-    devices: tuple[str, ...] | None = _field(None, optional(names))
-    """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
-    executor: str = _field("local", one_of("executor", lambda: EXECUTORS))
-    """Where the work runs: on this machine, or on the nodes of a Ray cluster."""
-    address: str | None = _field(None, optional(text))
-    """The address of the Ray cluster; None starts a local one."""
-    in_process_trusted: bool = _field(False, flag)
-    """Run trusted solutions in this process: fast, without isolation and audits."""
-    definitions: tuple[str, ...] | None = _field(None, optional(names))
-    """Names to run; None means all."""
-    solutions: tuple[str, ...] | None = _field(None, optional(names))
-    op_types: tuple[str, ...] | None = _field(None, optional(names))
-    max_workloads: int | None = _field(None, optional(whole(least=1)))
-    """The maximum number of workloads of each definition, in order."""
-    baseline: str | None = _field(None, optional(text))
-    """The solution that speedups are quoted against; None means the reference."""
-    profile_baseline: bool = _field(True, flag)
-    """Time the reference."""
-    use_isolated_runner: bool = _field(False, flag)
-    """No effect: every solution runs in a worker of its own. Accepted for configurations of other tools."""
-    timeout_seconds: float = _field(300.0, number(above=0))
-    """The bound on one build, and on each step of an evaluation."""
-    memory_bytes: int | None = _field(None, optional(whole(least=1)))
-    """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
-    seed: int = _field(0, whole())
-    synthesize_missing: bool = _field(False, flag)
-    """Make valid inputs if the blob of a workload is missing, instead of skipping the workload."""
-    defaults: EvalConfig = attrs.field(factory=EvalConfig)
-    op_type_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
-    definition_config: Mapping[str, EvalConfig] = _mapping(_EVAL_CONFIGS)
-    data_set_layers: Layers | None = None
-    """The layers of the data set; `for_data_set` reads them."""
-
-    @classmethod
-    def default(cls, **overrides: Any) -> BenchmarkConfig:
-        """A configuration with these fields; the bundled layers are always included."""
-        return cls(**overrides)
-
-    @classmethod
-    def from_yaml(
-        cls, path: str | os.PathLike[str], *, trace_set: TraceSet | None = None, **overrides: Any
-    ) -> BenchmarkConfig:
-        """Read a configuration; its keys are the fields of this class.
-
-        Args:
-            path: The file.
-            trace_set: The data set, to reject names that match nothing.
-            overrides: Fields that override those of the file.
-
-        Raises:
-            InvalidConfig: The file is not valid; the error lists all problems.
-        """
-        from .layers import read_fields
-
-        return cls(**{**read_fields(Path(path), trace_set), **overrides})
-
-    def for_data_set(self, trace_set: TraceSet) -> BenchmarkConfig:
-        """This configuration above the layers in the ``fib-bench.yaml`` of a data set.
-
-        Raises:
-            InvalidConfig: That file is not valid, or a name in this configuration matches nothing.
-        """
-        from .layers import check_names, read_data_set_layers
-
-        check_names(self, trace_set)
-        return attrs.evolve(self, data_set_layers=read_data_set_layers(trace_set))
-
-    @property
-    def layers(self) -> Layers:
-        """The layers of this configuration, without the fields that override them."""
-        own = {field.name: getattr(self, field.name) for field in attrs.fields(Layers)}
-        return Layers(**own)
-
-    def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
-        """The settings for one definition; the highest layer that sets a field wins."""
-        resolved = ResolvedEvalConfig()
-        for layers in (bundled_layers(), self.data_set_layers or Layers(), self.layers):
-            for layer in layers.of(definition):
-                resolved = resolved.overridden_by(layer)
-        top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
-        return resolved.overridden_by(top)

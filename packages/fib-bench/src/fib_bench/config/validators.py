@@ -120,3 +120,13 @@ def mapping_of(kind: type, what: str) -> Check:
 def as_tuple(value: Any) -> Any:
     """A list as a tuple; other values unchanged, for the check to reject."""
     return tuple(value) if isinstance(value, list) else value
+
+
+def checked_field(default: Any, check: Check) -> Any:
+    """An attrs field with a default and a check; a list becomes a tuple."""
+    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
+
+
+def mapping_field(validator: Validator) -> Any:
+    """An attrs field that is an empty mapping by default."""
+    return attrs.field(factory=dict, validator=validator)

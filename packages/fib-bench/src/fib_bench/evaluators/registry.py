@@ -9,36 +9,13 @@ import functools
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from fib_schema import Definition, UnknownName
 
+from ..config.evaluator_names import BUILT_IN, GROUP, evaluator_names
+from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorUnusable
-
-if TYPE_CHECKING:
-    from ..config.model import ResolvedEvalConfig
-    from .protocol import Evaluator
-
-GROUP = "fib_bench.evaluators"
-"""The entry points that evaluators from outside are found by; each names a subclass of `Evaluator`."""
-BUILT_IN: Mapping[str, str] = MappingProxyType(
-    {
-        "sampling": "sampling:Sampling",
-        "top_k": "top_k:TopK",
-        "low_precision": "low_precision:LowPrecision",
-        "moe": "moe:MixtureOfExperts",
-        "state_space": "state_space:StateSpace",
-        "sparse_attention": "sparse_attention:SparseAttention",
-        "default": "default:Default",
-    }
-)
-"""Module and class of each, in order of precedence."""
-
-
-def evaluator_names() -> tuple[str, ...]:
-    """What a setting may name: built-in evaluators and installed ones."""
-    return (*BUILT_IN, *dict.fromkeys(entry.name for entry in entry_points(group=GROUP)))
+from .protocol import Evaluator
 
 
 def evaluator_for(definition: Definition, config: ResolvedEvalConfig) -> Evaluator:
@@ -97,8 +74,6 @@ def _installed(entry: EntryPoint) -> Evaluator:
     Raises:
         EvaluatorUnusable: It cannot be loaded, or is no evaluator.
     """
-    from .protocol import Evaluator
-
     try:
         cls = entry.load()
         evaluator = cls() if isinstance(cls, type) else cls

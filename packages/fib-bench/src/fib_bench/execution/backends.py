@@ -10,7 +10,7 @@ from typing import TypeAlias, cast
 
 from fib_schema import Problem, Solution
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import InvalidConfig
 from .scheduler import Executor
 

@@ -28,7 +28,8 @@ from fib_schema import (
     Workload,
 )
 
-from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..config.benchmark import BenchmarkConfig
+from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorUnusable, InputError, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..events import Evaluated, Event, Skipped, Working

@@ -19,7 +19,7 @@ from typing import Self, cast
 import attrs
 from fib_schema import Environment, FibError, Solution
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed
 from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip

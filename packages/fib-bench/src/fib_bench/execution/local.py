@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 from fib_schema import Solution
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import UnsupportedDevice
 from .judge_process import JudgeProcess
 from .scheduler import Scheduler

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import Definition, FibError, Solution
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..plan import BuildFailure, DefinitionPlan
 from ..worker.caches import COMPILED
 from ..worker.server_client import ForkServerClient

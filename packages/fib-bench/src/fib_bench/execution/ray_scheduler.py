@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 from fib_schema import Environment, Solution
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice
 from ..events import Event
 from ..plan import DefinitionPlan

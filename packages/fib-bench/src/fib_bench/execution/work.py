@@ -13,7 +13,7 @@ from typing import Self
 
 from fib_schema import Environment, Solution, Trace, Workload
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, PhaseTimes, Skipped, Working
 from ..judge.evaluate import Judge, available_bytes

@@ -18,7 +18,7 @@ import torch
 from fib_compile.device import env_snapshot, parse_device
 from fib_schema import AxisError, Definition, Environment, Evaluation, Solution, Workload
 
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator

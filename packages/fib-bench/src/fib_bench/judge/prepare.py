@@ -12,7 +12,8 @@ from fib_schema import Definition, EvaluationStatus, Workload
 
 from ..checking.precision import error_bounds, move_inputs
 from ..checking.undefined import raise_if_mostly_undefined
-from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..config.benchmark import BenchmarkConfig
+from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import Value, distributions_of, make_inputs

@@ -16,7 +16,8 @@ from fib_schema import Definition, Evaluation, EvaluationStatus, Performance, So
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..config.model import BenchmarkConfig, ResolvedEvalConfig
+from ..config.benchmark import BenchmarkConfig
+from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..events import Phase
 from ..flags import UNSEALED, UNVERIFIED

@@ -13,7 +13,7 @@ import attrs
 from fib_schema import Evaluation, Trace, TraceSet
 
 from ..benchmark import Benchmark
-from ..config.model import BenchmarkConfig
+from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import error_line
 from ..report.trace_fields import Timing, timing_of

@@ -19,7 +19,7 @@ from fib_bench.cli.comparison_tables import print_merge
 from fib_bench.cli.progress import progress_on
 from fib_bench.cli.run_options import config_of
 from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
-from fib_bench.config.layers import read_fields
+from fib_bench.config.benchmark import read_fields
 from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
