@@ -121,15 +121,18 @@ def honest(bench: Bench) -> None:
     works = _honest_works(bench)
     budget, half = Budget(bench.budget_seconds), bench.evaluations // 2
     rows = []
-    quiet = _evaluate_honest(bench, works, budget.share(0.5), bench.evaluations - half)
-    rows.append(_honest_row("an idle host", quiet, bench.evaluations - half))
-    with busy_host() as processes:
-        loud = _evaluate_honest(bench, works, Budget(budget.left), half)
-    rows.append(_honest_row(f"{processes} busy processes", loud, half))
+    with bench.session(budget, **_QUICK) as session:
+        quiet = _evaluate_honest(session, works, budget.share(0.5), bench.evaluations - half)
+        rows.append(_honest_row("an idle host", quiet, bench.evaluations - half))
+        with busy_host() as processes:
+            loud = _evaluate_honest(session, works, budget.share(1.0), half)
+        rows.append(_honest_row(f"{processes} busy processes", loud, half))
+    bench.note(session)
     everything = [*quiet, *loud]
     bench.report.numbers["honest"] = [plain(trace) for trace, _ in everything]
     header = ("beside", "wanted", "evaluated", "flagged or rejected", "methods")
     bench.report.table("Honest evaluations", header, rows)
+    _print_honest_exceptions(bench, [trace for trace, _ in everything])
     bad = [trace for trace, is_good in everything if not is_good]
     if bad:
         found = [
@@ -137,6 +140,17 @@ def honest(bench: Bench) -> None:
             for t in bad
         ]
         bench.report.table("Flagged or rejected", ("solution", "axes", "status", "flags", "evidence"), found)
+
+
+def _print_honest_exceptions(bench: Bench, traces: Sequence[Trace]) -> None:
+    """Which honest functions are not timed by linked passes over changing inputs, and why."""
+    timed = {str(trace.solution): trace for trace in traces if trace.is_successful()}
+    rows = [row for name, trace in sorted(timed.items()) if (row := _exception(name, trace, None))]
+    linked = sum(timing_of(trace)["method"] == "linked" for trace in timed.values())
+    bench.report.say(f"{linked} of {len(timed)} honest functions are timed by linked passes.")
+    bench.report.say()
+    if rows:
+        bench.report.table("Honest functions timed otherwise", ("solution", "result", "reason"), rows)
 
 
 def _honest_row(beside: str, found: Sequence[tuple[Trace, bool]], wanted: int) -> tuple[object, ...]:
@@ -185,20 +199,18 @@ def _recorded_works(bench: Bench) -> Iterator[_Work]:
             yield _Work(definition, solutions, some, lambda t: t.is_successful() and not insensitive_only(t))
 
 
-def _evaluate_honest(bench: Bench, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
+def _evaluate_honest(session: Session, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
     """Evaluate in turn, again and again, until so many are done or the budget is spent."""
     found: list[tuple[Trace, bool]] = []
-    with bench.session(budget, **_QUICK) as session:
-        while len(found) < most and not session.is_over:
-            before = len(found)
-            for work in works:
-                room = most - len(found)
-                if room <= 0 or session.is_over:
-                    break
-                found += _evaluate_work(session, work, room)
-            if len(found) == before:
+    is_over = False
+    while not is_over:
+        before = len(found)
+        for work in works:
+            is_over = len(found) >= most or session.is_over or budget.is_spent
+            if is_over:
                 break
-    bench.note(session)
+            found += _evaluate_work(session, work, most - len(found))
+        is_over = is_over or len(found) == before
     return found
 
 
@@ -284,4 +296,5 @@ def _reason(trace: Trace) -> str:
     extra = evaluation_extra(trace)
     parts = [str(timing_of(trace).get("not_captured", ""))[:200]]
     parts += [f"{name}: {why}" for name, why in extra.get("kept_integers", {}).items()]
-    return "; ".join(part for part in parts if part) or "no input can change between calls"
+    default = "a CPU device" if timing_of(trace)["method"] == "cpu" else "no input can change between calls"
+    return "; ".join(part for part in parts if part) or default

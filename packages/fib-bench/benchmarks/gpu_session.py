@@ -25,7 +25,7 @@ RMSNORM, GEMM = r"(fused_add_)?rmsnorm_h\d+", r"gemm_.*"
 PLAIN_RMSNORM = r"rmsnorm_h\d+"
 RETURNING = frozenset({"rmsnorm_torch.py", "gemm_torch.py"})
 """Solutions that return their outputs; the others write into buffers."""
-_GRACE_SECONDS = 5.0  # for the evaluation that runs when a budget is spent
+_GRACE_SECONDS = 5.0  # for the plan that runs when a budget is spent
 T = TypeVar("T")
 
 
@@ -35,7 +35,7 @@ class Session:
     Args:
         config: Settings of all evaluations.
         root: The data set's folder, for blobs.
-        budget: When it is spent, no evaluation starts; one that runs is ended 5 s later.
+        budget: When it is spent, no further plan starts; the one that runs is ended 5 s later.
     """
 
     def __init__(self, config: BenchmarkConfig, root: Path | None, budget: Budget) -> None:
@@ -87,9 +87,6 @@ class Session:
                         self.skipped.append(skip)
                     case PhaseTimes(seconds=seconds):
                         self.seconds.update({str(phase): taken for phase, taken in seconds.items()})
-                if self.budget.is_spent:
-                    self._interrupt()  # the judge would go on
-                    break
         except JudgeFailed:
             if not self._is_closed:
                 raise
