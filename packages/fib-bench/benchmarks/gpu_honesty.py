@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -202,15 +203,10 @@ def _recorded_works(bench: Bench) -> Iterator[_Work]:
 def _evaluate_honest(session: Session, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
     """Evaluate in turn, again and again, until so many are done or the budget is spent."""
     found: list[tuple[Trace, bool]] = []
-    is_over = False
-    while not is_over:
-        before = len(found)
-        for work in works:
-            is_over = len(found) >= most or session.is_over or budget.is_spent
-            if is_over:
-                break
-            found += _evaluate_work(session, work, most - len(found))
-        is_over = is_over or len(found) == before
+    for work in itertools.cycle(works):
+        if len(found) >= most or session.is_over or budget.is_spent:
+            break
+        found += _evaluate_work(session, work, most - len(found))
     return found
 
 
