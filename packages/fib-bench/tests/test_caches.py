@@ -53,7 +53,7 @@ class TestCacheOwner:
         assert owner_of(None).name.startswith("reference-")
 
     def test_a_worker_that_builds_nothing_has_a_name_too(self) -> None:
-        assert CacheOwner.of(Calibrate("cpu", (1,), 1)) == CacheOwner("nothing")
+        assert CacheOwner.of(Calibrate((1,), 1)) == CacheOwner("nothing")
 
 
 class TestOwnCache:

@@ -53,7 +53,7 @@ class CpuTimer:
         """
         self.verifier.known = self._function.load_all(prepared)
         self.verifier.refresh(prepared)
-        request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture=False)
+        request = WarmUp(config.warmup_runs, config.measure_seconds / 4)
         warm = self._function.ask(request, Warm, extra_seconds=request.max_seconds)
         if not (0 <= warm.call_ns < math.inf and 0 <= warm.host_ns < math.inf):
             raise WorkerLost(f"the worker answered a request to warm up with {warm!r:.200}", is_forgery=True)

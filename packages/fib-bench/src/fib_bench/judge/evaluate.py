@@ -139,10 +139,10 @@ class Judge:
         """On the CPU: have a worker without a solution measure what its clock costs."""
         if self.device.type == "cuda":
             return Calibration({})
-        request = Calibrate(self._config.device, CHAINS[self.device.type], _CALIBRATION_SAMPLES)
+        request = Calibrate(CHAINS, _CALIBRATION_SAMPLES)
         with self.phases.during(Phase.START), self._server.spawn() as worker:
             reply = ask(worker, request, Calibrated, self._config.timeout_seconds)
-        return Calibration(dict(zip(request.chains, reply.overhead_ns["host"], strict=True)))
+        return Calibration(dict(zip(request.chains, reply.overhead_ns, strict=True)))
 
     # -- workloads -----------------------------------------------------------------------------
 

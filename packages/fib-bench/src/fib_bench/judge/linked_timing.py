@@ -97,7 +97,7 @@ class LinkedTimer:
         """
         known = self._function.load_all(prepared)
         self._base = known[0] if self._function.keeps_integers else prepared.bases[0]
-        request = WarmUp(config.warmup_runs, config.measure_seconds / 4, may_capture=True)
+        request = WarmUp(config.warmup_runs, config.measure_seconds / 4)
         self._host_ns = self._function.ask(request, Warm, extra_seconds=request.max_seconds).host_ns
         inputs = linked_inputs(self._function, prepared)
         self.method = "linked" if inputs else "unlinked"

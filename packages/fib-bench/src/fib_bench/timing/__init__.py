@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .calls import CannotCapture, TimedCall
 from .measurement import Measurement, StopRule, median_interval
-from .measuring import Stopwatch, bracket_costs_ns, flush_cost_ns, measure, stopwatch_for
+from .measuring import Stopwatch, bracket_costs_ns, measure, stopwatch_for
 
 __all__ = [
     "CannotCapture",
@@ -21,7 +21,6 @@ __all__ = [
     "Stopwatch",
     "TimedCall",
     "bracket_costs_ns",
-    "flush_cost_ns",
     "measure",
     "median_interval",
     "stopwatch_for",

@@ -76,13 +76,12 @@ class CudaStopwatch:
 
     # -- choosing how ----------------------------------------------------------------------------
 
-    def warm_up(self, runs: int, max_seconds: float, chain: int = 0) -> Warmth:
+    def warm_up(self, runs: int, max_seconds: float) -> Warmth:
         """Call until compilers and caches have settled, and choose the method.
 
         Args:
             runs: Calls to make, fewer if the cap is hit.
             max_seconds: The cap.
-            chain: Calls per sample, if not to be chosen.
 
         Raises:
             CannotCapture: The capture failed; use a fresh process with `may_capture` off.
@@ -94,7 +93,7 @@ class CudaStopwatch:
         if self._may_capture:
             self._capture(1, only_first=True)
             call_ns = self._typical_ns()
-            chain = chain or (chain_for(min(_CHAIN, len(self._calls))) if call_ns < _SINGLE_NS else 1)
+            chain = chain_for(min(_CHAIN, len(self._calls))) if call_ns < _SINGLE_NS else 1
             self._capture(chain)
             self._spin_cycles = self._cycles(HIDING_NS)
             return self._choose("graph", chain, host_ns)
@@ -179,19 +178,6 @@ class CudaStopwatch:
         _synchronize(self._device)
         return [_elapsed_ms(start, end) * 1e6 for start, end in self._events[:chains]]
 
-    def repeat(self, passes: int, *, with_calls: bool) -> None:
-        """Make all calls `passes` times with what is around them, or leave them out; collects from the last pass."""
-        groups = range(len(self._calls) // self._chain)
-        for index in groups:
-            self._prepare(index)
-        for left in range(passes, 0, -1):
-            for index in groups:
-                self._flush()
-                results = self._play(index) if with_calls else []
-                if left == 1 and with_calls:
-                    self._collect(index, results)
-        _synchronize(self._device)
-
     def _hide_the_host(self) -> None:
         if self._spin_cycles:
             _spin(self._spin_cycles)
@@ -249,14 +235,6 @@ def bracket_cost_ns(device: torch.device, chain: int, samples: int, *, method: s
     while len(taken) < samples:
         taken += stopwatch.sample(_CALIBRATION_CHAINS)
     return max(statistics.median(taken) - chain * _EMPTY_KERNEL_NS, 0.0)
-
-
-def flush_cost_ns(device: torch.device) -> float:
-    """What overwriting the L2 cache takes."""
-    calls = [TimedCall(flush_of(device))]
-    stopwatch = CudaStopwatch(calls, device)
-    stopwatch.use_chain(1)
-    return statistics.median([stopwatch.sample(1)[0] for _ in range(20)])
 
 
 def _captured(calls: Sequence[TimedCall], stream: Any) -> tuple[Any, list[Any]]:

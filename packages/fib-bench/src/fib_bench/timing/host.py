@@ -28,20 +28,19 @@ class HostStopwatch:
         self._clock_ns = clock_ns
         self._chain = 1
 
-    def warm_up(self, runs: int, max_seconds: float, chain: int = 0) -> Warmth:
+    def warm_up(self, runs: int, max_seconds: float) -> Warmth:
         """Call until it has settled, and choose how many calls make a sample.
 
         Args:
             runs: Calls to make, fewer if the cap is hit.
             max_seconds: The cap.
-            chain: Calls per sample, if not to be chosen.
         """
         end = self._clock_ns() + max_seconds * 1e9
         taken: list[int] = []
         while len(taken) < max(runs, 1) and (not taken or self._clock_ns() < end):
             taken.append(self._time_once(self._calls[len(taken) % len(self._calls)]))
         call_ns = float(min(taken[-3:]))
-        self._chain = chain or chain_for(min(len(self._calls), math.ceil(_SAMPLE_NS / max(call_ns, 1))))
+        self._chain = chain_for(min(len(self._calls), math.ceil(_SAMPLE_NS / max(call_ns, 1))))
         return Warmth("host", self._chain, call_ns, call_ns)
 
     def use_chain(self, chain: int) -> None:

@@ -14,8 +14,8 @@ from .calls import TimedCall, Warmth
 from .host import HostStopwatch
 from .measurement import Measurement, StopRule
 
-CHAINS = {"cpu": (1, 2, 4, 8, 16, 32), "cuda": (1, 2, 4, 8)}
-"""The lengths that chains can have, by kind of device."""
+CHAINS = (1, 2, 4, 8, 16, 32)
+"""The lengths that chains can have on the CPU."""
 _CALIBRATION_SAMPLES = 50
 _COPIES_BYTES = 256 << 20
 _DEFAULT_RULE = StopRule(iterations=50, max_iterations=2000, confidence=0.005, max_seconds=1.0, busy_seconds=math.inf)
@@ -24,7 +24,7 @@ _DEFAULT_RULE = StopRule(iterations=50, max_iterations=2000, confidence=0.005, m
 class Stopwatch(Protocol):
     """Times the same function on different inputs."""
 
-    def warm_up(self, runs: int, max_seconds: float, chain: int = 0) -> Warmth:
+    def warm_up(self, runs: int, max_seconds: float) -> Warmth:
         """Call until it has settled, and choose how to time."""
         ...
 
@@ -49,15 +49,6 @@ def bracket_costs_ns(device: torch.device, method: str, chains: Sequence[int], s
     from .cuda import bracket_cost_ns
 
     return tuple(bracket_cost_ns(device, chain, samples, method=method) for chain in chains)
-
-
-def flush_cost_ns(device: torch.device) -> float:
-    """What is done before each sample takes: nothing on the CPU, on a CUDA device the L2 cache is overwritten."""
-    if device.type == "cpu":
-        return 0.0
-    from .cuda import flush_cost_ns
-
-    return flush_cost_ns(device)
 
 
 def _host_cost_ns(chain: int, samples: int) -> float:

@@ -67,9 +67,8 @@ class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
 
 
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
-    """Time chains of empty calls, before there is any solution: what the clock itself costs."""
+    """Time chains of empty calls on the CPU, before there is any solution: the cost of the clock itself."""
 
-    device: str
     chains: tuple[int, ...]
     samples: int
 
@@ -110,24 +109,20 @@ class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
 
 
 class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
-    """Make calls until compilers and caches have settled, and choose how to time."""
+    """Make calls until compilers and caches have settled."""
 
     runs: int
     max_seconds: float
-    may_capture: bool
-    """Whether CUDA graphs may be tried: a capture that fails can leave the process unusable."""
-    chain: int = 0
-    """Calls between two readings of the clock; 0 leaves the choice to the stopwatch."""
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """Time calls on the slots from the first one on, each slot once, in chains."""
+    """On the CPU: time calls on the slots from the first one on, each slot once, in chains."""
 
     chains: int
     key: int = 0
-    """What hidden inputs were combined with by exclusive or, eight bytes at a time; it is undone chain by chain."""
-    hidden: tuple[int, ...] = ()
-    """Which inputs are hidden, by their places."""
+    """Masked inputs were combined with it by exclusive or, eight bytes at a time; they are unmasked chain by chain."""
+    masked: tuple[int, ...] = ()
+    """The positions of the masked inputs."""
 
 
 class LinkedInput(msgspec.Struct, frozen=True):
@@ -222,11 +217,10 @@ class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
 
 
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
-    """What an empty chain shows on the clock: by method, one number per length asked for."""
+    """The durations of empty chains by the worker's clock."""
 
-    overhead_ns: dict[str, tuple[float, ...]]
-    flush_ns: float
-    """What is done before each sample takes, on the device's own time."""
+    overhead_ns: tuple[float, ...]
+    """By the lengths in the request."""
 
 
 class Bound(msgspec.Struct, frozen=True, tag="bound"):

@@ -2,8 +2,8 @@
 
 Results are brought into the slot right after a call has returned, outside the clock, with no wait
 in between: what is written later is not in them. A destination-passing function gets buffers of the
-worker's own for the same reason. Results that leave work for whoever reads them (a view that negates,
-a view of an input, a container that computes its items) are made whole inside the clock.
+worker's own for the same reason. Results that defer work to their reader (a view that negates, a view of an
+input, a container that computes its items) are materialized inside the clock.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class PreparedCall:
         self._is_dps = function.metadata.destination_passing_style
         self._own = [torch.empty_like(buffer) for buffer in self._buffers.values()] if self._is_dps else []
         self._key = 0
-        self._hidden: list[torch.Tensor | None] = []
+        self._masked: list[torch.Tensor | None] = []
         self._bound = bound = (*self._arguments, *self._own)
-        self.laziness = ""
-        """What makes its results lazy, of those that were seen."""
-        self.must_be_whole = False
-        """Whether work may not be left for `collect`, because a clock has stopped before."""
+        self.deferred_work = ""
+        """How results that were collected defer work; empty if none did."""
+        self.refuses_deferred_work = False
+        """Whether `collect` raises on deferred work, because a clock has stopped before it."""
         self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
 
     @property
@@ -86,25 +86,25 @@ class PreparedCall:
         self.invoke = lambda: planned(*bound)
         return float(taken)
 
-    def hide(self, key: int, inputs: Sequence[int]) -> None:
-        """Be told which inputs are hidden, and how, for `prepare` to reveal them once."""
+    def set_mask(self, key: int, inputs: Sequence[int]) -> None:
+        """Set which inputs are masked with a key; `prepare` unmasks them once. Key 0 means none."""
         self._key = key
-        self._hidden = [self._words[index] for index in inputs] if key else []
+        self._masked = [self._words[index] for index in inputs] if key else []
 
     def prepare(self) -> None:
-        """Reveal hidden inputs, and poison the outputs as those in the slot are."""
-        for words in self._hidden:
+        """Unmask inputs, and poison the outputs as those in the slot are."""
+        for words in self._masked:
             if words is not None:
                 _xor(words, self._key)
-        self._hidden = []
+        self._masked = []
         for own, buffer in zip(self._own, self._buffers.values(), strict=False):
             _copy(_raw(own), _raw(buffer))
 
-    def make_whole(self) -> None:
-        """From now on, make results whole inside `invoke`."""
+    def materialize(self) -> None:
+        """From now on, materialize results inside `invoke`."""
         lazy, names = self.invoke, list(self._buffers)
-        self.invoke = lambda: [_whole(value) for value in _in_order(names, lazy())]
-        self.laziness = ""
+        self.invoke = lambda: [_materialized(value) for value in _in_order(names, lazy())]
+        self.deferred_work = ""
 
     def collect(self, result: Any) -> None:
         """Bring what an invocation gave into the output buffers.
@@ -115,13 +115,13 @@ class PreparedCall:
         values = self._own if self._is_dps else _in_order(list(self._buffers), result)
         for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
             _check(name, value, buffer)
-            if not self._is_dps and (laziness := self._laziness_of(value)):
-                self.laziness = f"output {name!r} {laziness}"
+            if not self._is_dps and (deferred := self._deferred_work_of(value)):
+                self.deferred_work = f"output {name!r} {deferred}"
             _store(value, buffer)
         if type(result) not in _PLAIN and not self._is_dps:
-            self.laziness = f"the outputs are in a {type(result).__qualname__}"
-        if self.must_be_whole and self.laziness:
-            raise WrongOutputError("lazy", f"{self.laziness}; before it was timed, it was otherwise")
+            self.deferred_work = f"the outputs are in a {type(result).__qualname__}"
+        if self.refuses_deferred_work and self.deferred_work:
+            raise WrongOutputError("lazy", f"{self.deferred_work}; before timing it was not")
 
     def whole_outputs(self, result: Any) -> list[torch.Tensor]:
         """The outputs as dense tensors that share no memory with inputs; what is not is copied, inside a capture.
@@ -138,7 +138,7 @@ class PreparedCall:
                 raise CannotCapture(f"output {name!r} is a number")
             plain = _detach(value)
             is_dense = plain.is_contiguous() and not plain.is_neg() and not plain.is_conj()
-            is_plain = is_dense and not self._laziness_of(plain) and type(result) in _PLAIN
+            is_plain = is_dense and not self._deferred_work_of(plain) and type(result) in _PLAIN
             found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
         return found
 
@@ -147,7 +147,7 @@ class PreparedCall:
         for buffer in self._buffers.values():
             _copy(_raw(buffer), _raw(torch.empty_like(buffer)))
 
-    def _laziness_of(self, value: Any) -> str:
+    def _deferred_work_of(self, value: Any) -> str:
         if type(value) is not _Tensor:
             return ""
         if value.is_neg():
@@ -236,5 +236,5 @@ def _raw(tensor: torch.Tensor) -> Any:
     return _view(tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
 
 
-def _whole(value: Any) -> Any:
+def _materialized(value: Any) -> Any:
     return _clone(_detach(value)) if type(value) is _Tensor else value

@@ -23,9 +23,10 @@ from fib_schema import Definition, Solution, parse_json
 
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.seal import seal_process
-from ..timing import CannotCapture, Stopwatch, TimedCall, bracket_costs_ns, flush_cost_ns, stopwatch_for
+from ..timing import CannotCapture, TimedCall, bracket_costs_ns
 from ..timing.calls import Warmth
 from ..timing.cuda import persisting_bytes, set_no_lines_aside
+from ..timing.host import HostStopwatch
 from ..timing.kernels import kernels_of
 from ..timing.linked.native import Native, open_native
 from ..transport.arenas import Arena, tensor_in
@@ -131,7 +132,7 @@ class Session:
         self._definition: Definition
         self._calls: list[PreparedCall] = []
         self._arenas: list[Arena] = []
-        self._stopwatch: Stopwatch = stopwatch_for(self._device, [])
+        self._stopwatch = HostStopwatch([])
         self._last: tuple[PreparedCall, object] | None = None
         self._native: Native | None = None
         self._bound: Bind | None = None
@@ -248,10 +249,7 @@ class Session:
         return self._function.setup is not None
 
     def _calibrate(self, request: Calibrate) -> Calibrated:
-        self._use_device(request.device)
-        methods = ("host",) if self._device.type == "cpu" else ("graph", "queued")
-        costs = {m: bracket_costs_ns(self._device, m, request.chains, request.samples) for m in methods}
-        return Calibrated(costs, flush_cost_ns(self._device))
+        return Calibrated(bracket_costs_ns(self._device, "host", request.chains, request.samples))
 
     def _bind(self, request: Bind) -> None:
         self._release()
@@ -323,7 +321,7 @@ class Session:
             self._passes = None
         self._calls = []
         self._last = None
-        self._stopwatch = stopwatch_for(self._device, [])
+        self._stopwatch = HostStopwatch([])
         for arena in self._arenas:
             arena.close()
         self._arenas = []
@@ -340,25 +338,25 @@ class Session:
             taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
             return Warm("eager", 1, taken_ns, taken_ns)
         warmth = self._warm_up_once(request)
-        if any(call.laziness for call in self._calls):
+        if any(call.deferred_work for call in self._calls):
             for call in self._calls:
-                call.make_whole()
+                call.materialize()
             warmth = self._warm_up_once(request)
         return Warm(warmth.method, warmth.chain, warmth.call_ns, warmth.host_ns)
 
     def _warm_up_once(self, request: WarmUp) -> Warmth:
         calls = [TimedCall(call.invoke, call.collect, call.prepare) for call in self._calls]
-        self._stopwatch = stopwatch_for(self._device, calls, may_capture=request.may_capture)
-        return self._stopwatch.warm_up(request.runs, request.max_seconds, request.chain)
+        self._stopwatch = HostStopwatch(calls)
+        return self._stopwatch.warm_up(request.runs, request.max_seconds)
 
     def _sample(self, request: Sample) -> Sampled:
         for call in self._calls:
-            call.hide(request.key, request.hidden)
-            call.must_be_whole = True
+            call.set_mask(request.key, request.masked)
+            call.refuses_deferred_work = True
         samples_ns = tuple(self._stopwatch.sample(request.chains))
         for call in self._calls:
-            call.hide(0, ())
-            call.must_be_whole = False
+            call.set_mask(0, ())
+            call.refuses_deferred_work = False
         return Sampled(samples_ns)
 
 
