@@ -1,4 +1,4 @@
-"""The clock watch: readings of a device that says what it is told, at times that it is told."""
+"""Tests of the clock monitor, with a device whose readings and times are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a solution cannot do, by the measures that hold on this machine, and what an honest one still can."""
+"""Tests of the sandbox: what its measures keep a solution from on this machine, and what it still can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fib_bench import BenchmarkConfig
 from fib_bench.errors import InvalidConfig
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
-from fib_bench.sandbox import syscalls as _kernel
+from fib_bench.sandbox import syscalls
 from fib_bench.sandbox.environment import unreadable_path
 from fib_bench.sandbox.landlock import landlock_abi, without_hidden
 from fib_bench.sandbox.model import (
@@ -649,7 +649,7 @@ def _become_nobody() -> None:
     os.setgroups([])
     os.setresgid(65534, 65534, 65534)
     os.setresuid(65534, 65534, 65534)
-    _kernel.prctl(_kernel.PR_SET_DUMPABLE, 1)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
     _forget()
 
 
@@ -657,7 +657,7 @@ def _refuse(*calls: str) -> Callable[[], None]:
     """What a container does that refuses system calls."""
 
     def refuse() -> None:
-        _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
         Filter([Refusal(calls)]).load()
         _forget()
 
@@ -706,7 +706,7 @@ class TestElsewhere:
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
             try:
-                _kernel.prctl(_kernel.PR_SET_NO_NEW_PRIVS, 1)
+                syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
                 worker_filter(True).load()
                 os.write(write_end, str([_socket(*kind) for kind in KINDS_OF_SOCKETS]).encode())
             finally:

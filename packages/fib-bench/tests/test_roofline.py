@@ -1,4 +1,4 @@
-"""Floors: what a call must do at least, and which latencies that rules out."""
+"""Tests of the roofline: the least work of a call, and the latencies that it rules out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench.timing import roofline as speed_of_light
+from fib_bench.timing import roofline
 from fib_bench.timing.roofline import Peaks, SpeedOfLight, Work, work_of
 from fib_schema import Definition
 from hypothesis import given
@@ -104,10 +104,10 @@ def test_a_trace_says_what_was_achieved() -> None:
 
 
 def test_the_measured_bandwidth_is_that_of_the_fastest_way_through_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed_of_light, "_MEASURED_BYTES", 1 << 20)
-    monkeypatch.setattr(speed_of_light, "_MEASURED_SIDE", 64)
-    monkeypatch.setattr(speed_of_light, "_streams", lambda device: iter((3e9, 5e9, 4e9)))
-    assert speed_of_light._measure(torch.device("cpu"))["bytes_per_second"] == 5e9
+    monkeypatch.setattr(roofline, "_MEASURED_BYTES", 1 << 20)
+    monkeypatch.setattr(roofline, "_MEASURED_SIDE", 64)
+    monkeypatch.setattr(roofline, "_streams", lambda device: iter((3e9, 5e9, 4e9)))
+    assert roofline._measure(torch.device("cpu"))["bytes_per_second"] == 5e9
     monkeypatch.undo()
-    monkeypatch.setattr(speed_of_light, "_MEASURED_BYTES", 1 << 20)
-    assert all(rate > 0 for rate in speed_of_light._streams(torch.device("cpu")))
+    monkeypatch.setattr(roofline, "_MEASURED_BYTES", 1 << 20)
+    assert all(rate > 0 for rate in roofline._streams(torch.device("cpu")))

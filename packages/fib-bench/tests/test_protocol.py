@@ -1,4 +1,4 @@
-"""Frames: what arrives is one of the messages that were agreed, or the other side is done."""
+"""Tests of the wire protocol: only valid frames with expected messages are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparation: input sets that differ, what must come out of them, and what a reader should know about them."""
+"""Tests of prepared workloads: input sets, expected outputs, flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge: what it prepares, refuses, decides and writes down."""
+"""Tests of the judge: what it prepares, refuses, decides and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watch: what a solution replaces or leaves behind in its process is noticed."""
+"""Tests of the tamper check: a solution that replaces or leaves behind things in its process is noticed."""
 
 from __future__ import annotations
 

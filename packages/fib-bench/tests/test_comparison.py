@@ -1,4 +1,4 @@
-"""The rule by which outputs are right or wrong."""
+"""Tests of the comparison of outputs: tolerances, undefined elements, error caps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge's handle on workers and on the server that forks them."""
+"""Tests of the judge's handles on workers and on the server that forks them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arenas: dedicated shared allocations, in which tensors have their places."""
+"""Tests of arenas: dedicated shared allocations and the places of tensors in them."""
 
 from __future__ import annotations
 
