@@ -8,7 +8,7 @@ from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
 from ..transport.messages import Build, Built, DeviceOpened, OpenDevice, Seal, Sealed
 from ..worker.client import Worker, WorkerLost
-from .integrity import table_digest
+from .integrity import filter_counts, is_filtered, table_digest
 from .rpc import Rejected, ask, read
 
 
@@ -88,7 +88,9 @@ class FunctionWorker:
             WorkerLost: The worker ended.
         """
         if self.request.device != "cpu":
-            self.is_sealed = bool(ask(self.worker, Seal(), Sealed, seconds).held)
+            before = filter_counts(self.worker)
+            reply = ask(self.worker, Seal(), Sealed, seconds)
+            self.is_sealed = bool(reply.held) and is_filtered(self.worker, before)
 
     def _finish_ahead(self, seconds: float) -> None:
         """Wait for the compilation that was started ahead: a compile error is not tried twice.

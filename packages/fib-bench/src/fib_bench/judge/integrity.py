@@ -7,12 +7,19 @@ library which patches itself accuses nobody.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from fib_schema import EvaluationStatus
 
 from ..timing.linked.native import TABLE_BYTES
 from ..worker.client import Worker
-from ..worker.outside_checks import NotPermitted, memory_digest, modified_text, open_memory_files
+from ..worker.outside_checks import (
+    NotPermitted,
+    memory_digest,
+    modified_text,
+    open_memory_files,
+    seccomp_filters,
+)
 from .rpc import Rejected
 
 
@@ -22,6 +29,20 @@ def table_digest(worker: Worker, table: int) -> str:
         return memory_digest(worker.pid, table, TABLE_BYTES) if table else ""
     except (NotPermitted, ProcessLookupError):
         return ""
+
+
+def filter_counts(worker: Worker) -> Mapping[int, int]:
+    """How many system call filters each thread of a worker has; empty where the system does not tell."""
+    try:
+        return seccomp_filters(worker.pid)
+    except (NotPermitted, ProcessLookupError):
+        return {}
+
+
+def is_filtered(worker: Worker, before: Mapping[int, int]) -> bool:
+    """Whether every thread of a worker has a filter more than before: the worker's own word for it is a claim."""
+    after = filter_counts(worker)
+    return bool(after) and min(after.values()) > max(before.values(), default=0)
 
 
 def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) -> str:

@@ -191,18 +191,19 @@ class LinkedPasses:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         return [slot for slot, count in enumerate(self._counts[: made.calls].tolist()) if count]
 
-    def inputs_of(self, slot: int, fixed: torch.Tensor) -> torch.Tensor:
+    def inputs_of(self, slot: int, fixed: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
         """What the call in a slot read in the pass that was recomputed last.
 
         Shapes:
             fixed: ``[bytes]``, the inputs that links leave alone.
+            candidates: ``[2, bytes]``, what links chose from: the judge's own copy, for workers can write to the slots.
 
         Returns:
             ``[bytes]``
         """
         target = fixed.clone()
         layout = [place if isinstance(place, TensorSlot) else None for place in self._function.layout.wire.inputs]
-        items = link_inputs(self._inputs, layout, self._function.slots.candidates, target)
+        items = link_inputs(self._inputs, layout, candidates, target)
         self._module.relink(slot, native.link_of(items, ()), self._stream)
         return target
 

@@ -85,6 +85,7 @@ class LinkedTimer:
         self._seconds = self._busy_seconds = 0.0
         self._disturbed = 0
         self._filter = ThrottlingFilter(function.context.watch)
+        self._candidates: torch.Tensor | None = None
         self._pending: list[tuple[int, torch.Tensor, torch.Tensor]] = []
 
     def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
@@ -160,6 +161,7 @@ class LinkedTimer:
             generator = torch.Generator(function.context.device).manual_seed(SECRET.getrandbits(62))
             sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
             vary(layout.input_tensors(function.slots.candidates), *sources, prepared.varying, generator)
+        self._candidates = function.slots.candidates.clone()
         function.context.synchronize()
 
     def _is_undisturbed(self, made: TimedPass) -> bool:
@@ -199,7 +201,8 @@ class LinkedTimer:
         room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
         count = min(wanted, made.calls, max(room, 2 if len(self._pending) < 2 else 0))
         slots, chosen = self._function.slots, SECRET.sample(range(made.calls), count)
-        read = {slot: self._passes.inputs_of(slot, self._base.inputs) for slot in chosen}
+        assert self._candidates is not None
+        read = {slot: self._passes.inputs_of(slot, self._base.inputs, self._candidates) for slot in chosen}
         changed = [(inputs != slots.inputs[slot]).any() for slot, inputs in read.items()]
         if changed and bool(torch.stack(changed).any()):
             problem = "an input tensor was changed; a function must not write to its inputs"
@@ -241,8 +244,12 @@ class LinkedTimer:
             where = f"captured calls on inputs of distribution {item.distribution}"
             if unwritten:
                 raise NotCapturable(f"{where} left outputs unwritten")
-            if not torch.equal(slots.inputs[slot], item.inputs):
-                continue  # adjacent elements were swapped: nobody has answered that
+            read = self._passes.inputs_of(slot, item.inputs, item.inputs.expand(2, -1))
+            if not torch.equal(slots.inputs[slot], read):
+                problem = "an input tensor was changed; a function must not write to its inputs"
+                raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+            if not torch.equal(read, item.inputs):
+                continue  # a link has swapped adjacent elements: nobody has answered that
             try:
                 self._function.compare(item, slots.outputs[slot].clone(), where)
             except Rejected as error:
@@ -308,6 +315,7 @@ class LinkedTimer:
 
     def to_extra(self) -> dict[str, object]:
         """What a trace keeps of the timing beside the measurement."""
+        assert self._known is not None
         verified, claim, bound = self.verifier.verified_calls, self._claim(), self._bound()
         extra: dict[str, object] = {
             "verified_calls": verified,
@@ -316,6 +324,7 @@ class LinkedTimer:
             "claim_ms": claim.latency_ns / 1e6,
             "claim_uncertainty_ms": claim.error_ns / 1e6,
             "bound_ms": bound.latency_ns / 1e6,
+            "pass_overhead_ms": self._known.overhead(self._calls).per_call.pass_ns / 1e6,
             "nodes": self._nodes,
             "exclusive_ms": round(self._seconds * 1e3, 3),
         }

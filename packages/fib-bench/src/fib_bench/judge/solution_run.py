@@ -243,8 +243,13 @@ class SolutionRun:
                 performance,
                 prepared=prepared,
                 precision=item.precision,
-                flags=flags if candidate.may_seal else [*flags, UNSEALED],
+                flags=[*flags, UNSEALED] if self._is_unsealed else flags,
             )
+
+    @property
+    def _is_unsealed(self) -> bool:
+        """Whether the worker should be sealed and is not."""
+        return not self.candidate.may_seal or (self.context.is_cuda and not self.candidate.is_sealed)
 
     def _performance(self, function: TimedFunction, item: _Checked) -> tuple[Performance, list[str]]:
         prepared, config = item.prepared, self._settings
