@@ -155,8 +155,8 @@ class TestFlags:
         make_definition: Make,
         make_solution: Callable[..., Solution],
     ) -> None:
-        code = "def run(x):\n    return x // 2\n"
-        definition = make_definition({"x": "int8[n]"}, {"y": "int8[n]"}, code)
+        code = "def run(x):\n    return ~x\n"
+        definition = make_definition({"x": "bool[n]"}, {"y": "bool[n]"}, code)
         (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
         assert evaluation.status is EvaluationStatus.PASSED
         assert evaluation.flags == ("fixed_inputs", "unranked: cpu timing")

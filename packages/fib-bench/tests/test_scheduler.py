@@ -95,7 +95,7 @@ def test_every_pair_is_evaluated_once(count: int) -> None:
     assert pairs(run([Fake] * count, PARTS)) == wanted(PARTS)
 
 
-def test_stations_share_the_work() -> None:
+def test_device_workers_share_the_work() -> None:
     """Each waits at its first piece for the two others to have one."""
     all_at_work, at_work = threading.Barrier(3, timeout=60), set[int]()
 
@@ -110,13 +110,13 @@ def test_stations_share_the_work() -> None:
     assert len(at_work) == 3
 
 
-def test_what_a_station_fails_at_others_do() -> None:
+def test_work_that_a_device_worker_fails_at_goes_to_others() -> None:
     """It is opened again a few times, and fails each time."""
     events = run([lambda: Fake(lasts=2, pause=0.001), lambda: Fake(pause=0.005)], PARTS)
     assert pairs(events) == wanted(PARTS)
 
 
-def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
+def test_a_device_that_does_not_open_is_excluded_with_an_event() -> None:
     def fails() -> DeviceWorker:
         raise JudgeFailed("no such device")
 
@@ -128,7 +128,7 @@ def test_a_station_that_does_not_open_is_left_out_and_said_to_be() -> None:
     )
 
 
-def test_a_station_of_other_hardware_is_left_out() -> None:
+def test_a_device_of_other_hardware_is_excluded() -> None:
     opened, is_out = Counter[str](), threading.Event()
 
     class Waits(Fake):
@@ -148,7 +148,7 @@ def test_a_station_of_other_hardware_is_left_out() -> None:
     assert "the device is 'gpu' and the run is for 'cpu'" in out.reason
 
 
-def test_work_that_brings_stations_down_is_given_up_and_the_rest_is_done() -> None:
+def test_work_that_ends_device_workers_is_given_up_and_the_rest_is_done() -> None:
     events = run([lambda: Fake(poison="a-1")] * 2, PARTS)
     skipped = [e.skip for e in events if isinstance(e, Skipped)]
     done = pairs(events)
@@ -160,13 +160,13 @@ def test_work_that_brings_stations_down_is_given_up_and_the_rest_is_done() -> No
     assert any("it broke" in skip.reason for skip in skipped)
 
 
-def test_without_stations_everything_is_given_up() -> None:
+def test_without_devices_everything_is_given_up() -> None:
     events = run([lambda: Fake(lasts=0)], PARTS)
     assert not pairs(events)
     assert sum(e.count for e in events if isinstance(e, Skipped)) == sum(wanted(PARTS).values())
 
 
-def test_the_first_station_must_open() -> None:
+def test_the_first_device_must_open() -> None:
     def fails() -> DeviceWorker:
         raise JudgeFailed("no such device")
 
@@ -252,7 +252,7 @@ class TestPieces:
         run([Told] * workers, parts)
         return events
 
-    def test_are_whole_definitions_for_one_station_in_their_order(self) -> None:
+    def test_are_whole_definitions_for_one_device_in_their_order(self) -> None:
         assert self.sizes(PARTS, 1) == [("a", 10), ("b", 2), ("c", 21)]
 
     def test_are_whole_definitions_where_there_are_many(self) -> None:
@@ -264,7 +264,7 @@ class TestPieces:
         assert sorted(found) == [("large", 2), *[("large", 6)] * 5, ("small", 2)]
 
 
-def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
+def test_devices_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
     both, tries = threading.Barrier(2, timeout=60), Counter[str]()
 
     def factory(name: str) -> Open:
@@ -284,7 +284,7 @@ def test_stations_open_at_once_and_those_that_cannot_are_opened_again_for_work()
     assert tries["second"] >= 1
 
 
-def test_an_error_of_ours_while_a_station_opens_ends_the_run() -> None:
+def test_an_internal_error_while_a_device_opens_ends_the_run() -> None:
     def broken() -> DeviceWorker:
         raise RuntimeError("a bug")
 

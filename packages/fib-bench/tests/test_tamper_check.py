@@ -70,6 +70,6 @@ def test_modes_that_are_left_active_are_named(watch: Watch) -> None:
     assert watch.findings() == []
 
 
-def test_a_default_device_is_no_trick(watch: Watch) -> None:
+def test_a_default_device_is_no_finding(watch: Watch) -> None:
     with torch.device("cpu"):
         assert watch.findings() == []
