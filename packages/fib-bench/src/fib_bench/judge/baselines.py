@@ -6,6 +6,7 @@ reference also answers which outputs are right for inputs of timed calls.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -244,7 +245,11 @@ class InterleavedBaselines:
             Rejected: Outputs of the solution are wrong, or its worker is active in the background.
             WorkerLost: The worker of the solution ended.
         """
+        seconds = self._solution.context.timeout_seconds
+        deadline = time.monotonic() + seconds
         while True:
+            if time.monotonic() > deadline:
+                raise WorkerLost(f"timing did not end within {seconds:g} s", is_timeout=True)
             self._warm_up_again()
             waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, rule))]
             if not waiting and timer.is_done(rule):

@@ -37,7 +37,7 @@ class CpuTimer:
     def __init__(self, function: TimedFunction, verifier: Verifier) -> None:
         self._function = function
         self.verifier = verifier
-        self._warm = Warm("host", 1, 0.0, 0.0)
+        self._warm = Warm(1, 0.0, 0.0)
         self._overhead_ns = 0.0
         self._samples: list[float] = []
         self._seconds = 0.0

@@ -58,7 +58,7 @@ class EvaluationRecorder:
         all_flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ()), *flags]
         all_flags += timing_flags(solution, self.environment.hardware) if performance is not None else ()
         if all_flags:
-            extra["flags"] = all_flags
+            extra["flags"] = list(dict.fromkeys(all_flags))
         return Evaluation(
             status=status,
             environment=self.environment,

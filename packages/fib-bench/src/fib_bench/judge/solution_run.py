@@ -266,7 +266,7 @@ class SolutionRun:
             reason = self.candidate.not_captured
             performance = self.recorder.performance(function, timer, baselines, not_captured=reason)
             flags = [UNVERIFIED] if baselines.failure else []
-            flags += self._check_code()
+            flags += [*timer.verifier.precision_flags, *self._check_code()]
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
 
     def _check_code(self) -> list[str]:

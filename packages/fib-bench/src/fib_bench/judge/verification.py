@@ -15,6 +15,7 @@ import attrs
 import torch
 from fib_schema import EvaluationStatus
 
+from ..checking.precision import PrecisionWatch
 from ..evaluators.protocol import Observation
 from ..events import Phase
 from ..inputs.variation import vary
@@ -24,6 +25,7 @@ from .prepared import InputSet, PreparedWorkload, two_of
 from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 
+_ORDINARY = frozenset({"normal", "variant"})  # distributions whose errors tell the precision
 POISON = 0x5A
 """The byte that outputs of timed calls hold before the call; another one than that of single calls."""
 _KNOWN = 8  # one of so many timed calls gets known-answer inputs, on average
@@ -86,6 +88,7 @@ class Verifier:
         """Whether calls are replays of a capture, which may have missed work: then another timer decides."""
         self.fresh = 0
         """Timed calls that were compared with fresh answers of the reference."""
+        self._precision: PrecisionWatch | None = None
         self._used_known: list[InputSet] = []
         self._ask_seconds = 0.0
         self._since: float | None = None
@@ -199,6 +202,11 @@ class Verifier:
         is_slow = self._ask_seconds >= _MOST_ASK_SECONDS
         return self.fresh >= (_LEAST_FRESH_OF_SLOW if is_slow else _LEAST_FRESH)
 
+    @property
+    def precision_flags(self) -> list[str]:
+        """Flags of the precision of timed outputs: a function can compute with less only where it is timed."""
+        return [] if self._precision is None else self._precision.flags()
+
     def check_together(self, prepared: PreparedWorkload) -> None:
         """Check the outputs of all verified calls together, for evaluators that ask for trials.
 
@@ -269,8 +277,15 @@ class Verifier:
             others = (*prepared.rounds, *prepared.variants)
             stale = "" if before is None else stale_answer(after, before)
             self._reject(error.with_evidence(stale or kept_answer(after, self._function.layout, item, others)))
+        self._look_at_precision(prepared, item, after)
         if item.check.is_observed:
             self._observed.append(item.observe(self._function.layout, after))
+
+    def _look_at_precision(self, prepared: PreparedWorkload, item: InputSet, outputs: torch.Tensor) -> None:
+        if item.distribution in _ORDINARY:
+            self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
+            layout = self._function.layout
+            self._precision.look(layout.output_tensors(outputs), layout.output_tensors(item.expected))
 
     def _reject(self, error: Rejected) -> None:
         """Raise; a capture may have missed work, and then a timer without captures decides."""
