@@ -10,8 +10,8 @@ import pytest
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
 
 GOOD = "def run(x):\n    return x * 2\n"
-UNTIMED_CALLS = 6
-"""With the settings of `evaluate`: one on each of five input sets, and one to warm up."""
+UNTIMED_CALLS = 7
+"""With the settings of `evaluate`: one on each of five input sets, and one to warm up in each of two phases."""
 JUNK = """
 import os
 def run(x):
@@ -293,7 +293,7 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
     ("message", "said"),
     [
         ('{"type": "sampled", "samples_ns": [1.0]}', "answered Call with Sampled"),
-        ('{"type": "warm", "method": "host", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}', "answered Call with Warm"),
+        ('{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}', "answered Call with Warm"),
         ('{"type": "uncapturable", "problem": "but this is no capture"}', "answered Call with Uncapturable"),
         ('{"type": "built"}', "answered Call with Built"),
         ('{"type": "exited", "pid": 1, "wait_status": 0}', "broke the protocol"),
@@ -346,24 +346,20 @@ def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., E
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ("'sundial', 1, 1.0, 1.0", "it times by 'sundial' in chains of 1, which does not exist"),
-        ("'graph', 1, 1.0, 1.0", "it times by 'graph' in chains of 1, which does not exist"),
-        ("'host', 3, 1.0, 1.0", "it times by 'host' in chains of 3, which does not exist"),
-        ("'host', 0, 1.0, 1.0", "it times by 'host' in chains of 0, which does not exist"),
-        ("'host', -1, 1.0, 1.0", "it times by 'host' in chains of -1, which does not exist"),
-        ("'host', 2**20, 1.0, 1.0", "it times by 'host' in chains of 1048576, which does not exist"),
-        ("'host', 1, float('nan'), 1.0", "answered a request to warm up with Warm("),
-        ("'host', 1, float('inf'), 1.0", "answered a request to warm up with Warm("),
-        ("'host', 1, -1.0, 1.0", "answered a request to warm up with Warm("),
-        ("'host', 1, 1.0, float('nan')", "answered a request to warm up with Warm("),
-        ("'host', 1, 1.0, -1.0", "answered a request to warm up with Warm("),
-        ("'host', 1, '1', 1.0", "broke the protocol"),
+        ("3, 1.0, 1.0", "the worker reports 3 calls per sample, which is not supported"),
+        ("0, 1.0, 1.0", "the worker reports 0 calls per sample, which is not supported"),
+        ("-1, 1.0, 1.0", "the worker reports -1 calls per sample, which is not supported"),
+        ("2**20, 1.0, 1.0", "the worker reports 1048576 calls per sample, which is not supported"),
+        ("1, float('nan'), 1.0", "answered a request to warm up with Warm("),
+        ("1, float('inf'), 1.0", "answered a request to warm up with Warm("),
+        ("1, -1.0, 1.0", "answered a request to warm up with Warm("),
+        ("1, 1.0, float('nan')", "answered a request to warm up with Warm("),
+        ("1, 1.0, -1.0", "answered a request to warm up with Warm("),
+        ("1, '1', 1.0", "broke the protocol"),
     ],
 )
-def test_a_forged_way_of_timing_that_cannot_be_is_refused(
-    judged: Callable[..., Evaluation], fields: str, said: str
-) -> None:
-    message = f'dict(zip(("type", "method", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
+def test_a_forged_report_of_the_warm_up_is_refused(judged: Callable[..., Evaluation], fields: str, said: str) -> None:
+    message = f'dict(zip(("type", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert said in evaluation.log
@@ -379,7 +375,7 @@ def test_a_function_that_cannot_be_captured_when_nobody_tries_is_refused(judged:
 def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_question(
     judged: Callable[..., Evaluation],
 ) -> None:
-    message = '{"type": "warm", "method": "host", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
+    message = '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert "the worker answered Sample with Warm(" in evaluation.log

@@ -255,9 +255,8 @@ class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
-    """How the function will be timed, and what it seemed to take: claims."""
+    """The durations of warm calls by the worker's clock; untrusted."""
 
-    method: str
     chain: int
     """Calls between two readings of the clock."""
     call_ns: float

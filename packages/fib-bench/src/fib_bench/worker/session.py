@@ -336,13 +336,13 @@ class Session:
         self._last = None
         if self._device.type == "cuda":
             taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-            return Warm("eager", 1, taken_ns, taken_ns)
+            return Warm(1, taken_ns, taken_ns)
         warmth = self._warm_up_once(request)
         if any(call.deferred_work for call in self._calls):
             for call in self._calls:
                 call.materialize()
             warmth = self._warm_up_once(request)
-        return Warm(warmth.method, warmth.chain, warmth.call_ns, warmth.host_ns)
+        return Warm(warmth.chain, warmth.call_ns, warmth.host_ns)
 
     def _warm_up_once(self, request: WarmUp) -> Warmth:
         calls = [TimedCall(call.invoke, call.collect, call.prepare) for call in self._calls]
