@@ -1,4 +1,4 @@
-"""What fib-bench raises; failures of solutions are results and not among these."""
+"""Exceptions of fib-bench. Failures of solutions are results, not exceptions."""
 
 from __future__ import annotations
 

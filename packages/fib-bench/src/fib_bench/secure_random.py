@@ -1,4 +1,4 @@
-"""The source of all that a solution must not foresee."""
+"""Secure random source: every choice that a solution must not predict comes from it."""
 
 from __future__ import annotations
 

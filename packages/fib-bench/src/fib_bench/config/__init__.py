@@ -1,4 +1,4 @@
-"""Settings of a run: the model, their layers in files, validators."""
+"""Settings of runs and of evaluations: models, layers in files, validators."""
 
 from __future__ import annotations
 

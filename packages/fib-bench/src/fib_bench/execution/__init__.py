@@ -1,1 +1,1 @@
-"""Execution of plans: scheduler, device workers, device lock, judge processes, local and Ray backends."""
+"""Execution of plans: scheduler, device workers, judge processes, local and Ray backends."""

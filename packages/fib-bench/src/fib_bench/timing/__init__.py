@@ -1,4 +1,4 @@
-"""The stopwatch: times functions on a device with the host hidden. Usable without anything else here.
+"""Stopwatch: times trusted functions on a device, without time of the host. It needs no other part of the package.
 
 For example::
 

@@ -1,4 +1,4 @@
-"""What is timed, and how it turned out that it can be."""
+"""Timed calls: what a stopwatch calls, and how it times it after a warm-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times calls on a CUDA device, with the host hidden.
+"""CUDA stopwatch. Times trusted calls with events, without time of the host.
 
 Three methods, the best that a function supports:
 

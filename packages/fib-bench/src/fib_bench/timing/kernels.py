@@ -1,4 +1,4 @@
-"""Which kernels a call launches and how long each takes, by CUPTI: a cross-check, not the stopwatch."""
+"""Kernel profile: the kernels that a call launches and their durations by CUPTI, as a cross-check of the latency."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stopwatch showed, and what follows from it.
+"""Measurements: raw samples of a stopwatch, statistics of them, and the rule that stops sampling.
 
 Raw samples are kept; everything else is derived from them.
 

@@ -1,7 +1,6 @@
-"""How fast a kernel could be at most: by the bytes that it must move and the operations that it must do.
+"""Roofline: the least time of a call, by the bytes that it must move and the operations that it must do.
 
-What must be moved and done is declared per op_type in ``speed_of_light.yaml``; an op_type without a
-declaration has no floor. A verdict is made by theoretical peaks, which nothing exceeds; reports show
+The file ``roofline.yaml`` declares both for each op_type; an op_type without a declaration has no floor. A verdict is made by theoretical peaks, which nothing exceeds; reports show
 the share of what the device attains in practice, by peaks measured once and kept in the cache.
 
 Source: the roofline model (Williams, Waterman and Patterson, 2009). Operations per cycle and

@@ -1,1 +1,1 @@
-"""Channel between judge and workers: messages, remote calls, shared memory."""
+"""Channel between the judge and its workers: messages, frames, shared memory."""

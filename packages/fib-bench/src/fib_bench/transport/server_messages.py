@@ -8,46 +8,46 @@ import msgspec
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
-    """Judge to worker server: fork a worker. With it travel its channel and its output pipe."""
+    """Request: fork a worker. The descriptors of its channel and of its output pipe travel with the message."""
 
     folder: str
     """Its private working folder, home and temporary folder."""
 
 
 class Kill(msgspec.Struct, frozen=True, tag="kill"):
-    """Judge to worker server: kill a worker and everything it started."""
+    """Request: kill a worker and all processes that it started."""
 
     pid: int
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Judge to worker server: are you there?"""
+    """Request: reply with `Pong`, as a sign of life."""
 
 
 ServerRequest: TypeAlias = Spawn | Kill | Ping
 
 
 class ServerReady(msgspec.Struct, frozen=True, tag="server-ready"):
-    """Worker server to judge: everything is imported."""
+    """Report: the server has imported everything."""
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned"):
-    """Worker server to judge: the worker runs."""
+    """Reply to `Spawn`: the worker runs."""
 
     pid: int
 
 
 class Exited(msgspec.Struct, frozen=True, tag="exited"):
-    """Worker server to judge: a worker has ended and nothing of it is left."""
+    """Report: a worker has ended, and so have all processes that it started."""
 
     pid: int
     wait_status: int
     reason: str = ""
-    """Why the server ended it, if it did so unasked."""
+    """Why the server ended it without a request; empty otherwise."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Worker server to judge: the answer to `Ping`."""
+    """Reply to `Ping`."""
 
 
 ServerReply: TypeAlias = ServerReady | Spawned | Exited | Pong

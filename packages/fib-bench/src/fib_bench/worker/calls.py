@@ -1,4 +1,4 @@
-"""One call on one slot, inside a worker: its arguments, and what becomes of its results.
+"""Prepared calls: one call on one slot inside a worker, with its arguments and the collection of its results.
 
 Results are brought into the slot right after a call has returned, outside the clock, with no wait
 in between: what is written later is not in them. A destination-passing function gets buffers of the

@@ -1,6 +1,6 @@
-"""What runs inside a worker: it builds one function, calls it and times it, as the judge says.
+"""Session of a worker: it builds one function, calls it and times it on request of the judge.
 
-The solution lives in this process, so nothing here is believed: every reply is a claim.
+The solution runs in this process, so every reply is untrusted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Notices what a solution has replaced or left behind in its process.
+"""Tamper check: finds what a solution has replaced or left behind in its process.
 
-What it is compared with is taken before a solution is there. It is a claim all the same: a solution
-can replace this too. The judge's own clock and the outputs do not depend on it.
+The originals are recorded before a solution is loaded. The findings are untrusted all the same, because a solution
+can replace this check too; the judge's clock and the outputs do not depend on it.
 """
 
 from __future__ import annotations
