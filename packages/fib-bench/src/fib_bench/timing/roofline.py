@@ -1,7 +1,8 @@
 """Roofline: the least time of a call, by the bytes that it must move and the operations that it must do.
 
-The file ``roofline.yaml`` declares both for each op_type; an op_type without a declaration has no floor. A verdict is made by theoretical peaks, which nothing exceeds; reports show
-the share of what the device attains in practice, by peaks measured once and kept in the cache.
+The file ``roofline.yaml`` declares both for each op_type; an op_type without a declaration has no floor. A verdict is
+made by theoretical peaks, which nothing exceeds; reports show the share of what the device attains in practice, by
+peaks that are measured once and kept in the cache.
 
 Source: the roofline model (Williams, Waterman and Patterson, 2009). Operations per cycle and
 multiprocessor are those of NVIDIA's architecture white papers (dense, without sparsity).
