@@ -33,7 +33,7 @@ class InputError(FibError, ValueError):
 
     @property
     def reason(self) -> str:
-        """What is wrong, without saying again which workload it is about."""
+        """The problem without the workload, for tables that name it already."""
         return f"input {self.input!r}: {self.problem}" if self.input else self.problem
 
 
@@ -50,7 +50,7 @@ class ReferenceFailed(FibError, RuntimeError):
 
     @property
     def reason(self) -> str:
-        """What is wrong, without saying again which workload it is about."""
+        """The problem without the workload, for tables that name it already."""
         return f"the reference failed: {self.problem}"
 
 
@@ -69,7 +69,7 @@ class OutputsUndefined(ReferenceFailed):
 
     @property
     def reason(self) -> str:
-        """What is wrong, without saying again which workload it is about."""
+        """The problem without the workload, for tables that name it already."""
         return f"the reference leaves outputs undefined: {self.problem}"
 
 
@@ -98,7 +98,7 @@ class EvaluatorFailed(FibError, RuntimeError):
 
     @property
     def reason(self) -> str:
-        """What is wrong, without saying again which workload it is about."""
+        """The problem without the workload, for tables that name it already."""
         return f"the evaluator {self.evaluator!r} failed: {self.problem}"
 
 

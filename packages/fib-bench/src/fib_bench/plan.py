@@ -237,7 +237,7 @@ def _plain(name: str) -> str:
 
 
 def _done(traces: Iterable[Trace], hardware: str) -> frozenset[tuple[str, str, str]]:
-    """What has a trace: workload, solution and the hash of the solution as it was."""
+    """The key of an existing trace: workload, solution and the hash of the solution as it was."""
     return frozenset(
         (trace.workload.uuid, trace.solution, _solution_hash(trace.evaluation))
         for trace in traces

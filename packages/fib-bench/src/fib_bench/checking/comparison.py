@@ -52,7 +52,7 @@ class Extent:
 
 @attrs.frozen
 class Rule:
-    """What makes an element wrong, and a row."""
+    """The limits beyond which an element or a row is wrong."""
 
     atol: float
     rtol: float
@@ -75,7 +75,7 @@ def limit_of(error_cap: float, extent: Extent) -> float:
 
 @attrs.frozen
 class Comparison:
-    """How one output compares with its reference."""
+    """The comparison of one output with its reference."""
 
     name: str
     count: int

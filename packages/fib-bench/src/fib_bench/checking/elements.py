@@ -34,7 +34,7 @@ def logical_shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def element_count(tensor: torch.Tensor) -> int:
-    """How many elements there are."""
+    """The number of elements."""
     return 2 * tensor.numel() if is_float4(tensor) else tensor.numel()
 
 
@@ -44,7 +44,7 @@ def is_on_cpu(tensor: torch.Tensor) -> bool:
 
 
 def chunk_size(tensor: torch.Tensor) -> int:
-    """How many elements a chunk of the tensor has."""
+    """The number of elements in a chunk of the tensor."""
     return _CPU_CHUNK if is_on_cpu(tensor) else _DEVICE_CHUNK
 
 

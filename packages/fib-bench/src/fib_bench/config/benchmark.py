@@ -34,7 +34,7 @@ class BenchmarkConfig(EvalConfig):
     devices: tuple[str, ...] | None = checked_field(None, optional(names))
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
     executor: str = checked_field("local", one_of("executor", lambda: EXECUTORS))
-    """Where the work runs: on this machine, or on the nodes of a Ray cluster."""
+    """The place of the work: this machine, or on the nodes of a Ray cluster."""
     address: str | None = checked_field(None, optional(text))
     """The address of the Ray cluster; None starts a local one."""
     in_process_trusted: bool = checked_field(False, flag)

@@ -190,7 +190,7 @@ def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def _repeats(indices: torch.Tensor) -> torch.Tensor:
-    """How many indices of each row were there before."""
+    """The number of indices of each row that were there before."""
     ordered = indices.sort(dim=1).values
     return ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(dim=1)
 

@@ -88,12 +88,12 @@ def _scale_of(name: str, case: Case) -> str | None:
 
 @attrs.frozen
 class StepsComparison(Comparison):
-    """How a quantised output compares, and how far it leans."""
+    """The comparison of a quantised output, and its bias."""
 
     lean: float = 0.0
     """Steps away from zero, on average."""
     least_lean: float = 0.0
-    """What chance may make of it."""
+    """The bias that chance allows."""
 
     @property
     def is_leaning(self) -> bool:
@@ -115,7 +115,7 @@ class StepsPart:
     name: str
     format: Format
     steps: float
-    """How many steps an element may be off by."""
+    """The number of steps that an element may be off by."""
     width: int
     """The numbers in the last axis."""
     extent: Extent
@@ -224,7 +224,7 @@ def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) 
 
 
 def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) -> Extent:
-    """How large the real values are."""
+    """The magnitudes of the real values."""
     if factors is None:
         return measure_extent(expected)
     largest = [
@@ -235,7 +235,7 @@ def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) ->
 
 
 def _steps(dtype: str, config: ResolvedEvalConfig) -> float:
-    """How many steps are allowed: one, or more where a larger `rtol` is asked for."""
+    """The number of allowed steps: one, or more where a larger `rtol` is asked for."""
     if dtype not in ONE_STEP:
         return 1.0
     return max(1.0, config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol)

@@ -110,7 +110,7 @@ def _rows_part(name: str, case: Case) -> Part:
 
 
 def _share(case: Case) -> float | None:
-    """What quantised experts may be off by, unless the settings ask for something themselves."""
+    """The tolerance for quantised experts, unless the settings state one."""
     is_quantised = any(tag.startswith("quantization:") for tag in case.definition.tags) or any(
         spec.dtype.startswith(("float8", "float4", "int8")) for spec in case.definition.inputs.values()
     )

@@ -29,9 +29,9 @@ class Verdict:
     comparisons: tuple[Comparison, ...] = ()
     """The numbers, by output."""
     problems: tuple[str, ...] = ()
-    """What is wrong, a line each; nothing if the outputs are right."""
+    """The problems, a line each; empty if the outputs are right."""
     extra: Mapping[str, Any] = attrs.field(factory=dict)
-    """What a trace keeps beside the numbers."""
+    """Further fields of a trace."""
 
 
 class Part(Protocol):
@@ -94,7 +94,7 @@ class Check(abc.ABC):
         return self.trials
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it, by output."""
+        """The fields of a trace, by output."""
         return {name: part.to_extra() for name, part in self.parts.items()}
 
     @abc.abstractmethod

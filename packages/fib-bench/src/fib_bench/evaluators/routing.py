@@ -26,7 +26,7 @@ _SCORE_TIE = 2.0**-19
 
 @attrs.frozen(eq=False)
 class Ties:
-    """Where the choice of experts is a matter of rounding."""
+    """Tokens whose choice of experts is a matter of rounding."""
 
     tied: torch.Tensor
     """``[tokens]``"""
@@ -95,7 +95,7 @@ def _grouped_ties(scores: torch.Tensor, chosen: int, groups: int, kept: int) -> 
 
 
 def _top_k(case: Case) -> int | None:
-    """How many experts a token has, by an axis or by the definition's name."""
+    """The number of experts of a token, by an axis or by the definition's name."""
     axes = case.definition.const_axes
     found = next((size for axis, size in axes.items() if _TOP_K_AXIS.fullmatch(axis)), None)
     named = _TOP_K_IN_NAME.search(case.definition.name)

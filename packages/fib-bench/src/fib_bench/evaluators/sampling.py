@@ -199,7 +199,7 @@ class Draws(Check):
 
 @attrs.define
 class _Boundary:
-    """How many draws there are of tokens at the boundary, and how many there may be."""
+    """The number of draws of tokens at the boundary, and its limit."""
 
     draws: int = 0
     found: int = 0

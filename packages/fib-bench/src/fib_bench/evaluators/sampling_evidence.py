@@ -25,7 +25,7 @@ class RowDraws:
     """Some draws from one distribution."""
 
     label: str
-    """Where they come from, in words."""
+    """Their origin, in words."""
     probabilities: torch.Tensor
     """``[tokens]``, float64; they sum to 1."""
     places: torch.Tensor
@@ -95,7 +95,7 @@ class Evidence:
             )
 
     def conclude(self) -> list[str]:
-        """What is wrong: over all rows first, then in single ones."""
+        """The problems: over all rows first, then in single ones."""
         return [*self._rows(), *self._far(), *self.problems]
 
     def _rows(self) -> list[str]:

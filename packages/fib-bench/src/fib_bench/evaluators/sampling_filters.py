@@ -15,7 +15,7 @@ _TIE = 2.0**-20
 _LOGIT_TIE = 1e-5
 """For logits, relative to themselves or to 1: an exponential and a division by a temperature are rounded."""
 _SUM_ERROR = 2e-5
-"""What a cumulative sum over a vocabulary may be off by in float32."""
+"""The error of a cumulative sum over a vocabulary in float32."""
 _HEAD = 2048
 """The tokens to look at first: sorting all takes ten times as long, and is seldom needed."""
 _CHUNK = 1 << 22
@@ -138,7 +138,7 @@ def _best_of(rows: Rows, levels: torch.Tensor, total: torch.Tensor, filters: Fil
 
 
 def _counts(weights: torch.Tensor, filters: Filters, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many of the most likely tokens are kept: at least, and at most."""
+    """The number of the most likely tokens that are kept: at least, and at most."""
     sums = weights.cumsum(dim=1)
     before, kept = sums - weights, torch.full_like(weights[:, 0], vocabulary).long()
     whole = torch.ones_like(weights[:, 0])

@@ -124,7 +124,7 @@ class PooledDraws:
         total.add(found, (per_row * share).sum(dim=0), (per_row * share * (1 - share)).sum(dim=0))
 
     def problems(self) -> list[str]:
-        """What is wrong; waits for the device."""
+        """The problems; waits for the device."""
         if not self.draws:
             return []
         tests: list[Callable[[], list[str]]] = [self._temperature, self._bins, self._of_bits, self._of_repeats]

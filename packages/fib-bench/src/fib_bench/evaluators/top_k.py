@@ -80,7 +80,7 @@ def _beside(case: Case, indices: str) -> list[str]:
 
 
 def _width(name: str, case: Case) -> int:
-    """How many indices one choice has: one where each row of an input gets a single index."""
+    """The number of indices of one choice: one where each row of an input gets a single index."""
     spec = case.definition.outputs[name]
     inputs = case.definition.inputs.values()
     is_single = any("float" in s.dtype and s.shape and spec.shape == s.shape[:-1] for s in inputs)

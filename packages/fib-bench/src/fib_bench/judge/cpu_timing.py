@@ -117,5 +117,5 @@ class CpuTimer:
         )
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of the timing beside the measurement."""
+        """The timing fields of a trace beside the measurement."""
         return {"verified_calls": self.verifier.verified_calls, **self._filter.to_extra()}

@@ -39,14 +39,14 @@ class Calibration:
 
 @attrs.define
 class ExclusiveTime:
-    """How long functions were timed exclusively the last time; waiting for the device lock is not part of it."""
+    """Seconds of the last exclusive block; waiting for the device lock is not part of it."""
 
     seconds: float = 0.0
 
 
 @attrs.frozen(kw_only=True)
 class DeviceContext:
-    """What holds for every function on a device."""
+    """Calibration, roofline, clock monitor, settings and lock of one device."""
 
     device: torch.device
     timeout_seconds: float

@@ -120,7 +120,7 @@ class Judge:
 
     @property
     def context(self) -> DeviceContext:
-        """What holds for every function on this device; measured at the first access."""
+        """Calibration and tools of this device; measured at the first access."""
         if self._context is None:
             self._context = DeviceContext(
                 device=self.device,

@@ -33,7 +33,7 @@ class FunctionWorker:
         """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
         self.is_sealed = False
         self.table, self.table_digest = 0, ""
-        """Where the native module's table lies, and its digest before a solution was loaded."""
+        """Address of the native module's table, and its digest before a solution was loaded."""
         self._is_ahead = False
 
     def begin(self) -> None:

@@ -32,7 +32,7 @@ def table_digest(worker: Worker, table: int) -> str:
 
 
 def filter_counts(worker: Worker) -> Mapping[int, int]:
-    """How many system call filters each thread of a worker has; empty where the system does not tell."""
+    """The number of system call filters of each thread of a worker; empty where the system does not tell."""
     try:
         return seccomp_filters(worker.pid)
     except (NotPermitted, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Known calls. What a linked pass takes apart from its calls, measured in a worker without a function.
+"""Known calls. Calibration of linked passes in a worker without a function.
 
 A known call writes all outputs and computes nothing. A pass of known calls takes what links, flushes, digests and the
 way to the device and back take, and the writing. How long the writing takes follows from passes that write twice.
@@ -24,13 +24,13 @@ from .rpc import ask
 from .timed_function import TimedFunction
 
 EMPTY_KERNEL_NS = 630.0
-"""What CUPTI reports for an empty kernel (580 to 700 ns on an H200): it belongs to a call."""
+"""Duration of an empty kernel by CUPTI (580 to 700 ns on an H200): it belongs to a call."""
 _REPEATS = 16
 
 
 @attrs.frozen
 class Reading:
-    """What a pass takes for each call, in nanoseconds."""
+    """Nanoseconds of a pass for each call."""
 
     pass_ns: float
     """By the judge's clock, over the whole pass."""
@@ -45,7 +45,7 @@ class Reading:
 
 @attrs.frozen
 class Overhead:
-    """What a pass takes for each call apart from the call, by both clocks."""
+    """Nanoseconds of a pass for each call without the call, by both clocks."""
 
     per_call: Reading
     error: Reading
@@ -98,7 +98,7 @@ class KnownCalls:
         return self._worker
 
     def write(self, passes: LinkedPasses, key: object) -> tuple[Reading, Reading]:
-        """How long a known call takes, with its error."""
+        """Nanoseconds of a known call, with the error."""
         if key not in self._write:
             if self._gap is None:
                 taken, error = _difference(passes, native.EMPTY)
@@ -138,7 +138,7 @@ class BoundKnownCalls:
         return len(self._readings.get(calls, ()))
 
     def overhead(self, calls: int) -> Overhead:
-        """What is to be subtracted for each call in passes of so many."""
+        """The overhead of each call in passes of so many calls."""
         write, error = self._known.write(self._passes, self._passes.output_bytes)
         passes = [reading.pass_ns for reading in self._readings[calls]]
         spans = [reading.span_ns for reading in self._readings[calls]]
@@ -149,7 +149,7 @@ class BoundKnownCalls:
 
 
 def _difference(passes: LinkedPasses, kind: int) -> tuple[Reading, Reading]:
-    """What a second call of a kind adds to each call of a pass, and the error of that."""
+    """Nanoseconds that a second call of a kind adds to each call of a pass, and the error."""
     calls = passes.slots
     for repeats in (1, 2):
         passes.compose(kind, calls, repeats)

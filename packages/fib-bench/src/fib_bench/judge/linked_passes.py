@@ -62,8 +62,8 @@ class TimedPass:
     free_multiprocessors: int
     """Fewest that nothing else occupied while the cache was flushed."""
     span_ns: float
-    """What the device's clock shows from the end of a flush to the start of the digest, the mean over calls: trusted
-    code reads it, but in the memory of the worker, so it is held against `taken_ns`."""
+    """Nanoseconds of the device's clock from the end of a flush to the start of the digest, the mean over calls. Trusted
+    code reads it, but it lies in the memory of the worker: a claim, which `taken_ns` bounds."""
     activity: ThreadActivity
     """Of the worker's threads, which all should sleep."""
 
@@ -192,7 +192,7 @@ class LinkedPasses:
         return [slot for slot, count in enumerate(self._counts[: made.calls].tolist()) if count]
 
     def inputs_of(self, slot: int, fixed: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
-        """What the call in a slot read in the pass that was recomputed last.
+        """The inputs of the call in a slot, in the pass that was recomputed last.
 
         Shapes:
             fixed: ``[bytes]``, the inputs that links leave alone.

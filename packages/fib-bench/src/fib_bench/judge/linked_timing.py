@@ -314,7 +314,7 @@ class LinkedTimer:
         )
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of the timing beside the measurement."""
+        """The timing fields of a trace beside the measurement."""
         assert self._known is not None
         verified, claim, bound = self.verifier.verified_calls, self._claim(), self._bound()
         extra: dict[str, object] = {

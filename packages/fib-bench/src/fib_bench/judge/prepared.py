@@ -67,7 +67,7 @@ class PreparedWorkload:
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
     null_call_ns: float | None = None
-    """What a request without a call takes in the worker of the reference; None on the CPU. See `host_timing`."""
+    """Nanoseconds of a request without a call in the worker of the reference; None on the CPU. See `host_timing`."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
     """The error above which an output was computed with less than float32; see `precision`."""
 
@@ -85,7 +85,7 @@ class PreparedWorkload:
         return False
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of its inputs."""
+        """The fields of a trace about the inputs."""
         extra: dict[str, object] = {
             "rounds": [item.distribution for item in self.rounds],
             "variants": len(self.variants),

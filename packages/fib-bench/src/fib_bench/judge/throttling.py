@@ -32,7 +32,7 @@ class ThrottlingFilter:
         return False
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         extra: dict[str, object] = {}
         if self._clocks:
             extra["sm_clock_mhz"] = int(statistics.median(self._clocks))

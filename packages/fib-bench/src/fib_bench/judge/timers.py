@@ -19,7 +19,7 @@ class Timer(Protocol):
     """Measures the latency of one function on one workload. Every pass is verified."""
 
     method: str
-    """How the latency is measured: ``linked``, ``host`` or ``cpu``."""
+    """The method of the measurement: ``linked``, ``host`` or ``cpu``."""
     verifier: Verifier
 
     def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
@@ -61,7 +61,7 @@ class Timer(Protocol):
         ...
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of the timing beside the measurement."""
+        """The timing fields of a trace beside the measurement."""
         ...
 
 

@@ -59,7 +59,7 @@ class FreshAnswers(Protocol):
 
 @attrs.frozen(eq=False)
 class PassPlan:
-    """What is verified of one pass."""
+    """The calls of one pass that are verified."""
 
     used: range
     """The slots of the pass."""
@@ -244,7 +244,7 @@ class Verifier:
         return self._ask_seconds < max(_ASK_SHARE * elapsed, _ASK_SECONDS) and SECRET.random() < chance
 
     def _ask(self, given: Mapping[int, torch.Tensor]) -> dict[int, InputSet]:
-        """What is right for these inputs, as far as the reference answers."""
+        """Fresh answers of the reference for these inputs, as far as it answers."""
         if self.answers is None:
             return {}
         begin = time.monotonic()

@@ -76,7 +76,7 @@ class Run:
 
     trace_set: TraceSet
     name: str
-    """How messages call it."""
+    """The name in messages."""
     solution: str | None = None
     """Only this solution, which is compared with that of the other side whatever their names."""
 

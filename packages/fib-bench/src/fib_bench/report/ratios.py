@@ -20,7 +20,7 @@ MAX_HALF_WIDTH = 0.1
 
 
 class Outcome(StrEnum):
-    """How a ratio is shown."""
+    """The ways to show a ratio."""
 
     NUMBER = "number"
     TIE = "tie"
@@ -51,7 +51,7 @@ class Ratio:
 
     @property
     def outcome(self) -> Outcome:
-        """How to show it."""
+        """The way to show it."""
         if self.point is None:
             return Outcome.UNKNOWN
         if not self.is_comparable:

@@ -130,7 +130,7 @@ def timed_by(performance: Performance) -> str:
 
 @attrs.frozen
 class Light:
-    """Where a call stands on the roofline of its device."""
+    """The position of a call on the roofline of its device."""
 
     bytes: float | None
     """The bytes that the call must move."""

@@ -15,12 +15,12 @@ _COUNTED_BY_NAMESPACE = (5, 14)  # from this kernel on, RLIMIT_NPROC counts each
 
 
 def most_tasks() -> int:
-    """How many processes and threads a worker may have: enough for a compiler and some teams of threads per core."""
+    """The limit of processes and threads of a worker: enough for a compiler and some teams of threads per core."""
     return 512 + 32 * (os.cpu_count() or 1)
 
 
 def tasks_on_machine() -> int:
-    """How many processes and threads there are."""
+    """The number of processes and threads on the machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
@@ -52,7 +52,7 @@ def _bound(kind: int, most: int) -> None:
 
 
 def _foreign_tasks(state: SandboxState) -> int:
-    """How many tasks the system counts as the worker's although they are not."""
+    """The number of tasks that the system counts as the worker's although they are not."""
     release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
     has_namespace = Threat.MEMORY in state.held.get("own namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
     return 0 if has_namespace or "another user" in state.held else tasks_on_machine()

@@ -16,7 +16,7 @@ LIMIT_VARIABLE = "FIB_BENCH_ISOLATION"
 
 
 class Threat(StrEnum):
-    """What a worker might do."""
+    """An attack that a worker can attempt."""
 
     PRIVILEGES = "gain privileges"
     RESOURCES = "exhaust processes, memory or files"

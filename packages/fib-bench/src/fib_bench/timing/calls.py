@@ -21,7 +21,7 @@ class TimedCall:
 
 @attrs.frozen
 class Warmth:
-    """How a function is timed after its warm-up."""
+    """The result of a warm-up."""
 
     method: str
     chain: int

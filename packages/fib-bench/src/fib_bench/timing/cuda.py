@@ -31,12 +31,12 @@ import torch
 from .calls import CannotCapture, TimedCall, Warmth, chain_for
 
 _EMPTY_KERNEL_NS = 600.0
-"""What an empty kernel takes by CUPTI (0.58 to 0.70 us on an H200): it is in the bracket, and is no cost of it."""
+"""Duration of an empty kernel by CUPTI (0.58 to 0.70 us on an H200): it is in the bracket, and is no cost of it."""
 _CHAIN = 4
 _SINGLE_NS = 100_000.0  # longer calls are timed one by one: neither the brackets nor cold code weigh there
 _MAX_SPIN_NS = 5e6
 HIDING_NS = 30_000.0
-"""How long the device spins before each sample by graphs, while the host launches: else a slow host shows."""
+"""Nanoseconds that the device spins before each sample by graphs, while the host launches: else a slow host shows."""
 _PREPARE_NS = 60_000.0  # launching what prepares a call, at most about ten kernels
 _MIN_PROBE_NS, _MAX_PROBE_NS = 1e6, 5e7
 _HOST_RUNS = 5
@@ -136,7 +136,7 @@ class CudaStopwatch:
         return self._invoke_once(call, is_idle=False) > 0.9 * spin_ns
 
     def _invoke_once(self, call: TimedCall, *, is_idle: bool = True) -> float:
-        """How long a call keeps the host."""
+        """Nanoseconds that a call keeps the host."""
         if is_idle:
             _synchronize(self._device)
         before = _clock_ns()
@@ -217,7 +217,7 @@ class CudaStopwatch:
 
 
 def bracket_cost_ns(device: torch.device, chain: int, samples: int, *, method: str) -> float:
-    """What the clock shows beyond the calls themselves, for a chain of them.
+    """The cost of reading the clock, for a chain of calls.
 
     Measured on kernels that do nothing, whose own duration is left in: it belongs to the call.
 
@@ -277,7 +277,7 @@ def set_no_lines_aside() -> int:
 
 
 def persisting_bytes() -> int:
-    """How much of the L2 cache is set aside for lines that a flush goes around."""
+    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict."""
     from cuda.bindings import driver
 
     status, size = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
@@ -289,7 +289,7 @@ _CLOCKS: dict[torch.device, float] = {}
 
 
 def flush_of(device: torch.device) -> Callable[[], object]:
-    """What overwrites the device's L2 cache."""
+    """The function that overwrites the device's L2 cache."""
     if device not in _FLUSHES:
         size_bytes = 2 * torch.cuda.get_device_properties(device).L2_cache_size
         buffer = torch.empty(max(size_bytes, 1 << 20), dtype=torch.uint8, device=device)

@@ -90,9 +90,9 @@ class Measurement:
     chain: int
     """Calls per sample."""
     host_ns: float
-    """What an eager caller waits for one call to finish."""
+    """Nanoseconds that an eager caller waits for one call."""
     overhead_ns: float = 0.0
-    """What was subtracted, per sample."""
+    """Nanoseconds that were subtracted from each sample."""
 
     @property
     def latency_ms(self) -> float:
@@ -114,7 +114,7 @@ class Measurement:
         return (ordered[3 * count // 4] - ordered[count // 4]) / median if median > 0 else 0.0
 
     def to_extra(self) -> dict[str, object]:
-        """What a trace keeps of it."""
+        """The fields of a trace."""
         low, high = self.interval_ms
         return {
             "method": self.method,

@@ -43,7 +43,7 @@ def stopwatch_for(device: torch.device, calls: Sequence[TimedCall], *, may_captu
 
 
 def bracket_costs_ns(device: torch.device, method: str, chains: Sequence[int], samples: int) -> tuple[float, ...]:
-    """What the clock shows beyond the calls themselves, for chains of these lengths."""
+    """The cost of reading the clock, for chains of these lengths."""
     if device.type == "cpu":
         return tuple(_host_cost_ns(chain, samples) for chain in chains)
     from .cuda import bracket_cost_ns

@@ -41,7 +41,7 @@ _CACHE_VERSION = 2
 
 @attrs.frozen
 class Work:
-    """What a call must do, as far as it is certain."""
+    """Lower bounds of the work of a call."""
 
     read_bytes: int
     written_bytes: int
@@ -52,7 +52,7 @@ class Work:
 
 @attrs.frozen
 class Peaks:
-    """What a device can do at most."""
+    """Upper bounds of what a device can do."""
 
     bytes_per_second: float
     half_operations_per_second: float | None
@@ -73,7 +73,7 @@ class Peaks:
 
 
 def work_of(definition: Definition, axes: Mapping[str, int]) -> Work | None:
-    """What a call must do, or None where nothing is declared for the op_type.
+    """Lower bounds of the work of a call, or None where nothing is declared for the op_type.
 
     Args:
         definition: What is computed.
@@ -114,7 +114,7 @@ def _operand_bytes(spec: TensorSpec) -> float:
 
 @attrs.frozen
 class _Declaration:
-    """What is certain for an op_type."""
+    """Lower bounds of the work of an op_type."""
 
     reads: str | Sequence[str]
     writes: str | Sequence[str]
@@ -176,7 +176,7 @@ def speed_of_light_of(device: torch.device) -> SpeedOfLight:
 
 
 def theoretical_peaks(device: torch.device) -> Peaks:
-    """What the clocks and widths of a CUDA device say."""
+    """Upper bounds from the clocks and widths of a CUDA device."""
     from cuda.bindings import driver
 
     attributes = driver.CUdevice_attribute

@@ -93,7 +93,7 @@ class Arena:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What must travel with the handle."""
+        """The file descriptors that travel with the handle."""
         return () if self.descriptor < 0 else (self.descriptor,)
 
     def slots(self, count: int) -> torch.Tensor:
@@ -164,7 +164,7 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
 
 
 def _checked(result: Any) -> tuple[Any, ...]:
-    """What a driver call returned beside its status.
+    """The values that a driver call returned beside its status.
 
     Raises:
         torch.OutOfMemoryError: There is not enough memory.

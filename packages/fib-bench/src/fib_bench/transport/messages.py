@@ -35,7 +35,7 @@ InputSlot: TypeAlias = TensorSlot | ScalarSlot | AbsentSlot
 
 
 class SharedMemory(msgspec.Struct, frozen=True):
-    """How another process maps an arena."""
+    """The handle with which another process maps an arena."""
 
     size_bytes: int
     ipc_handle: bytes
@@ -43,7 +43,7 @@ class SharedMemory(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where the inputs and the outputs of one call lie in their slots."""
+    """The layout of the inputs and the outputs of one call in their slots."""
 
     inputs: tuple[InputSlot, ...]
     outputs: tuple[TensorSlot, ...]
@@ -148,9 +148,9 @@ class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
     kind: int
     """0: of captured calls; 1: of known calls that write the outputs; 2: of empty kernels."""
     repeats: int
-    """How often a known call is made in each slot."""
+    """The number of known calls in each slot."""
     calls: int
-    """How many slots, from the first one on."""
+    """The number of slots, from the first one on."""
     inputs: tuple[LinkedInput, ...]
 
 
@@ -213,7 +213,7 @@ class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
     """The device is ready."""
 
     table: int
-    """Where the native module's read-only table lies; 0 without one."""
+    """Address of the native module's read-only table; 0 without one."""
 
 
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
@@ -235,11 +235,11 @@ class HasSetUp(msgspec.Struct, frozen=True, tag="has-set-up"):
     """The slots are set up."""
 
     taken_ns: tuple[float, ...]
-    """What it took on each, by the worker's clock: a claim."""
+    """Nanoseconds on each, by the worker's clock: a claim."""
 
 
 class CollectedAgain(msgspec.Struct, frozen=True, tag="collected-again"):
-    """What the last call gave is in its slot."""
+    """The result of the last call is in its slot."""
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
@@ -271,7 +271,7 @@ class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):
 
 
 class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
-    """What the worker's clock showed: a claim."""
+    """Readings of the worker's clock: a claim."""
 
     samples_ns: tuple[float, ...]
     """The clock around each chain, its own cost included."""

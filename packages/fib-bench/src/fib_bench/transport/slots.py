@@ -22,7 +22,7 @@ from .messages import CANDIDATES, AbsentSlot, Bind, InputSlot, Layout, ScalarSlo
 
 @attrs.frozen
 class CallLayout:
-    """Where the tensors of one call lie, by name."""
+    """The layout of the tensors of one call, by name."""
 
     wire: Layout
     inputs: Mapping[str, TensorSlot]
@@ -64,7 +64,7 @@ def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[s
 
 
 def call_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
-    """How much memory the inputs and outputs of one call take.
+    """Bytes of the inputs and outputs of one call.
 
     Raises:
         AxisError: An axis has no size.

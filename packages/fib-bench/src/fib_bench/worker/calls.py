@@ -34,7 +34,7 @@ _clock_ns = time.perf_counter_ns
 
 
 class WrongOutputError(Exception):
-    """What a function returned does not fit the definition."""
+    """The returned value does not fit the definition."""
 
     def __init__(self, aspect: str, problem: str) -> None:
         super().__init__(problem)

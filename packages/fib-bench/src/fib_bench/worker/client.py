@@ -47,7 +47,7 @@ class WorkerLost(Exception):
 
 
 class ServerReports(Protocol):
-    """What a worker's handle needs of the fork server's client."""
+    """The part of the fork server's client that a worker's handle uses."""
 
     @property
     def generation(self) -> int:
@@ -64,7 +64,7 @@ class ServerReports(Protocol):
         """Read the reports that have arrived."""
 
     def exit_of(self, pid: int) -> Exited | None:
-        """How a worker ended, or None while it runs."""
+        """The exit report of a worker, or None while it runs."""
 
     def forget(self, pid: int) -> None:
         """Drop the record of a worker's end."""
@@ -201,7 +201,7 @@ class Worker:
             raise WorkerLost(self._end_in_words())
 
     def printed(self) -> str:
-        """What the worker has printed since the last call: head and tail."""
+        """Output of the worker since the last call: head and tail."""
         if not self._is_closed:
             self._output.read()
         return self._output.take_text()

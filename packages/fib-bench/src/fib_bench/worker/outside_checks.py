@@ -48,7 +48,7 @@ class NotPermitted(FibError, RuntimeError):
 
 @attrs.frozen
 class ThreadActivity:
-    """What threads did between two readings of `thread_run_times`.
+    """Activity of threads between two readings of `thread_run_times`.
 
     Args:
         ran: Nanoseconds on a processor, by thread that existed before and ran.
@@ -138,7 +138,7 @@ def thread_run_times(pid: int) -> Mapping[int, int]:
 
 
 def ran_between(before: Mapping[int, int], after: Mapping[int, int]) -> ThreadActivity:
-    """What threads did between two readings of `thread_run_times`.
+    """Activity of threads between two readings of `thread_run_times`.
 
     A thread that both starts and ends in between is not seen; a sealed process cannot start any.
     """
@@ -148,7 +148,7 @@ def ran_between(before: Mapping[int, int], after: Mapping[int, int]) -> ThreadAc
 
 
 def seccomp_filters(pid: int) -> Mapping[int, int]:
-    """How many seccomp filters each thread of a process has: the seal adds one to every thread.
+    """The number of seccomp filters of each thread of a process: the seal adds one to every thread.
 
     Raises:
         ProcessLookupError: The process has ended.

@@ -43,7 +43,7 @@ class _Captured:
     graphs: Sequence[Any]
     outputs: Sequence[Sequence[torch.Tensor]]
     nodes: int
-    """What one call consists of: kernels, copies and fills."""
+    """The number of kernels, copies and fills of one call."""
 
 
 class Passes:
@@ -201,7 +201,7 @@ class Passes:
 def link_inputs(
     inputs: Sequence[LinkedInput], layout: Sequence[TensorSlot | None], candidates: torch.Tensor, target: torch.Tensor
 ) -> list[native.Input]:
-    """Where a link reads and writes each input that it changes.
+    """Addresses that a link reads and writes, for each input that it changes.
 
     Shapes:
         candidates: ``[2, bytes]``.

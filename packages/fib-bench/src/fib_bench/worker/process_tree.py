@@ -17,7 +17,7 @@ def children() -> list[int]:
 
 
 def count_tasks(roots: Iterable[int]) -> int:
-    """How many threads processes and all their descendants have."""
+    """The number of threads of processes and all their descendants."""
     return sum(tasks for _, tasks in _walk(roots))
 
 

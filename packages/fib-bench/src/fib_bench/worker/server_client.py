@@ -198,7 +198,7 @@ class ForkServerClient:
                     self._has_answered = True
 
     def exit_of(self, pid: int) -> Exited | None:
-        """How a worker ended, or None while it runs."""
+        """The exit report of a worker, or None while it runs."""
         return self._exits.get(pid)
 
     def forget(self, pid: int) -> None:

@@ -30,7 +30,7 @@ _NAMES = (
     "torch.cuda.CUDAGraph.replay", "torch.cuda.CUDAGraph.capture_begin", "torch.cuda.CUDAGraph.capture_end",
     "torch.cuda._sleep", "torch.cuda.set_sync_debug_mode",
 )  # fmt: skip
-"""What harnesses measure and compare with."""
+"""Functions that harnesses measure and compare with."""
 _OWN = (
     "fib_bench.timing",
     "fib_bench.worker",
@@ -54,7 +54,7 @@ class Watch:
         ]
 
     def findings(self, *objects: object) -> list[str]:
-        """What was replaced or left behind, in words; nothing if all is as it was.
+        """Replaced functions and active modes, as sentences; empty if nothing changed.
 
         Args:
             objects: Instances whose attributes may not hide what their classes have.
@@ -80,7 +80,7 @@ def _own_namespaces() -> Iterator[tuple[str, ModuleType | type]]:
 
 
 def _inside(value: object) -> tuple[object, ...]:
-    """What a function does, beside being what it is."""
+    """The code and the defaults of a function."""
     return (value.__code__, value.__defaults__) if isinstance(value, FunctionType) else ()
 
 

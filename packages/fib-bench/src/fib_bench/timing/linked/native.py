@@ -58,7 +58,7 @@ class State(ctypes.Structure):
 
 
 class Input(ctypes.Structure):
-    """How a link derives one input from two candidates."""
+    """One input that a link derives from two candidates."""
 
     _fields_ = (
         ("first", u64), ("second", u64), ("target", u64), ("bytes", u64), ("mode", u32), ("item_bytes", u32),
@@ -67,7 +67,7 @@ class Input(ctypes.Structure):
 
 
 class Output(ctypes.Structure):
-    """What a call writes, and where the digest copies it to."""
+    """An output of a call, and the address that the digest copies it to."""
 
     _fields_ = (("source", u64), ("target", u64), ("bytes", u64))
 
@@ -145,7 +145,7 @@ class Native:
 
     @property
     def table_address(self) -> int:
-        """Where the read-only table of driver functions lies in this process."""
+        """Address of the read-only table of driver functions in this process."""
         return int(self._library.fib_table())
 
     def map_mailbox(self, address: int) -> int:
@@ -305,7 +305,7 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
 
 
 def module_folder() -> Path:
-    """Where the built module is kept; it may be deleted at any time."""
+    """Folder of the built module; it may be deleted at any time."""
     return get_fib_cache_path() / "fib-bench-timing-v1"
 
 
