@@ -62,8 +62,8 @@ class TimedPass:
     free_multiprocessors: int
     """Fewest that nothing else occupied while the cache was flushed."""
     span_ns: float
-    """Nanoseconds of the device's clock from the end of a flush to the start of the digest, the mean over calls. Trusted
-    code reads it, but it lies in the memory of the worker: a claim, which `taken_ns` bounds."""
+    """Nanoseconds of the device's clock from the end of a flush to the start of the digest, the mean over calls.
+    Trusted code reads it, but it lies in the memory of the worker: a claim, which `taken_ns` bounds."""
     activity: ThreadActivity
     """Of the worker's threads, which all should sleep."""
 
