@@ -52,6 +52,10 @@ class TestPublishedLatency:
         timer = timer_of((-3_000.0, 1_000.0), (4_000.0, 1_000.0), (-2_000.0, 1_000.0), (3_500.0, 1_000.0), (-500, 1e3))
         assert timer.measurement().latency_ms == pytest.approx(0.001)
 
+    def test_a_bound_that_is_too_low_by_a_part_of_a_flush_accuses_nobody(self) -> None:
+        timer = timer_of(*[(-3_500.0, 700.0)] * 8)
+        assert timer.measurement().latency_ms == pytest.approx(0.0007)
+
     def test_less_than_nothing_beyond_all_noise_is_a_verdict(self) -> None:
         with pytest.raises(Rejected, match=r"impossible: a call takes -30\.00"):
             timer_of(*[(-30_000.0, 2_000.0)] * 8).measurement()

@@ -46,7 +46,8 @@ _ACTIVE_SHARE = 0.1  # of a pass, by all threads of the worker together; those o
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
 _PENDING_BYTES = 1 << 30
-_IMPOSSIBLE = 5.0  # uncertainties below nothing
+_IMPOSSIBLE = 5.0  # uncertainties below nothing, and at least
+_LEFT_OUT = 0.2  # of what a pass takes without calls: bounds of honest functions lie up to 3.5 us, a fifteenth, too low
 _SYSTEMATIC_NS = 40.0  # differences to CUPTI that are left after calibration
 
 
@@ -296,7 +297,8 @@ class LinkedTimer:
         """
         assert self._known is not None
         claim, bound = self._claim(), self._bound()
-        if bound.latency_ns < -_IMPOSSIBLE * bound.error_ns:
+        overhead = self._known.overhead(self._calls).per_call
+        if bound.latency_ns < -max(_IMPOSSIBLE * bound.error_ns, _LEFT_OUT * overhead.pass_ns):
             problem = (
                 f"impossible: a call takes {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us less than the "
                 "links, flushes and digests of a pass alone; they were left out"
@@ -304,7 +306,7 @@ class LinkedTimer:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         excess_ns = bound.latency_ns - claim.latency_ns
         raised_ns = excess_ns if excess_ns > bound.error_ns else 0.0
-        overhead_ns = self._known.overhead(self._calls).per_call.span_ns - raised_ns
+        overhead_ns = overhead.span_ns - raised_ns
         return Measurement(
             samples_ns=tuple(max(reading.span_ns - overhead_ns, 1.0) for reading in self._readings),
             method=self.method,

@@ -207,8 +207,10 @@ def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
     if type(value) is not _Tensor:
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise WrongOutputError("kind", f"output {name!r} is a {kind}, expected a torch.Tensor")
-    if value.layout is not torch.strided or torch._is_functional_tensor(value):  # noqa: SLF001 no public name
-        raise WrongOutputError("lazy", f"output {name!r} is no dense tensor of its own memory ({value.layout})")
+    if value.layout is not torch.strided:
+        raise WrongOutputError("kind", f"output {name!r} has the layout {value.layout}, expected a dense tensor")
+    if torch._is_functional_tensor(value):  # noqa: SLF001 no public name
+        raise WrongOutputError("lazy", f"output {name!r} is a functional tensor, which has no memory of its own")
     if value.shape != buffer.shape:
         found, wanted = tuple(value.shape), tuple(buffer.shape)
         raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
