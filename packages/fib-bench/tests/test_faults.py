@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fib_bench.judge.evaluate import Judge
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
 
 GOOD = "def run(x):\n    return x * 2\n"
@@ -451,7 +452,7 @@ def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(
 def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
     assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert evaluation.log.startswith("the outputs are right for inputs of an earlier call (normal): they were kept\n")
+    assert evaluation.log.startswith("kept outputs: they are right for the inputs of an earlier call (normal)\n")
     assert "input set 1 (normal): output 'y': 8 of 8 elements are wrong" in evaluation.log
 
 
@@ -461,7 +462,7 @@ INTEGERS = ("int64", "int32", "int16", "int8", "bool")
 
 @pytest.mark.parametrize(
     ("fill", "dtypes"),
-    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("float('nan')", FLOATS), ("90", ("int8",))],
+    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("90", ("int8",))],
 )
 def test_buffers_that_are_not_written_never_pass(
     evaluate: Callable[..., list[Evaluation]],
@@ -524,15 +525,17 @@ def test_a_build_that_fails_is_recorded_for_every_workload(
 
 
 def test_a_crash_on_one_workload_leaves_the_others(
-    evaluate: Callable[..., list[Evaluation]],
+    make_judge: Callable[..., Judge],
     make_solution: Callable[..., Solution],
     make_workload: Callable[..., object],
     definition: Definition,
 ) -> None:
     code = "import os\ndef run(x):\n    if len(x) == 2: os.abort()\n    return x * 2"
     workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2, 3)]
-    evaluations = evaluate(make_solution(code), workloads=workloads)
-    assert [e.status for e in evaluations] == ["PASSED", "RUNTIME_ERROR", "PASSED"]
+    with make_judge() as judge:
+        prepared = [judge.prepare(definition, workload) for workload in workloads]
+        statuses = {one.uuid: e.status for one, e in judge.evaluate(definition, make_solution(code), prepared)}
+    assert statuses == {"w1": "PASSED", "w2": "RUNTIME_ERROR", "w3": "PASSED"}
 
 
 def test_a_trace_holds_what_was_printed_on_its_own_workload(
