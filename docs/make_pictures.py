@@ -22,8 +22,8 @@ from typing import Any
 
 import attrs
 from fib_bench.cli.main import main as fib_bench
-from fib_bench.report import summarise
 from fib_bench.cli.tables import print_leaderboard
+from fib_bench.report import summarise
 from fib_schema import TraceSet
 from playwright.sync_api import sync_playwright
 from rich.console import Console
