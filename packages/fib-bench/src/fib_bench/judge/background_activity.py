@@ -2,16 +2,18 @@
 
 Pools of threads spin for a while after a parallel region, up to 0.2 s. So the judge first waits until the worker is
 idle and measures only then. From that moment on nothing is excused: whatever the worker and its children run while
-other functions are timed counts. Processor time is read from the kernel, so other work on the machine does not add
-to it.
+other functions are timed counts. Processor time, and the time that threads wait for a processor, are read from the
+kernel: other work on the machine neither adds to them nor hides them.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from fib_schema import EvaluationStatus
 
@@ -93,7 +95,26 @@ class BackgroundActivity:
         return (self._used() - before) / (time.monotonic() - begin)
 
     def _used(self) -> float:
-        return cpu_seconds([self._worker.pid, *self._worker.started()])
+        return demand_seconds([self._worker.pid, *self._worker.started()])
+
+
+def demand_seconds(pids: Iterable[int]) -> float:
+    """The processor time that some processes have used so far, and the time that their threads have waited for one.
+
+    On a busy machine a thread that always wants to run gets a small share of a processor.
+    """
+    pids = list(pids)
+    return cpu_seconds(pids) + sum(_waited_ns(pid) for pid in pids) / 1e9
+
+
+def _waited_ns(pid: int) -> int:
+    """Nanoseconds that the threads of a process have waited in run queues; 0 where the kernel does not tell."""
+    waited = 0
+    with suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                waited += int(Path(entry.path, "schedstat").read_text().split()[1])
+    return waited
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
