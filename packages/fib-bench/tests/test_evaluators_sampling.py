@@ -218,7 +218,7 @@ class TestDistribution:
     @pytest.mark.parametrize("sampler", RIGHT)
     def test_right_samplers_pass_again_and_again(self, definition: Definition, sampler: str) -> None:
         """More than 1000 repetitions over all three."""
-        torch.manual_seed(hash(sampler) % 1000)
+        torch.manual_seed(1001)
         for repetition in range(340):
             rows, calls = ((1, 400), (8, 100), (40, 25))[repetition % 3]
             inputs = random_inputs(rows, filters=("k", "p", "kp", "")[repetition % 4])
@@ -446,7 +446,7 @@ class TestEvaluation:
         self, evaluate: Evaluate, definition: Definition, make_solution: MakeSolution
     ) -> None:
         solution = make_solution(self.code("argmax when timed"), definition="made")
-        fields = {"iterations": 2000, "measure_seconds": 2.0, "extra": {"sampling_validation_samples": 1000}}
+        fields = {"iterations": 2000, "measure_seconds": 8.0, "extra": {"sampling_validation_samples": 1000}}
         evaluation = self.evaluate(evaluate, definition, solution, **fields)
         assert evaluation.status == "INCORRECT_NUMERICAL", evaluation.log
         assert "timed calls: likely tokens are drawn too often" in evaluation.log
