@@ -126,7 +126,7 @@ def _copy(bench: Bench, elements: int) -> _Function:
 
 
 def _recorded(bench: Bench, functions: Sequence[_Function], budget: Budget) -> dict[str, Any]:
-    """What the other process states, by name."""
+    """Fields of the report of the other process, by name."""
     with tempfile.TemporaryDirectory() as folder:
         job, result = Path(folder, "job.json"), Path(folder, "result.json")
         seconds = max(budget.left, 20.0)

@@ -108,7 +108,7 @@ def _driver() -> str:
 
 
 def timing_of(trace: Trace) -> Mapping[str, Any]:
-    """What a passing trace says about its timing."""
+    """The timing fields of a passing trace."""
     timing: Mapping[str, Any] = performance_of(trace).extra["timing"]
     return timing
 
@@ -146,7 +146,7 @@ def evidence_of(trace: Trace, letters: int = 200) -> str:
 
 
 def plain(trace: Trace) -> dict[str, Any]:
-    """What the numbers of a report keep of a trace."""
+    """The fields of a trace that a report stores."""
     found: dict[str, Any] = {
         "definition": trace.definition,
         "solution": trace.solution,

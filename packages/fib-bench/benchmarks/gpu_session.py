@@ -101,7 +101,7 @@ def _tell(trace: Trace) -> None:
 
 @attrs.frozen(kw_only=True)
 class Bench:
-    """What a section works with."""
+    """Device, data set, budget and report of a section."""
 
     data_set: TraceSet
     out: Path

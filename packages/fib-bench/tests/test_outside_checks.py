@@ -1,4 +1,4 @@
-"""What the judge reads of a process from outside: threads that ran, code that was changed, memory."""
+"""Outside checks of a process: threads that ran, code that was changed, memory."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def as_nobody(read: Callable[[], object]) -> str:
-    """What a function gives to a user without rights, or the text of its error."""
+    """The result of a function for a user without rights, or the text of its error."""
     read_end, write_end = os.pipe()
     if (pid := os.fork()) == 0:
         try:

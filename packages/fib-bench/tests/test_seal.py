@@ -1,4 +1,4 @@
-"""What a sealed process can no longer do, on any of its threads, and what it still can."""
+"""The seal: refused and allowed system calls of a sealed process, on each of its threads."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _open_entry(folder: int, path: Path) -> int:
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with suppress(FileExistsError):
         descriptor = os.open(path.name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
-        os.fchmod(descriptor, 0o666)  # whatever the umask
+        os.fchmod(descriptor, 0o666)  # independent of the umask
         return descriptor
     try:
         descriptor = os.open(path.name, flags, dir_fd=folder)
