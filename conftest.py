@@ -1,8 +1,15 @@
-"""What holds for the tests of all packages."""
+"""Pytest configuration for the tests of all packages."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Few examples in each run; a weekly run sets HYPOTHESIS_PROFILE=full.
+settings.register_profile("default", max_examples=20, deadline=None)
+settings.register_profile("full", max_examples=500, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
