@@ -6,12 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from workshop.checkout import Checkout
-
-# An example that takes long on a busy machine is not wrong.
-settings.register_profile("fib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fib")
 
 ROOT_MANIFEST = """
 [dependency-groups]

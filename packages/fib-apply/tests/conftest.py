@@ -22,11 +22,6 @@ from fib_schema import (
     Trace,
     Workload,
 )
-from hypothesis import HealthCheck, settings
-
-# An example that takes long on a busy machine is not wrong.
-settings.register_profile("fib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fib")
 
 
 @pytest.fixture(scope="session")

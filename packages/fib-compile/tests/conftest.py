@@ -11,11 +11,6 @@ from pathlib import Path
 import pytest
 from fib_compile.device import is_cuda_available
 from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
-from hypothesis import HealthCheck, settings
-
-# An example that takes long on a busy machine is not wrong.
-settings.register_profile("fib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fib")
 
 IN_A_CHILD = """
 import sys, torch

@@ -11,11 +11,6 @@ import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, SafetensorsInput, TensorSpec, Trace, TraceSet, Workload
 from fib_tracer import disable_tracing
-from hypothesis import HealthCheck, settings
-
-# An example that takes long on a busy machine is not wrong.
-settings.register_profile("fib", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("fib")
 
 SILU = Definition(
     "silu_h8",
