@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_schema import DataWarning, TraceSet, append_jsonl_file, rewrite_jsonl_file
-from fib_schema._durable import append_lines, create_file, replace_file
+from fib_schema._durable import append_lines
 
 PROGRAM = """
 import sys
@@ -119,26 +119,6 @@ def test_an_empty_batch_touches_nothing(tmp_path):
     append_lines({})
     append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_replaced_file_is_old_or_new_and_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "x.json"
-    replace_file(path, b"old")
-    replace_file(path, b"new")
-    assert path.read_bytes() == b"new"
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError):
-        replace_file(tmp_path / "folder", b"x")
-    assert sorted(os.listdir(tmp_path)) == ["folder", "x.json"]
-
-
-def test_a_created_file_never_replaces_another(tmp_path):
-    path = tmp_path / "x.bin"
-    create_file(path, b"first")
-    with pytest.raises(FileExistsError):
-        create_file(path, b"second")
-    assert path.read_bytes() == b"first"
-    assert os.listdir(tmp_path) == ["x.bin"]
 
 
 def test_rewriting_keeps_what_is_chosen_and_the_mode(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fib_schema import (
     Workload,
     WorkloadLog,
     _durable,
+    files,
     rewrite_jsonl_file,
     workload_log,
 )
@@ -111,7 +112,7 @@ def test_nothing_is_appended_if_a_blob_cannot_be_written(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(_durable, "_write_all", full)
+        patched.setattr(files, "write_all", full)
         with pytest.raises(OSError, match="No space"):
             log.append(definition, {"a": workload("a")}, {"a": {"A": torch.ones(2)}})
     assert not (root / "workloads").exists()

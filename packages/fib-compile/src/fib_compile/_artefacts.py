@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+from fib_schema.files import atomic_write, staged
 
-from ._sources import TEMPORARY_PREFIX, discard, publish, temporary_folder
+from ._sources import discard
 
 LIBRARY = "library.so"
 FAILURES = "failures"
@@ -61,7 +61,7 @@ class ArtefactStore:
         folder = self.root / key
         if not folder.is_dir():
             return []
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX))
+        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         return [library for name in names if (library := self.find(key, name))]
 
     def facts(self, library: Path) -> Mapping[str, Any]:
@@ -77,17 +77,13 @@ class ArtefactStore:
             OSError: The cache cannot be written.
         """
         folder = self.root / key / variant
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = temporary_folder(folder.parent)
-        try:
+        with staged(folder, keeps_existing=True) as temporary:
+            temporary.mkdir()
             shutil.move(built, temporary / LIBRARY)
             manifest = {"version": _MANIFEST_VERSION, **_measure(temporary / LIBRARY), "facts": dict(facts)}
             (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
             if folder.exists():
                 discard(folder)
-            publish(temporary, folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
         return folder / LIBRARY
 
     @contextmanager
@@ -141,11 +137,7 @@ class ArtefactStore:
         Raises:
             OSError: The cache cannot be written.
         """
-        path = self._failure(key, variant)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{TEMPORARY_PREFIX}{os.getpid()}-{path.name}")
-        temporary.write_text(json.dumps(attrs.asdict(failure)), "utf-8")
-        temporary.replace(path)
+        atomic_write(self._failure(key, variant), json.dumps(attrs.asdict(failure)).encode())
 
     def _failure(self, key: str, variant: str) -> Path:
         return self.root / FAILURES / f"{key}-{variant}.json"

@@ -6,16 +6,15 @@ nothing that is taken for sources. Before a folder is used again its content is 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fib_schema import Solution, SourceFile
+from fib_schema.files import staged, temporary_path
 
 from .errors import BuildError
 
-TEMPORARY_PREFIX = ".tmp-"
 _ATTEMPTS = 5
 
 
@@ -63,21 +62,10 @@ def write_sources(folder: Path, sources: Iterable[SourceFile]) -> None:
 
 
 def temporary_folder(root: Path) -> Path:
-    """A new folder beside those that are published; whoever made it renames or removes it."""
-    folder = root / f"{TEMPORARY_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
+    """A new folder for a build, beside the published ones; the caller removes it."""
+    folder = temporary_path(root)
     folder.mkdir(parents=True)
     return folder
-
-
-def publish(temporary: Path, folder: Path) -> bool:
-    """Rename a finished folder into its place; False if another process was faster."""
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not folder.exists():
-            raise
-        return False
-    return True
 
 
 def discard(folder: Path) -> None:
@@ -92,11 +80,8 @@ def discard(folder: Path) -> None:
 
 
 def _replace(folder: Path, sources: Sequence[SourceFile]) -> None:
-    temporary = temporary_folder(folder.parent)
-    try:
+    with staged(folder, keeps_existing=True) as temporary:
+        temporary.mkdir()
         write_sources(temporary, sources)
         if folder.exists() and not holds_sources(folder, sources):  # another process may have been faster
             discard(folder)
-        publish(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import get_fib_cache_path
+from fib_schema.files import atomic_write
 
 from .builder import CACHE_FOLDER
 
@@ -111,10 +112,7 @@ def _is_binary(path: str) -> bool:
 
 
 def _remember(note: Path, text: str) -> None:
-    temporary = note.with_name(f".{note.name}.{os.getpid()}")
     try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, "utf-8")
-        temporary.replace(note)
+        atomic_write(note, text.encode())
     except OSError:
         return  # the build itself will say that the cache cannot be written

@@ -14,7 +14,7 @@ import attrs
 from fib_schema import get_fib_cache_path
 
 from ._artefacts import FAILURES, LIBRARY, MANIFEST
-from ._sources import TEMPORARY_PREFIX, discard
+from ._sources import discard
 from .builder import CACHE_FOLDER
 
 _TEMPORARY_AFTER_SECONDS = 24 * 3600
@@ -85,7 +85,7 @@ def prune(
 def _entries_of(folder: Path) -> Iterator[CacheEntry]:
     """The entries of one builder."""
     for path in _children(folder):
-        if path.name.startswith(TEMPORARY_PREFIX):
+        if path.name.startswith("."):
             yield _entry(folder, EntryKind.TEMPORARY, path)
         elif path.name == FAILURES or path.name == "logs":
             kind = EntryKind.FAILURE if path.name == FAILURES else EntryKind.LOG

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ._checks import relative_path_problem
-from ._durable import create_file
 from ._layout import is_below
 from ._raw import LFS_POINTER
 from .errors import FibError
+from .files import atomic_write
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> 
         OSError: It could not be written.
     """
     try:
-        create_file(file, format_tensors(tensors))
+        atomic_write(file, format_tensors(tensors), durable=True, exclusive=True)
     except FileExistsError as error:
         raise BlobError(path, "the file exists already; blobs are never overwritten") from error
 

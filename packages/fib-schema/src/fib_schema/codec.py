@@ -19,12 +19,13 @@ from typing import Any, TypeVar
 
 import attrs
 
-from ._durable import append_lines, replace_file, rewrite_file
+from ._durable import append_lines, rewrite_file
 from ._fast_traces import NotOrdinary
 from ._older import upgrade
 from ._record import FrozenDict, Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidRecord, Problem
+from .files import atomic_write
 from .workload import RandomInput, SafetensorsInput, ScalarInput
 
 R = TypeVar("R", bound=Record)
@@ -78,7 +79,7 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def save_json_file(obj: Record, path: str | os.PathLike[str]) -> None:
     """Write a record to a file, whole or not at all."""
-    replace_file(Path(path), (format_json(obj, indent=2) + "\n").encode())
+    atomic_write(path, (format_json(obj, indent=2) + "\n").encode(), durable=True)
 
 
 def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
@@ -93,7 +94,7 @@ def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
 
 def save_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:
     """Write records to a JSON Lines file, whole or not at all."""
-    replace_file(Path(path), "".join(format_json(obj) + "\n" for obj in objs).encode())
+    atomic_write(path, "".join(format_json(obj) + "\n" for obj in objs).encode(), durable=True)
 
 
 def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:

@@ -16,9 +16,10 @@ import attrs
 import msgspec
 
 from . import _layout
-from ._durable import append_new_lines, create_files, remove_files
+from ._durable import append_new_lines, remove_files
 from .codec import format_json
 from .definition import Definition
+from .files import atomic_create_all
 from .trace import Trace
 from .workload import Workload
 
@@ -171,7 +172,7 @@ class WorkloadLog:
         """A file of that name holds the same: its name is made of its content."""
         from .blobs import format_tensors
 
-        create_files({self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()})
+        atomic_create_all({self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()})
 
     def _blob_file(self, definition: Definition, uuid: str) -> str:
         """The path to write to. The folder is looked at, and remembered; there may be millions of files."""

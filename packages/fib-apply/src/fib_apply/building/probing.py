@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TypeAlias
 import attrs
 from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, get_fib_cache_path, parse_json
+from fib_schema.files import atomic_write
 from fib_schema.framing import framed
 
 from ..config import CACHE_FOLDER
@@ -126,15 +126,9 @@ class _Cache:
         return None
 
     def save(self, solution: Solution, reason: str | None) -> None:
-        path = self._path(solution)
-        temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+        content = {"format": _FORMAT, "solution": solution.name, "reason": reason}
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(json.dumps({"format": _FORMAT, "solution": solution.name, "reason": reason}))
-                temporary.replace(path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            atomic_write(self._path(solution), json.dumps(content).encode())
         except OSError as error:
             logger.warning("what was found out about %s cannot be cached: %s", solution.name, error)
 

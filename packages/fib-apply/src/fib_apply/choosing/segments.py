@@ -9,17 +9,15 @@ History: 1, the first.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import struct
-import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
+from fib_schema.files import atomic_write
 
 from ..key import ApplyKey
 from .rules import Candidate, Choices, Ranking
@@ -155,12 +153,4 @@ def publish(path: Path, data: bytes) -> None:
         OSError: It could not be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123 for its permissions
-            file.write(data)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error says it
-            temporary.unlink(missing_ok=True)
-        raise
+    atomic_write(path, data, mode=0o600)

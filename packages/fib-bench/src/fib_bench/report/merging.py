@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any
 import attrs
 import msgspec
 from fib_schema import DataSetNotFound, FibError, TargetNotEmpty
+from fib_schema.files import staged
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
@@ -276,15 +276,10 @@ def _files(root: Path, notices: list[str]) -> Iterator[str]:
 
 def _publish(merged: _Merged, goal: Path) -> None:
     """Write the result into a temporary folder and rename it when it is complete."""
-    draft = goal.with_name(f".{goal.name}.{uuid.uuid4().hex[:8]}")
-    draft.mkdir(parents=True)
-    try:
+    with staged(goal) as draft:
+        draft.mkdir()
         for path, file in merged.files.items():
             _write(file, draft / path)
-        draft.replace(goal)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def _write(file: _File, target: Path) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 import yaml
 from fib_compile.device import torch_dtype
 from fib_schema import Definition, TensorSpec, get_fib_cache_path
+from fib_schema.files import atomic_write
 
 from . import measure
 
@@ -201,10 +201,7 @@ def _measured_peaks(device: torch.device, l2_bytes: int) -> Peaks:
     known = _load(path)
     if known is None:
         known = _measure(device)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unpublished = path.with_name(f"{path.name}.{os.getpid()}")
-        unpublished.write_text(json.dumps(known))
-        unpublished.replace(path)
+        atomic_write(path, json.dumps(known).encode())
     return Peaks(known["bytes_per_second"], known["half_operations_per_second"], l2_bytes)
 
 

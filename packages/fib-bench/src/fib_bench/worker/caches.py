@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import attrs
 from fib_compile.builder import CACHE_FOLDER
 from fib_compile.inventory import EntryKind, cache_entries
 from fib_schema import Solution, SupportedLanguages, get_fib_cache_path, parse_json
+from fib_schema.files import staged
 
 from ..transport.messages import Build
 
@@ -58,7 +58,6 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
     """
     folder = get_fib_cache_path() / FOLDER / f"{owner.name}-{uid}"
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
         _make(folder, owner, uid)
     if folder.stat().st_uid != uid:
         raise PermissionError(f"cache {folder} belongs to another user; delete it")
@@ -66,17 +65,11 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
 
 
 def _make(folder: Path, owner: CacheOwner, uid: int) -> None:
-    temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=folder.parent))
-    try:
+    with staged(folder, keeps_existing=True) as temporary:
+        temporary.mkdir(mode=0o700)
         if owner.solution is not None and owner.solution.spec.language in COMPILED:
             _copy_compiled(owner.solution.name, temporary)
         _give(temporary, uid)
-        temporary.rename(folder)
-    except OSError:
-        if not folder.is_dir():  # otherwise another worker made it first
-            raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _copy_compiled(solution: str, target: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,9 +11,8 @@ from typing import Any
 
 import attrs
 from fib_schema import Definition, SafetensorsInput, Trace, TraceSet, Workload
+from fib_schema.files import is_temporary
 
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-"""Names of files that are being written."""
 _LONGEST_WRITE_SECONDS = 3600.0
 _MOST_SINGLE = 8
 """Up to so many different sizes have a bar each; more share bars by powers of two."""
@@ -150,8 +148,7 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
 
 def _is_left_over(file: Path) -> bool:
     """Whether a hidden file is a temporary one that its writer will not come back to."""
-    is_temporary = _TEMPORARY.fullmatch(file.name) is not None
-    return is_temporary and time.time() - file.lstat().st_mtime > _LONGEST_WRITE_SECONDS
+    return is_temporary(file.name) and time.time() - file.lstat().st_mtime > _LONGEST_WRITE_SECONDS
 
 
 def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:

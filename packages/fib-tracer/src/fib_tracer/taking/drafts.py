@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from fib_schema.definition import TORCH_DTYPE_NAMES
+from fib_schema.files import atomic_write
 
 MOST_CALLS = 64
 """Calls that a draft is made of."""
@@ -92,9 +93,7 @@ class Draft:
         """
         file = Path(root, FOLDER, f"{self.name}.json")
         file.parent.mkdir(exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(self.to_plain(), indent=2) + "\n")
-        temporary.replace(file)
+        atomic_write(file, (json.dumps(self.to_plain(), indent=2) + "\n").encode())
         return file
 
 

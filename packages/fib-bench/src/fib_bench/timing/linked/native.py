@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from fib_schema import FibError, get_fib_cache_path
+from fib_schema.files import staged
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, DIGEST_BLOCKS = 24, 12, 256, 128
 ELEMENT, PAIR_SWAP, WHOLE = 0, 1, 2
@@ -238,17 +239,14 @@ def build_host(cache_folder: Path) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NativeError("a C++ compiler is needed to time CUDA solutions: none found (set CXX)")
-    cache_folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_folder) as folder:
+    with staged(target) as built, tempfile.TemporaryDirectory() as folder:
         for name, text in sources.items():
             Path(folder, name).write_text(text, "utf-8")
-        built = Path(folder, "composer.so")
         command = [compiler, *_FLAGS, "-o", str(built), str(Path(folder, "composer.cpp")), "-ldl"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
             raise NativeError(f"{compiler} failed to build the timing module:\n{run.stderr[-4000:]}")
         built.chmod(0o755)
-        built.replace(target)
     return target
 
 
@@ -291,16 +289,12 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
     text = "\0".join((_source("kernels.cu"), _source("passes.h"), architecture))
     path = cache_folder / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
-        cache_folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache_folder, delete=False) as file:
+        with staged(path) as image:
             # in a process of its own: one that has used NVRTC cannot be forked for workers any more
-            run = subprocess.run(
-                [sys.executable, "-m", __name__, architecture, file.name], capture_output=True, text=True, check=False
-            )
-        if run.returncode:
-            Path(file.name).unlink()
-            raise NativeError(f"the device code of the timing module cannot be built:\n{run.stderr[-4000:]}")
-        Path(file.name).replace(path)
+            command = [sys.executable, "-m", __name__, architecture, str(image)]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+            if run.returncode:
+                raise NativeError(f"the device code of the timing module cannot be built:\n{run.stderr[-4000:]}")
     return path.read_bytes()
 
 

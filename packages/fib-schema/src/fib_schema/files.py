@@ -1,0 +1,176 @@
+"""Atomic publication of files and folders, for all packages.
+
+Content is written under a temporary name beside the target and renamed, so that a reader sees the
+old content or the new, never a part, and a killed writer leaves only a hidden temporary.
+`atomic_write` and `atomic_create_all` write bytes; `staged` is for content that another program or
+several steps produce.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows alone translates newlines
+
+
+def temporary_path(folder: str | os.PathLike[str]) -> Path:
+    """An unused hidden path in a folder, for content that is renamed or removed later."""
+    return Path(folder, f".{os.urandom(16).hex()}.tmp")
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file or folder has a name that `temporary_path` makes."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Iterator[Path]:
+    """A temporary path at which the block makes a file or a folder; it is renamed to `path` when the block succeeds.
+
+    If the block fails, what it made is removed. Nothing is synced: use it for caches and output that can be made again.
+
+    Args:
+        path: The target. A file is replaced; a folder only if it is empty.
+        keeps_existing: Whether a rename that fails because another process made the target first is no error.
+
+    Raises:
+        OSError: The rename failed; the target is unchanged.
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_path(target.parent)
+    try:
+        yield temporary
+        try:
+            temporary.replace(target)
+        except OSError:
+            if not (keeps_existing and target.exists()):
+                raise
+    finally:
+        _remove(temporary)
+
+
+def atomic_write(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    durable: bool = False,
+    exclusive: bool = False,
+    mode: int | None = None,
+) -> None:
+    """Write a whole file.
+
+    Args:
+        path: The target; its folder is made if it does not exist.
+        data: The content.
+        durable: Whether content and name are on the disk when this returns.
+        exclusive: Whether an existing target is an error instead of being replaced.
+        mode: Permissions; None leaves them to the umask.
+
+    Raises:
+        FileExistsError: The target exists, and `exclusive` is set.
+        OSError: It could not be written; the target is unchanged.
+    """
+    target = Path(path)
+    folders = make_folders(target.parent)
+    temporary = temporary_path(target.parent)
+    try:
+        _write_new(temporary, data, mode=mode, durable=durable)
+        (os.link if exclusive else os.replace)(temporary, target)
+    finally:
+        _remove(temporary)
+    if durable:
+        sync_folders(folders)
+
+
+def atomic_create_all(contents: Mapping[str, bytes]) -> None:
+    """Write new files durably; a file that exists is left unchanged.
+
+    All are written first and synced together, so that the file system commits them at once.
+
+    Raises:
+        OSError: Some could not be written; those that have their name are whole.
+    """
+    folders = {folder for name in contents for folder in make_folders(Path(name).parent)}
+    pending: dict[str, Path] = {}
+    try:
+        for name, data in contents.items():
+            if not os.path.exists(name):
+                pending[name] = temporary_path(os.path.dirname(name))
+                _write_new(pending[name], data)
+        for temporary in pending.values():
+            _sync_file(temporary)
+        for name, temporary in pending.items():
+            with contextlib.suppress(FileExistsError):  # another process was faster
+                os.link(temporary, name)
+    finally:
+        for temporary in pending.values():
+            _remove(temporary)
+    sync_folders(folders)
+
+
+def make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; returns those whose entries changed, for `sync_folders`."""
+    made = [folder]
+    while not made[-1].is_dir():
+        made.append(made[-1].parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def sync_folders(folders: Iterator[Path] | list[Path] | set[Path]) -> None:
+    """Make the entries of folders durable."""
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_data(descriptor: int) -> None:
+    """Make the data of an open file durable."""
+    os.fdatasync(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes: one call writes less if it is interrupted or the disk is nearly full."""
+    written = os.write(descriptor, data)
+    while written < len(data):
+        written += os.write(descriptor, memoryview(data)[written:])
+
+
+def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+    descriptor = os.open(path, flags, 0o666 if mode is None else mode)
+    try:
+        write_all(descriptor, data)
+        if mode is not None:
+            os.chmod(path, mode)  # whatever the umask
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        sync_data(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: Path) -> None:
+    """Remove a temporary that may be gone; one that cannot be removed must not hide the error that led here."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        import shutil  # a folder; 3 ms that importing the package need not pay
+
+        shutil.rmtree(path, ignore_errors=True)
