@@ -1,4 +1,4 @@
-"""A forked process builds on, whatever other threads were at when it was forked."""
+"""A forked process can build, whatever other threads held when it was forked."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 from fib_compile import BuilderRegistry, PythonBuilder, Runnable
+from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
@@ -99,3 +100,30 @@ def test_while_another_thread_holds_a_lock(
 
     with meanwhile(hold, gate):
         assert exit_code_of_fork(lambda: BuilderRegistry.get_instance().build(definition, make_solution(TEXT))) == 0
+
+
+def test_a_lock_stays_with_the_thread_that_forks() -> None:
+    lock = ForkSafeLock()
+
+    def leave_and_enter() -> None:
+        lock.release()
+        assert exit_code_of_fork(lambda: None) == 0
+        with lock:
+            pass
+
+    with lock:
+        assert exit_code_of_fork(leave_and_enter) == 0
+
+
+def test_objects_are_renewed_in_the_child_alone() -> None:
+    class Counter:
+        count = 0
+
+        def renew_after_fork(self) -> None:
+            self.count += 1
+
+    counter = Counter()
+    renew_on_fork(counter)
+
+    assert exit_code_of_fork(lambda: os._exit(7 * counter.count)) == 7
+    assert counter.count == 0

@@ -364,7 +364,7 @@ def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pyte
     site = Site(adapter, target, run, plans=Plans(), own_solutions=lambda *_: frozenset())
     assert (
         eval(
-            f"give(result, {', '.join(site.binding.given)})",
+            f"give(result, {site.binding.given})",
             {
                 **site.binding.scope,
                 "give": target.give,

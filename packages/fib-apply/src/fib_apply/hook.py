@@ -6,9 +6,10 @@ with the arguments of each call, or nothing. While nobody listens, calls cost no
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
+
+from fib_compile.forking import ForkSafeLock
 
 ApplyHook: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with a definition's name and the call's arguments by name, before the call is routed."""
@@ -44,7 +45,7 @@ class _Hook:
         return note
 
 
-_lock = threading.RLock()  # a signal's handler may change listeners while this thread does
+_lock = ForkSafeLock()  # re-entrant: a signal's handler may change listeners while this thread does
 _hook: _Hook | None = None
 _listeners: tuple[Listener, ...] = ()
 _on_change: list[Callable[[], None]] = []
@@ -95,12 +96,6 @@ def notes_for(definition: str, names: tuple[str, ...]) -> tuple[Note, ...]:
 def is_listened() -> bool:
     """Whether anybody listens."""
     return _hook is not None or bool(_listeners)
-
-
-def renew_lock() -> None:
-    """After a fork: the lock may be held by a thread that is no more."""
-    global _lock  # noqa: PLW0603 there is one in a process
-    _lock = threading.RLock()
 
 
 def on_change(then: Callable[[], None]) -> None:

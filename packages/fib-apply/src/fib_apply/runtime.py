@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 
 from . import hook
@@ -60,8 +59,8 @@ class ApplyRuntime:
         self._config = to_registry(apply_config)
         self._is_counted = stats
         self._on_progress = on_progress or _log_progress
-        self._lock = threading.RLock()
-        self._reloading = threading.Lock()
+        self._lock = ForkSafeLock()
+        self._reloading = ForkSafeLock()
         self._entered = 0
         self._below: tuple[ApplyRuntime, ...] = ()
         self._dispatchers: dict[str, Dispatcher | None] = {}
@@ -73,7 +72,7 @@ class ApplyRuntime:
         self._is_prepared = False
         self._carried: dict[str, dict[str, str]] = {}
         self._ledgers: dict[str, Ledger] = {}
-        _alive.add(self)
+        renew_on_fork(self)
 
     @staticmethod
     def _load(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
@@ -329,8 +328,7 @@ class ApplyRuntime:
         return found
 
     def renew_after_fork(self) -> None:
-        """Locks may be held by threads that are no more."""
-        self._lock, self._reloading = threading.RLock(), threading.Lock()
+        """Forget what threads of the parent process were about to do."""
         for dispatcher in self._dispatchers.values():
             if dispatcher is not None:
                 dispatcher.renew_after_fork()
@@ -390,9 +388,8 @@ def _log_progress(done: int, total: int, name: str) -> None:
 
 # -- which one is in force ---------------------------------------------------------------------------
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _stack: tuple[ApplyRuntime, ...] = ()
-_alive: weakref.WeakSet[ApplyRuntime] = weakref.WeakSet()
 _has_asked_environment = False
 
 
@@ -495,15 +492,4 @@ def _start_listeners() -> None:
             logger.error("%s asks for %s, which cannot be: %s: %s", variable, point.value, type(error).__name__, error)
 
 
-def _after_fork() -> None:
-    """Locks may be held by threads that are no more."""
-    global _lock  # noqa: PLW0603 likewise
-    _lock = threading.RLock()
-    sites.renew_lock()
-    hook.renew_lock()
-    for runtime in list(_alive):
-        runtime.renew_after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 hook.on_change(_point)

@@ -12,9 +12,7 @@ import ast
 import builtins
 import importlib
 import importlib.util
-import os
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -27,17 +25,9 @@ from fib_schema import Solution
 from fib_schema.syntax import parse_source
 
 from .errors import BuildError
+from .forking import ForkSafeLock
 
-_import_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """In a forked process: the thread that held it may be no more."""
-    global _import_lock  # noqa: PLW0603 one for all imports of this process
-    _import_lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_import_lock = ForkSafeLock()
 
 
 @attrs.frozen

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +12,7 @@ from ._digest import interface_digest
 from .builder import Builder, Limits
 from .builders import builder_classes
 from .errors import BuilderConflict, BuildError
+from .forking import ForkSafeLock, renew_on_fork
 from .runnable import Runnable
 
 if TYPE_CHECKING:
@@ -35,17 +34,18 @@ class BuilderRegistry:
     """
 
     _instance: BuilderRegistry | None = None
-    _instance_lock = threading.Lock()
+    _instance_lock = ForkSafeLock()
 
     def __init__(self, builders: Iterable[Builder]) -> None:
         self._builders = list(builders)
         if not self._builders:
             raise ValueError("a registry needs at least one builder")
         self._runnables: dict[_Key, Runnable] = {}
-        self._renew_locks()
+        self._lock = ForkSafeLock()
+        self._in_progress: dict[_Key, threading.Lock] = {}
         # By the solution's id, which needs no hashing of sources. The records are held, so that their ids stay theirs.
         self._known: dict[int, tuple[Definition, Runnable, Solution]] = {}
-        _alive.add(self)
+        renew_on_fork(self)
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
@@ -152,9 +152,9 @@ class BuilderRegistry:
         if failures:
             raise ExceptionGroup("some runnables could not be cleaned up", failures)
 
-    def _renew_locks(self) -> None:
-        self._lock = threading.Lock()
-        self._in_progress: dict[_Key, threading.Lock] = {}
+    def renew_after_fork(self) -> None:
+        """Forget builds of the parent process, which this one would wait for."""
+        self._in_progress.clear()
 
     def _build_and_remember(self, definition: Definition, solution: Solution) -> Runnable:
         runnable = self._build_once(definition, solution)
@@ -201,17 +201,6 @@ def reference_solution(definition: Definition) -> Solution:
         spec=spec,
         sources=(SourceFile("reference.py", definition.reference),),
     )
-
-
-def _renew_locks() -> None:
-    """In a forked process: the threads that held them may be no more."""
-    BuilderRegistry._instance_lock = threading.Lock()  # noqa: SLF001 of this module
-    for registry in list(_alive):
-        registry._renew_locks()  # noqa: SLF001 likewise
-
-
-_alive: weakref.WeakSet[BuilderRegistry] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_renew_locks)
 
 
 def _entry_points() -> list[Any]:

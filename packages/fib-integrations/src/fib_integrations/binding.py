@@ -12,13 +12,10 @@ from inspect import Parameter
 from typing import Any
 
 import attrs
+from fib_compile.signatures import argument_list, default_values, given_condition, parameter_list, starred_name
 
 from .adapter import Call, Plan, Target, Unplan
 from .errors import CannotAdapt
-
-_STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
-_COMPARED = (bool, int, float, str)
-"""Defaults of these types may be passed as another object of the same value."""
 
 
 @attrs.frozen
@@ -27,10 +24,10 @@ class Binding:
 
     parameters: tuple[Parameter, ...]
     """Of the library's function; a method's first one is the object."""
-    passed: tuple[str, ...]
-    """For each parameter of the reader, what carries it: an expression."""
-    given: tuple[str, ...]
-    """Likewise for each parameter of `Call.give` behind the result."""
+    passed: str
+    """The arguments for the reader."""
+    given: str
+    """The arguments for `Call.give`, behind the result."""
     refusals: tuple[tuple[str, str], ...]
     """Conditions under which a call is not covered, and what to say then."""
     scope: Mapping[str, Any]
@@ -40,16 +37,9 @@ class Binding:
 
     def signature(self) -> str:
         """The parameters as they stand in a ``def``, with their defaults as names."""
-        parts: list[str] = []
-        is_bare = any(p.kind is Parameter.VAR_POSITIONAL for p in self.parameters)
-        for index, parameter in enumerate(self.parameters):
-            if parameter.kind is Parameter.KEYWORD_ONLY and not is_bare:
-                parts.append("*")
-                is_bare = True
-            has_default = parameter.default is not Parameter.empty
-            text = _STARS.get(parameter.kind, "") + parameter.name
-            parts.append(f"{text}=_fib_default{index}" if has_default else text)
-        return ", ".join(parts)
+        either = Parameter.POSITIONAL_OR_KEYWORD
+        positional_only = Parameter.POSITIONAL_ONLY
+        return parameter_list([p.replace(kind=either) if p.kind is positional_only else p for p in self.parameters])
 
 
 def binding_of(target: Target, original: Callable[..., Any]) -> Binding:
@@ -63,7 +53,7 @@ def binding_of(target: Target, original: Callable[..., Any]) -> Binding:
     if not is_exact:
         signature = _with_others(signature)
     if isinstance(target, Unplan):
-        found = Binding(tuple(signature.parameters.values()), (), (), (), _defaults(signature))
+        found = Binding(tuple(signature.parameters.values()), "", "", (), default_values(signature.parameters.values()))
     else:
         leading = 1 if isinstance(target, Plan) or target.reads_plan else 0
         give = target.give if isinstance(target, Call) else None
@@ -107,10 +97,6 @@ def _takes_all_by_position(parameters: Sequence[Parameter]) -> bool:
     )
 
 
-def _defaults(signature: inspect.Signature) -> dict[str, Any]:
-    return {f"_fib_default{index}": p.default for index, p in enumerate(signature.parameters.values())}
-
-
 def bind(
     path: str,
     signature: inspect.Signature,
@@ -136,35 +122,29 @@ def bind(
     parameters = tuple(p.replace(annotation=Parameter.empty) for p in signature.parameters.values())
     wanted = tuple(inspect.signature(read).parameters.values())[leading:]
     catch_all = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
-    scope = {
-        f"_fib_default{index}": p.default for index, p in enumerate(parameters) if p.default is not Parameter.empty
-    }
+    scope = default_values(parameters)
     values = _values(path, wanted, {p.name for p in parameters}, catch_all, scope)
     to_give = () if give is None else tuple(inspect.signature(give).parameters.values())[1:]
     if unread := [p.name for p in to_give if p.name not in values]:
         raise CannotAdapt(path, f"`give` takes {unread[0]!r}, which `read` does not")
     known = set(values)
-    given, passed = _passed(to_give, values), _passed(wanted, values)
+    given, passed = argument_list(to_give, values), argument_list(wanted, values)
     known |= set(ignored)
     others = _others(parameters, known)
-    for _, parameter in others:
+    for parameter in others:
         if parameter.default is Parameter.empty and parameter.kind is not Parameter.VAR_POSITIONAL:
             raise CannotAdapt(path, f"its parameter {parameter.name!r}, which calls must give, is unknown")
-    refusals = [(_is_given(index, p), f"{_STARS.get(p.kind, '')}{p.name} is given") for index, p in others]
+    refusals = [(given_condition(p), f"{starred_name(p)} is given") for p in others]
     if catch_all is not None:
         scope["_fib_known"] = frozenset(known)
         refusals.append((f"{catch_all} and not _fib_known.issuperset({catch_all})", "an unknown keyword is given"))
     return Binding(parameters, passed, given, tuple(refusals), scope)
 
 
-def _others(parameters: Sequence[Parameter], known: set[str]) -> list[tuple[int, Parameter]]:
+def _others(parameters: Sequence[Parameter], known: set[str]) -> list[Parameter]:
     """Parameters that nobody reads; a method's object and keywords are looked at elsewhere."""
-    found = [(index, p) for index, p in enumerate(parameters) if p.name not in known]
-    return [
-        (index, p)
-        for index, p in found
-        if p.kind is not Parameter.VAR_KEYWORD and not (index == 0 and p.name == "self")
-    ]
+    found = [p for index, p in enumerate(parameters) if p.name not in known and not (index == 0 and p.name == "self")]
+    return [p for p in found if p.kind is not Parameter.VAR_KEYWORD]
 
 
 def _values(
@@ -183,20 +163,3 @@ def _values(
         scope[default] = parameter.default
         values[name] = default if catch_all is None else f"{catch_all}.get({name!r}, {default})"
     return values
-
-
-def _passed(parameters: Sequence[Parameter], values: Mapping[str, str]) -> tuple[str, ...]:
-    """The arguments for parameters: by position, which is faster, where they may be."""
-    return tuple(
-        f"{p.name}={values[p.name]}" if p.kind is Parameter.KEYWORD_ONLY else values[p.name] for p in parameters
-    )
-
-
-def _is_given(index: int, parameter: Parameter) -> str:
-    """A condition for a parameter that is not left at its default."""
-    name, default = parameter.name, f"_fib_default{index}"
-    if parameter.kind is Parameter.VAR_POSITIONAL:
-        return name
-    if type(parameter.default) in _COMPARED:
-        return f"{name} is not {default} and (_fib_type({name}) is not _fib_type({default}) or {name} != {default})"
-    return f"{name} is not {default}"

@@ -119,7 +119,7 @@ def wrapper_source(name: str, target: Target, binding: Binding) -> str:
     meanwhile = "" if isinstance(target, Call) else _FORGET.format(owner=owner)
     if not binding.is_plain:
         return _WRAPPER.format(name=name, meanwhile=meanwhile)
-    forwarded = _listed(tuple(parameter.name for parameter in binding.parameters))
+    forwarded = ", ".join(parameter.name for parameter in binding.parameters)
     texts = {"name": name, "signature": binding.signature(), "meanwhile": meanwhile}
     return _WRAPPER_OF_PLAIN.format(forwarded=forwarded, **texts)
 
@@ -131,7 +131,7 @@ def cover_source(name: str, target: Target, binding: Binding, stamp: str) -> str
         texts["owner"] = binding.parameters[0].name
     if isinstance(target, Plan):
         refusals = (_PLAN_REFUSAL.format(condition=c, reason=r, **texts) for c, r in binding.refusals)
-        return _PLAN.format(refusals="".join(refusals), read=_listed((texts["owner"], *binding.passed)), **texts)
+        return _PLAN.format(refusals="".join(refusals), read=_joined(texts["owner"], binding.passed), **texts)
     if not isinstance(target, Call):
         return _UNPLAN.format(**texts)
     return _call_source(texts, target, binding)
@@ -140,21 +140,21 @@ def cover_source(name: str, target: Target, binding: Binding, stamp: str) -> str
 def _call_source(texts: dict[str, str], target: Call, binding: Binding) -> str:
     lines = [_HEAD.format(**texts), *(_REFUSAL.format(condition=c, reason=r) for c, r in binding.refusals)]
     place, plan = "_fib_", "None"
-    read = _listed(binding.passed)
+    read = binding.passed
     if target.reads_plan:
         lines.append(_FIND_PLAN.format(**texts))
         place, plan = "_fib_plan.", "_fib_plan"
-        read = _listed(("_fib_plan.value", *binding.passed))
+        read = _joined("_fib_plan.value", binding.passed)
     usual = "_fib_values[-1] if _fib_is_passing else _fib_result"
-    given = usual if target.give is None else f"_fib_give({_listed(('_fib_result', *binding.given))})"
+    given = usual if target.give is None else f"_fib_give({_joined('_fib_result', binding.given)})"
     lines.append(
         _ROUTE.format(read=read, plan=plan, given=given, returning=f"{place}returning", passing=f"{place}passing")
     )
     return "".join(lines)
 
 
-def _listed(parts: tuple[str, ...]) -> str:
-    return ", ".join(parts)
+def _joined(first: str, arguments: str) -> str:
+    return f"{first}, {arguments}" if arguments else first
 
 
 def compiled(source: str, name: str, scope: dict[str, Any]) -> Callable[..., Any]:

@@ -7,14 +7,13 @@ an engine loads plugins in processes that never compute, and before it forks tho
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 from fib_apply import runtime as apply_runtime
+from fib_compile.forking import ForkSafeLock
 
 from .adapter import Adapter, Target
 from .adapters import chosen
@@ -42,7 +41,7 @@ class TargetStatus:
     """Why calls were not covered, and how many, if calls are counted."""
 
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _adapters: dict[str, Adapter] = {}
 _plans: dict[str, Plans] = {}
 _counted: set[str] = set()
@@ -168,12 +167,3 @@ def _ask() -> None:
         _has_asked = True
         for site in _sites(get_manager()):
             apply_runtime.connect(site)
-
-
-def _renew_after_fork() -> None:
-    """The lock may be held by a thread that is no more."""
-    global _lock  # noqa: PLW0603 there is one in a process
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_after_fork)

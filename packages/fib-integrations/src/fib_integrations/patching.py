@@ -7,15 +7,14 @@ generated function 0.15 us (``benchmarks/bench_adapters.py``).
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 import attrs
+from fib_compile.forking import ForkSafeLock
 
 from . import aliases, importing
 from .aliases import Alias
@@ -117,10 +116,9 @@ class PatchManager:
     """Patches functions, and puts back what was there."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._patches: dict[str, _Patch] = {}
         self._hooked: set[str] = set()
-        _alive.append(self)
 
     def patch(self, spec: PatchSpec, wrapper_factory: Wrap) -> bool:
         """Patch a function now, or when its module is imported; once.
@@ -251,10 +249,6 @@ class PatchManager:
         with self._lock:
             return {path: p.wrapper for path, p in self._patches.items() if p.state is State.INSTALLED}
 
-    def renew_after_fork(self) -> None:
-        """The lock may be held by a thread that is no more."""
-        self._lock = threading.RLock()
-
 
 def _resolve(module: Any, attributes: tuple[str, ...]) -> tuple[Any, Any]:
     """What holds a function, and the function; `_MISSING` if it is not there."""
@@ -278,18 +272,9 @@ def _is_below(wrapped: Any, function: Any) -> bool:
     return function is wrapped
 
 
-_alive: list[PatchManager] = []
 _manager = PatchManager()
 
 
 def get_manager() -> PatchManager:
     """The manager of this process's patches."""
     return _manager
-
-
-def _renew_after_fork() -> None:
-    for manager in _alive:
-        manager.renew_after_fork()
-
-
-os.register_at_fork(after_in_child=_renew_after_fork)

@@ -264,7 +264,7 @@ class Site:
                 return Uncovered(reason)
         scope = {**self._scope, "_fib_leading": leading}
         try:
-            found = eval(f"_fib_read(*_fib_leading, {', '.join(self.binding.passed)})", scope, arguments)  # noqa: S307 likewise
+            found = eval(f"_fib_read(*_fib_leading, {self.binding.passed})", scope, arguments)  # noqa: S307 likewise
             return self._covered(found)
         except _ERRORS as error:
             return Uncovered(self._broken(error))

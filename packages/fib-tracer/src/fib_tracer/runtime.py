@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +18,7 @@ from typing import Any, Self
 import torch
 from fib_apply.config import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
+from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import TraceSet
 
 from . import ending
@@ -87,11 +87,12 @@ class TracingRuntime:
             on_capture=self._captured.remember,
             wait_seconds=wait_seconds,
         )
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._intakes: dict[str, Intake | None] = {}
         self._notes: dict[tuple[str, tuple[str, ...]], Note | None] = {}
         self._drafts: dict[str, Draft] = {}
         _alive.add(self)
+        renew_on_fork(self)
 
     # -- being in force ------------------------------------------------------------------------------
 
@@ -251,8 +252,7 @@ class TracingRuntime:
         self._writer.close(EXIT_SECONDS)
 
     def renew_after_fork(self) -> None:
-        """Begin anew without a thread, entries and locks that others held."""
-        self._lock = threading.RLock()
+        """Begin anew without threads and entries of the parent process."""
         self._troubles.renew()
         self.budget.renew()
         self._writer.renew()
@@ -277,7 +277,7 @@ class TracingRuntime:
 
 # -- which one is in force ---------------------------------------------------------------------------
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _stack: tuple[TracingRuntime, ...] = ()
 _alive: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
 
@@ -344,14 +344,6 @@ def _remove(runtime: TracingRuntime) -> None:
             add_listener(_stack[-1])
 
 
-def _after_fork() -> None:
-    """Locks may be held by threads that are no more."""
-    global _lock  # noqa: PLW0603 likewise
-    _lock = threading.RLock()
-    for runtime in list(_alive):
-        runtime.renew_after_fork()
-
-
 def _at_exit() -> None:
     for runtime in list(_alive):
         runtime.end()
@@ -364,5 +356,4 @@ def _end_with_process(this: object) -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_after_fork)
 register_after_fork(_at_exit, _end_with_process)

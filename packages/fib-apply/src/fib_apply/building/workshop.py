@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
+from fib_compile.forking import renew_on_fork
 from fib_schema import Definition, Solution
 
 from ..log import logger
@@ -60,7 +59,7 @@ class Workshop:
         self._results: dict[str, Result] = {}  # written in the background thread only
         self._background = Background()
         self._renew()
-        _workshops.add(self)
+        renew_on_fork(self)
 
     def find(self, solution_name: str) -> Runnable | None:
         """What is built under a name, without waiting."""
@@ -149,7 +148,8 @@ class Workshop:
         self._requests: dict[_Key, _Request] = {}
         self._asked: dict[str, Solution] = {}
 
-    def _renew_after_fork(self) -> None:
+    def renew_after_fork(self) -> None:
+        """Forget requests and the thread: a forked process builds none of them."""
         self._background.renew()
         self._renew()
 
@@ -220,14 +220,3 @@ class Workshop:
 
 def _key(solution: Solution) -> _Key:
     return solution.name, solution.hash()
-
-
-_workshops: weakref.WeakSet[Workshop] = weakref.WeakSet()
-
-
-def _renew_all() -> None:
-    for workshop in _workshops:
-        workshop._renew_after_fork()  # noqa: SLF001 - of this module
-
-
-os.register_at_fork(after_in_child=_renew_all)

@@ -9,14 +9,15 @@ begin with ``_fib_``, all others are parameters, which Python has checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter
 from typing import Any
 
 import attrs
+from fib_compile.signatures import argument_list, given_condition, parameter_list
 from fib_schema import AxisVar, Definition
 
-from .matching import VARIADIC, Form
+from .matching import Form
 
 
 @attrs.frozen(kw_only=True)
@@ -40,25 +41,25 @@ def compiled(source: str, name: str, scope: dict[str, Any]) -> Callable[..., Any
 
 
 def wrapper_source(name: str, parameters: Sequence[Parameter]) -> str:
-    """The source of a wrapper; defaults are ``_fib_default0`` and so on."""
-    return f"def {name}({_signature(parameters, has_defaults=True)}):\n    return _fib_route({_passed(parameters)})\n"
+    """The source of a wrapper; `default_values` of the parameters belong into its scope."""
+    return f"def {name}({parameter_list(parameters)}):\n    return _fib_route({argument_list(parameters)})\n"
 
 
 def listened_source(name: str, parameters: Sequence[Parameter], notes: int) -> str:
     """The source of what calls ``_fib_note0`` and so on with the arguments by position, and then ``_fib_target``."""
     values = ", ".join(parameter.name for parameter in parameters)
-    lines = [f"def {name}({_signature(parameters, has_defaults=False)}):"]
+    lines = [f"def {name}({parameter_list(parameters, has_defaults=False)}):"]
     lines += [f"    _fib_note{index}({values})" for index in range(notes)]
-    return "\n".join([*lines, f"    return _fib_target({_passed(parameters)})"]) + "\n"
+    return "\n".join([*lines, f"    return _fib_target({argument_list(parameters)})"]) + "\n"
 
 
 def route_source(name: str, definition: Definition, form: Form, style: Style) -> str:
     """The source of a route."""
-    lines = [f"def {name}({_signature(form.parameters, has_defaults=False)}):"]
-    fallback = f"return _fib_fallback({_passed(form.parameters)})"
+    lines = [f"def {name}({parameter_list(form.parameters, has_defaults=False)}):"]
+    fallback = f"return _fib_fallback({argument_list(form.parameters)})"
     counted = ["        _fib_count_extra()"] if style.is_counted else []
     for extra in form.extras:
-        lines += [f"    if {_is_given(extra)}:", *counted, f"        {fallback}"]
+        lines += [f"    if {given_condition(extra)}:", *counted, f"        {fallback}"]
     inputs = [name or "None" for name in form.inputs]
     if form.outputs and not form.may_lack_outputs:
         lines += _body(definition, inputs, form.outputs, style, fallback, "passing", 1)
@@ -148,49 +149,6 @@ def key_expression(definition: Definition, inputs: Sequence[str], outputs: Seque
     optional = {name for name, spec in pairs if spec.optional}
     parts = [f"None if {name} is None else {name}.shape" if name in optional else f"{name}.shape" for name in chosen]
     return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
-
-
-_COMPARED = (bool, int, float, str, bytes)
-"""Defaults of these types may be passed as another object of the same value."""
-
-
-def _is_given(extra: Parameter) -> str:
-    """A condition for a parameter that is not left at its default."""
-    if extra.kind in VARIADIC:
-        return extra.name
-    condition = f"{extra.name} is not _fib_extra_{extra.name}"
-    if type(extra.default) in _COMPARED:
-        same_type = f"_fib_type({extra.name}) is _fib_type(_fib_extra_{extra.name})"
-        condition += f" and not ({same_type} and {extra.name} == _fib_extra_{extra.name})"
-    return condition
-
-
-def _signature(parameters: Sequence[Parameter], *, has_defaults: bool) -> str:
-    parts: list[str] = []
-    kinds = [p.kind for p in parameters]
-    for index, parameter in enumerate(parameters):
-        is_first_keyword = parameter.kind is Parameter.KEYWORD_ONLY and Parameter.KEYWORD_ONLY not in kinds[:index]
-        if is_first_keyword and Parameter.VAR_POSITIONAL not in kinds:
-            parts.append("*")
-        has_default = has_defaults and parameter.default is not Parameter.empty
-        stars = _STARS.get(parameter.kind, "")
-        parts.append(f"{parameter.name}=_fib_default{index}" if has_default else f"{stars}{parameter.name}")
-        is_last_positional = parameter.kind is Parameter.POSITIONAL_ONLY and (
-            index + 1 == len(kinds) or kinds[index + 1] is not Parameter.POSITIONAL_ONLY
-        )
-        if is_last_positional:
-            parts.append("/")
-    return ", ".join(parts)
-
-
-_STARS: Mapping[Any, str] = {Parameter.VAR_POSITIONAL: "*", Parameter.VAR_KEYWORD: "**"}
-
-
-def _passed(parameters: Iterable[Parameter]) -> str:
-    return ", ".join(
-        f"{p.name}={p.name}" if p.kind is Parameter.KEYWORD_ONLY else _STARS.get(p.kind, "") + p.name
-        for p in parameters
-    )
 
 
 def _indented(lines: Iterable[str], depth: int) -> list[str]:

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakValueDictionary
 
 import attrs
+from fib_compile.signatures import VARIADIC, argument_list, default_values, given_condition, parameter_list
 from fib_schema import AxisConst, Definition, DType, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.framing import framed
 
 from ..errors import CannotRoute
-from .matching import VARIADIC
 
 if TYPE_CHECKING:
     import torch
@@ -208,9 +208,9 @@ class _Call:
 
     def traced_source(self, operator: str) -> str:
         """The function that Dynamo traces."""
-        takes, passes = _takes(self.parameters), _passes(self.parameters)
+        takes, passes = parameter_list(self.parameters), argument_list(self.parameters, by_name=True)
         operands = ", ".join(slot.parameter for slot in self.slots)
-        checks = " and ".join([*self._argument_checks(), *self._axis_checks(), *map(_default_check, self.extras)])
+        checks = " and ".join([*self._argument_checks(), *self._axis_checks(), *self._default_checks()])
         lines = (
             f"def traced({takes}):",
             f"    if not ({checks}):",
@@ -223,13 +223,17 @@ class _Call:
     def entry_source(self) -> str:
         """The function that takes the operator's arguments and calls the wrapper."""
         carried = {slot.parameter for slot in self.slots}
-        passes = _passes([parameter for parameter in self.parameters if parameter.name in carried])
+        passes = argument_list([p for p in self.parameters if p.name in carried], by_name=True)
         return f"def entry({', '.join(slot.parameter for slot in self.slots)}):\n    return _fib_wrapper({passes})"
 
     def _argument_checks(self) -> Iterator[str]:
         for slot in self.slots:
             check = _scalar_check(slot) if slot.spec.is_scalar else self._tensor_check(slot)
             yield f"({slot.parameter} is None or {check})" if slot.spec.optional else check
+
+    def _default_checks(self) -> Iterator[str]:
+        for extra in self.extras:
+            yield f"not ({given_condition(extra, by_value=True)})"
 
     def _tensor_check(self, slot: _Slot) -> str:
         at, leader = slot.parameter, self.leader
@@ -281,29 +285,6 @@ class _Call:
         return next(args[index].shape[dim] for index, dim in self.places[axis] if args[index] is not None)
 
 
-def _takes(parameters: Sequence[Parameter]) -> str:
-    """A parameter list whose defaults are names."""
-    parts: list[str] = []
-    for before, parameter in itertools.pairwise((None, *parameters)):
-        assert parameter is not None
-        if before is not None and before.kind is Parameter.POSITIONAL_ONLY != parameter.kind:
-            parts.append("/")
-        if parameter.kind is Parameter.KEYWORD_ONLY and (before is None or before.kind is not parameter.kind):
-            parts.append("*")
-        has_default = parameter.default is not Parameter.empty
-        parts.append(f"{parameter.name}=_fib_default_{parameter.name}" if has_default else parameter.name)
-    if parameters and parameters[-1].kind is Parameter.POSITIONAL_ONLY:
-        parts.append("/")
-    return ", ".join(parts)
-
-
-def _passes(parameters: Sequence[Parameter]) -> str:
-    """The arguments of a call that hands the parameters on."""
-    are_positional = [p.kind is Parameter.POSITIONAL_ONLY for p in parameters]
-    pairs = zip(parameters, are_positional, strict=True)
-    return ", ".join(p.name if is_positional else f"{p.name}={p.name}" for p, is_positional in pairs)
-
-
 def _schema_type(slot: _Slot, index: int) -> str:
     mark = "?" if slot.spec.optional else ""
     if not slot.spec.is_scalar:
@@ -325,13 +306,6 @@ def _scalar_check(slot: _Slot) -> str:
     return f"({check} and not isinstance({slot.parameter}, bool))" if wanted == "int" else check
 
 
-def _default_check(extra: Parameter) -> str:
-    default = f"_fib_default_{extra.name}"
-    if isinstance(extra.default, (int, float, str)) and not isinstance(extra.default, bool):
-        return f"(type({extra.name}) is type({default}) and {extra.name} == {default})"
-    return f"{extra.name} is {default}"
-
-
 def _operator_name(definition: Definition, digest: str) -> str:
     readable = re.sub(r"[^0-9A-Za-z_]", "_", definition.name)[:80]
     # A digit or an underscore cannot begin it: the one is no identifier, the other torch keeps for itself.
@@ -344,9 +318,10 @@ def _generate(call: _Call, name: str, wrapper: Callable[..., Any], function: Cal
     operator = _Operator.named(name, call, _compiled(call.entry_source(), name, {"_fib_wrapper": wrapper})["entry"])
     dtypes = {slot.spec.dtype for slot in call.slots if not slot.spec.is_scalar}
     namespace = {
-        **{f"_fib_default_{p.name}": p.default for p in call.parameters if p.default is not Parameter.empty},
+        **default_values(call.parameters),
         **{f"_fib_{dtype}": getattr(torch, TORCH_DTYPE_NAMES[dtype]) for dtype in dtypes},
         "_fib_function": function,
+        "_fib_type": type,
         "_fib_torch": torch,
         "_fib_tensors": (torch.Tensor, torch.nn.Parameter),
         # Dynamo calls this while it traces: torch takes a millisecond for an operator, which only those

@@ -8,12 +8,13 @@ may, and leaves an entry for the next call of the kind.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from fib_compile import Runnable
+from fib_compile.forking import ForkSafeLock
+from fib_compile.signatures import default_values
 from fib_schema import Definition, Solution
 
 from ..building.workshop import Workshop
@@ -81,7 +82,7 @@ class Dispatcher:
         """What was counted so far."""
         self._builder = builder
         self._workshop = workshop
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._logged: set[str] = set()
         self._ready: set[Run] = set()
         self._warming: set[Run] = set()
@@ -135,9 +136,7 @@ class Dispatcher:
             "_fib_resolve_returning": lambda args: self._resolve(returning, args),
             "_fib_resolve_passing": lambda args: self._resolve(passing, args),
         }
-        for parameter in form.parameters:
-            scope[f"_fib_extra_{parameter.name}"] = parameter.default
-        return compiled(source, name, scope)
+        return compiled(source, name, {**scope, **default_values(form.parameters)})
 
     def _ways_beside(self, own: frozenset[str]) -> tuple[Way, Way]:
         """The ways of calls whose fallback is certain solutions itself."""
@@ -458,11 +457,8 @@ class Dispatcher:
         self._miss("arguments")
 
     def renew_after_fork(self) -> None:
-        """Locks may be held by threads that are no more, and what they were about will not be done here."""
-        self._lock = threading.Lock()
+        """Forget what threads of the parent process were about to do."""
         self._warming.clear()
-        for way in self._all_ways():
-            way.renew_lock()
         self.supply.renew_after_fork()
 
 

@@ -8,12 +8,11 @@ from inspect import Parameter
 from typing import Any
 
 import attrs
+from fib_compile.signatures import POSITIONAL, VARIADIC
 from fib_schema import Definition
 
 from ..errors import CannotRoute
 
-VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _RECEIVERS = ("self", "cls")
 RESERVED = "_fib_"
 """Names in generated code begin with it; a function with such parameters is called in the general way."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from fib_compile.forking import ForkSafeLock
+from fib_compile.signatures import POSITIONAL, VARIADIC, default_values
 from fib_schema import FibError
 
 from ..errors import CannotRoute
@@ -21,7 +22,7 @@ from ..hook import is_listened, notes_for
 from ..log import logger
 from .codegen import compiled, listened_source, wrapper_source
 from .compiling import StandIn, make_stand_in
-from .matching import POSITIONAL, RESERVED, VARIADIC, match, parameters_of
+from .matching import RESERVED, match, parameters_of
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -73,8 +74,7 @@ class Site:
     def _wrapper_source(self) -> str:
         if self._parameters is None:
             return f"def {self._label}(*args, **kwargs):\n    return {_ROUTE}(*args, **kwargs)\n"
-        for index, parameter in enumerate(self._parameters):
-            self._scope[f"_fib_default{index}"] = parameter.default
+        self._scope.update(default_values(self._parameters))
         return wrapper_source(self._label, self._parameters)
 
     def point(self, runtime: Runtime | None) -> None:
@@ -209,7 +209,7 @@ def _identifier(name: str) -> str:
     return name if name.isidentifier() and not name.startswith(RESERVED) else "call"
 
 
-_lock = threading.RLock()
+_lock = ForkSafeLock()
 _sites: weakref.WeakSet[Pointed] = weakref.WeakSet()
 
 
@@ -218,12 +218,6 @@ def add_site(site: Pointed, runtime: Runtime | None) -> None:
     with _lock:
         _sites.add(site)
         site.point(runtime)
-
-
-def renew_lock() -> None:
-    """After a fork: the lock may be held by a thread that is no more."""
-    global _lock  # noqa: PLW0603 there is one in a process
-    _lock = threading.RLock()
 
 
 def point_all(runtime: Runtime | None) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 from fib_compile import Runnable
 from fib_compile.device import hardware_from_device
+from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition, FibError, Solution
 
 from ..building.workshop import Workshop
@@ -59,7 +59,7 @@ class Supply:
         self._workshop = workshop
         self._solution_of = solution_of
         self._requested: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def ranking(self, key: ApplyKey, device: str) -> Ranking | None:
         """The candidates for a key on a device; None if nothing recorded may serve it."""
@@ -128,6 +128,5 @@ class Supply:
         return next((c for c in ranking.candidates if c.solution == solution), None) if ranking is not None else None
 
     def renew_after_fork(self) -> None:
-        """The lock may be held by a thread that is no more; what was asked for is not being built here."""
-        self._lock = threading.Lock()
+        """Forget requests: the parent process builds them, and this one does not."""
         self._requested.clear()

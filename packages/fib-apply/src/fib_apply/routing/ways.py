@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition
 
 from .codegen import key_expression
@@ -64,7 +64,7 @@ class Way:
         self._refused: dict[Any, tuple[Entry, ...]] = {}
         self._is_memoised = is_memoised
         self._shapes_of = _shapes_of(definition, is_passing=is_passing)
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def shapes(self, args: Sequence[Any]) -> Any:
         """What entries of such calls go by; None for calls that can have none."""
@@ -129,10 +129,6 @@ class Way:
             for entries in (self.entries, self._alike, self._refused):
                 entries.pop(some, None)
         self.favourite[0] = _NO_ENTRY  # last: a signal's handler may have favoured what was about to go
-
-    def renew_lock(self) -> None:
-        """After a fork: the lock may be held by a thread that is no more."""
-        self._lock = threading.RLock()
 
 
 def _shapes_of(definition: Definition, *, is_passing: bool) -> Callable[..., Any]:

@@ -1,0 +1,71 @@
+"""Generated signatures equal those that they are made from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from inspect import Parameter
+from typing import Any
+
+import pytest
+from fib_compile.signatures import argument_list, default_values, given_condition, parameter_list
+
+SIGNATURES = [
+    lambda: None,
+    lambda x, y: None,
+    lambda x, /, y=1: None,
+    lambda x, y="no", /: None,
+    lambda x, *, y, z=None: None,
+    lambda x=1, *args, y, **kwargs: None,
+    lambda *args, **kwargs: None,
+]
+
+
+def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
+@pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: str(inspect.signature(function)))
+def test_a_rendered_signature_is_the_same_signature(function: Callable[..., Any]) -> None:
+    parameters = parameters_of(function)
+    generated = eval(f"lambda {parameter_list(parameters)}: None", default_values(parameters))
+    required = eval(f"lambda {parameter_list(parameters, has_defaults=False)}: None")
+
+    assert parameters_of(generated) == parameters
+    assert parameters_of(required) == [p.replace(default=Parameter.empty) for p in parameters]
+
+
+def test_arguments_go_by_position_where_they_may() -> None:
+    parameters = parameters_of(lambda x, /, y, *args, z, **kwargs: None)
+
+    assert argument_list(parameters) == "x, y, *args, z=z, **kwargs"
+    assert argument_list(parameters, by_name=True) == "x, y=y, *args, z=z, **kwargs"
+    assert argument_list(parameters[:2], {"x": "a.b", "y": "c"}) == "a.b, c"
+
+
+@pytest.mark.parametrize("by_value", [False, True])
+@pytest.mark.parametrize(
+    ("default", "value", "is_given"),
+    [
+        (1.5, float("1.5"), False),
+        (1000, int("1000"), False),
+        ("default", "".join(["def", "ault"]), False),
+        (None, None, False),
+        (1, True, True),
+        (1, 1.0, True),
+        (True, False, True),
+        (None, 0, True),
+        ((), [], True),
+    ],
+)
+def test_a_default_is_recognised_by_type_and_value(
+    default: object, value: object, is_given: bool, by_value: bool
+) -> None:
+    parameter = Parameter("x", Parameter.KEYWORD_ONLY, default=default)
+    scope = {"_fib_type": type, "x": value, **default_values([parameter])}
+
+    assert eval(given_condition(parameter, by_value=by_value), scope) is is_given
+
+
+def test_variadic_parameters_are_given_if_they_hold_something() -> None:
+    assert given_condition(Parameter("args", Parameter.VAR_POSITIONAL)) == "args"
