@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
     "Benchmark",
@@ -24,6 +24,8 @@ __all__ = [
     "make_inputs",
 ]
 
+require_linux("fib-bench")
+
 if TYPE_CHECKING:
     from .api import evaluate
     from .benchmark import Benchmark
@@ -39,32 +41,19 @@ if TYPE_CHECKING:
     )
     from .inputs import make_inputs
 
-_HOMES = {
-    "Benchmark": "benchmark",
-    "BenchmarkConfig": "config",
-    "EvalConfig": "config",
-    "EvaluatorFailed": "errors",
-    "EvaluatorUnusable": "errors",
-    "InputError": "errors",
-    "InvalidConfig": "errors",
-    "OutputsUndefined": "errors",
-    "ReferenceFailed": "errors",
-    "ResolvedEvalConfig": "config",
-    "Tolerance": "config",
-    "UnsupportedDevice": "errors",
-    "evaluate": "api",
-    "make_inputs": "inputs",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for: most of it needs torch, which takes seconds."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __version__: str
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        "fib-bench",
+        {
+            "benchmark": "Benchmark",
+            "config": "BenchmarkConfig EvalConfig ResolvedEvalConfig Tolerance",
+            "errors": (
+                "EvaluatorFailed EvaluatorUnusable InputError InvalidConfig OutputsUndefined "
+                "ReferenceFailed UnsupportedDevice"
+            ),
+            "api": "evaluate",
+            "inputs": "make_inputs",
+        },
+    )

@@ -8,7 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._beside import warn_if_mixed
+from fib_schema.package_init import installed_version
+
+from ._installation import warn_of_conflict
 
 # Not when first asked for: `flashinfer_bench.apply` is a module too, and must be the function once both are there.
 from .apply import ApplyConfig, ApplyConfigRegistry, apply, disable_apply, enable_apply
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from .bench import Benchmark, BenchmarkConfig
     from .tracing import TracingConfig, TracingConfigRegistry, disable_tracing, enable_tracing
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "ApplyConfig",
@@ -83,12 +85,14 @@ _HOMES = {
 _MODULES = frozenset({"bench", "cli", "compile", "env", "integration", "tracer", "tracing", "utils"})
 """What a program may use after ``import flashinfer_bench`` alone."""
 
-warn_if_mixed()
+warn_of_conflict()
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
+    if name == "__version__":
+        return installed_version("fib-compat")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOMES[name]}", __name__), name)

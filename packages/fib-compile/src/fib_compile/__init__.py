@@ -6,17 +6,9 @@ their modules when they are first used, and a builder imports what it needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .ahead import BuildOutcome, BuildState
-    from .builder import Builder, Limits
-    from .builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
-    from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
-    from .jit import jit_environment
-    from .registry import BuilderRegistry, reference_solution
-    from .runnable import Runnable, RunnableMetadata
+from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
     "BuildError",
@@ -36,31 +28,34 @@ __all__ = [
     "TorchBuilder",
     "TritonBuilder",
     "UnknownDType",
+    "__version__",
     "jit_environment",
     "reference_solution",
 ]
 
-__version__ = "0.1.0"
+require_linux("fib-compile")
 
-_HOMES = {
-    "ahead": ("BuildOutcome", "BuildState"),
-    "builder": ("Builder", "Limits"),
-    "builders": ("PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder"),
-    "errors": ("BuildError", "BuilderConflict", "InvalidDevice", "InvalidLimit", "UnknownDType"),
-    "jit": ("jit_environment",),
-    "registry": ("BuilderRegistry", "reference_solution"),
-    "runnable": ("Runnable", "RunnableMetadata"),
-}
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+if TYPE_CHECKING:
+    from .ahead import BuildOutcome, BuildState
+    from .builder import Builder, Limits
+    from .builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
+    from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
+    from .jit import jit_environment
+    from .registry import BuilderRegistry, reference_solution
+    from .runnable import Runnable, RunnableMetadata
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __version__: str
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        "fib-compile",
+        {
+            "ahead": "BuildOutcome BuildState",
+            "builder": "Builder Limits",
+            "builders": "PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder TritonBuilder",
+            "errors": "BuildError BuilderConflict InvalidDevice InvalidLimit UnknownDType",
+            "jit": "jit_environment",
+            "registry": "BuilderRegistry reference_solution",
+            "runnable": "Runnable RunnableMetadata",
+        },
+    )

@@ -5,32 +5,9 @@ The names below are imported from their modules when they are first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
-if TYPE_CHECKING:
-    from .adapter import Adapter, Call, Described, Plan, Reading, Unplan
-    from .errors import CannotAdapt, ClashingAdapters, NotAdapted, UnknownAdapter
-    from .installation import (
-        TargetStatus,
-        explain,
-        install_flashinfer_integrations,
-        status,
-        uninstall_flashinfer_integrations,
-    )
-    from .patching import PatchManager, PatchSpec, get_manager
-    from .sites import Covered, Uncovered
-
-_MODULES = {
-    "adapter": "Adapter Call Described Plan Reading Unplan",
-    "errors": "CannotAdapt ClashingAdapters NotAdapted UnknownAdapter",
-    "installation": "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations",
-    "patching": "PatchManager PatchSpec get_manager",
-    "sites": "Covered Uncovered",
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
     "Adapter",
@@ -48,6 +25,7 @@ __all__ = [
     "Uncovered",
     "UnknownAdapter",
     "Unplan",
+    "__version__",
     "explain",
     "get_manager",
     "install_flashinfer_integrations",
@@ -55,14 +33,33 @@ __all__ = [
     "uninstall_flashinfer_integrations",
 ]
 
+require_linux("fib-integrations")
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+if TYPE_CHECKING:
+    from .adapter import Adapter, Call, Described, Plan, Reading, Unplan
+    from .errors import CannotAdapt, ClashingAdapters, NotAdapted, UnknownAdapter
+    from .installation import (
+        TargetStatus,
+        explain,
+        install_flashinfer_integrations,
+        status,
+        uninstall_flashinfer_integrations,
+    )
+    from .patching import PatchManager, PatchSpec, get_manager
+    from .sites import Covered, Uncovered
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    __version__: str
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        "fib-integrations",
+        {
+            "adapter": "Adapter Call Described Plan Reading Unplan",
+            "errors": "CannotAdapt ClashingAdapters NotAdapted UnknownAdapter",
+            "installation": (
+                "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations"
+            ),
+            "patching": "PatchManager PatchSpec get_manager",
+            "sites": "Covered Uncovered",
+        },
+    )

@@ -6,73 +6,9 @@ for what it needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
-
-if TYPE_CHECKING:
-    from .blobs import BlobError
-    from .codec import (
-        append_jsonl_file,
-        format_json,
-        load_json_file,
-        load_jsonl_file,
-        parse_json,
-        rewrite_jsonl_file,
-        save_json_file,
-        save_jsonl_file,
-        to_plain,
-    )
-    from .constraints import constraint_names, evaluate_constraint, parse_constraint
-    from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
-    from .environment import get_fib_cache_path, get_fib_dataset_path
-    from .errors import (
-        AxisError,
-        ConstraintError,
-        DataSetNotFound,
-        DataWarning,
-        DuplicateName,
-        FibError,
-        InvalidField,
-        InvalidRecord,
-        NoRoot,
-        Problem,
-        Severity,
-        UnknownName,
-    )
-    from .migration import MigrationReport, TargetNotEmpty, migrate
-    from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
-    from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
-    from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-    from .trace_set import TraceSet
-    from .validation import Report, validate
-    from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
-    from .workload_log import WorkloadLog
-
-_MODULES = {
-    "blobs": "BlobError",
-    "codec": (
-        "append_jsonl_file format_json load_json_file load_jsonl_file parse_json rewrite_jsonl_file "
-        "save_json_file save_jsonl_file to_plain"
-    ),
-    "constraints": "constraint_names evaluate_constraint parse_constraint",
-    "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
-    "environment": "get_fib_cache_path get_fib_dataset_path",
-    "errors": (
-        "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError InvalidField "
-        "InvalidRecord NoRoot Problem Severity UnknownName"
-    ),
-    "migration": "MigrationReport TargetNotEmpty migrate",
-    "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
-    "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
-    "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
-    "trace_set": "TraceSet",
-    "validation": "Report validate",
-    "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
-    "workload_log": "WorkloadLog",
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+from .package_init import lazy_exports
 
 __all__ = [
     "UNRANKED_FLAGS",
@@ -139,14 +75,70 @@ __all__ = [
     "validate",
 ]
 
+if TYPE_CHECKING:
+    from .blobs import BlobError
+    from .codec import (
+        append_jsonl_file,
+        format_json,
+        load_json_file,
+        load_jsonl_file,
+        parse_json,
+        rewrite_jsonl_file,
+        save_json_file,
+        save_jsonl_file,
+        to_plain,
+    )
+    from .constraints import constraint_names, evaluate_constraint, parse_constraint
+    from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
+    from .environment import get_fib_cache_path, get_fib_dataset_path
+    from .errors import (
+        AxisError,
+        ConstraintError,
+        DataSetNotFound,
+        DataWarning,
+        DuplicateName,
+        FibError,
+        InvalidField,
+        InvalidRecord,
+        NoRoot,
+        Problem,
+        Severity,
+        UnknownName,
+    )
+    from .migration import MigrationReport, TargetNotEmpty, migrate
+    from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
+    from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
+    from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
+    from .trace_set import TraceSet
+    from .validation import Report, validate
+    from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
+    from .workload_log import WorkloadLog
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    __version__: str
+else:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        "fib-schema",
+        {
+            "blobs": "BlobError",
+            "codec": (
+                "append_jsonl_file format_json load_json_file load_jsonl_file parse_json "
+                "rewrite_jsonl_file save_json_file save_jsonl_file to_plain"
+            ),
+            "constraints": "constraint_names evaluate_constraint parse_constraint",
+            "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
+            "environment": "get_fib_cache_path get_fib_dataset_path",
+            "errors": (
+                "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError "
+                "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
+            ),
+            "migration": "MigrationReport TargetNotEmpty migrate",
+            "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
+            "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
+            "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
+            "trace_set": "TraceSet",
+            "validation": "Report validate",
+            "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
+            "workload_log": "WorkloadLog",
+        },
+    )
