@@ -78,8 +78,8 @@ class TestByScore:
                 "48 of 48 indices have other scores than the best; worst in row 0, where 8 are",
             ),
             (lambda i, s: torch.cat([i[:, :7], s.topk(9).indices[:, 8:]], dim=1), "6 of 48 indices have other scores"),
-            (lambda i, s: torch.zeros_like(i), "42 indices come twice in their row"),
-            (lambda i, s: torch.cat([i[:, :1], i[:, :-1]], dim=1), "6 indices come twice in their row"),
+            (lambda i, s: torch.zeros_like(i), "42 indices occur twice in their row"),
+            (lambda i, s: torch.cat([i[:, :1], i[:, :-1]], dim=1), "6 indices occur twice in their row"),
             (lambda i, s: i + 100, "48 indices lie beyond all candidates"),
             (lambda i, s: torch.where(i == i[0, 0], -1, i), "entries are padding where the reference has none"),
             (lambda i, s: i.roll(1, 0), "indices have other scores than the best"),
@@ -174,7 +174,7 @@ class TestByOverlap:
         found = (scores + noise * torch.randn_like(scores)).topk(2048).indices.int()
         (problem,) = check.compare({"topk_indices": found}, expected).problems
         assert "of 8192 indices are not among the reference's" in problem
-        assert "at least 0.98 is asked for" in problem
+        assert "required: 0.98" in problem
 
     def test_a_single_bad_row_is_wrong(self, make_definition: Make) -> None:
         torch.manual_seed(0)

@@ -141,7 +141,7 @@ class TestMatrixProducts:
         assert move_inputs(moved)
         outputs = [{"y": (x["a"].float() @ x["b"].float()).to(gives)} for x in (inputs, moved)]
         watch = PrecisionWatch(error_bounds(inputs, outputs[1], outputs[0]))
-        watch.look({"y": found.to(gives)}, outputs[0])
+        watch.record({"y": found.to(gives)}, outputs[0])
         (entry,) = watch.to_extra().values()
         assert isinstance(entry, dict)
         assert (entry["error"] > entry["bound"]) is (watch.flags() == ["low_precision"])
@@ -187,9 +187,9 @@ def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
     expected = {"y": torch.ones(4)}
     watch = PrecisionWatch({"y": 1e-3})
     assert (watch.flags(), watch.to_extra()) == ([], {})
-    watch.look({"y": torch.full((4,), 1.1)}, expected)
+    watch.record({"y": torch.full((4,), 1.1)}, expected)
     assert watch.flags() == ["low_precision"]
-    watch.look(expected, expected)
+    watch.record(expected, expected)
     assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 

@@ -39,7 +39,7 @@ class InputError(FibError, ValueError):
 
 @attrs.frozen
 class ReferenceFailed(FibError, RuntimeError):
-    """A definition's reference did not give outputs to compare with."""
+    """The reference of a definition failed, so there are no expected outputs."""
 
     definition: str
     workload: str
@@ -56,7 +56,7 @@ class ReferenceFailed(FibError, RuntimeError):
 
 @attrs.frozen
 class OutputsUndefined(ReferenceFailed):
-    """A reference that gives NaN for most of an output, where any value of a solution would be right."""
+    """Most of an output is undefined: the reference gives NaN there, so any value of a solution would be right."""
 
     shares: Mapping[str, float]
     """The share of undefined elements, by output."""

@@ -1,4 +1,4 @@
-"""Plans of runs: the work for (definitions x solutions x workloads), and the reasons for what is skipped."""
+"""Plans of runs: the work for (definitions x solutions x workloads), and the reasons for skipped work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Plan:
 
 
 def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, resume: bool = False) -> Plan:
-    """Decide what to run.
+    """Select the work to run.
 
     Args:
         trace_set: The data set.

@@ -1,4 +1,4 @@
-"""Comparison of outputs with the reference's, in the judge, in chunks.
+"""Comparison of outputs with those of the reference, in chunks, in the judge.
 
 The rule: an element is wrong when its absolute error exceeds atol *and* its relative error exceeds
 rtol. Where the reference gives NaN the element is undefined, and any value is right. Infinity is
@@ -63,13 +63,13 @@ class Rule:
 
     @classmethod
     def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> Rule:
-        """The rule that a configuration has for an output."""
+        """The rule for an output by the configuration."""
         tolerance = config.tolerance(dtype)
         return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
 
 
 def limit_of(error_cap: float, extent: Extent) -> float:
-    """The error that no element of an output may have, by what share of the largest that is."""
+    """The error cap of an output in absolute terms: a multiple of its largest magnitude."""
     return math.inf if math.isinf(error_cap) else error_cap * extent.largest
 
 
@@ -107,12 +107,12 @@ class Comparison:
         return 1.0 - self.wrong / (self.count - self.undefined) if self.wrong else 1.0
 
     def is_within(self, required_matched_ratio: float | None) -> bool:
-        """Whether enough elements are right, none is off by more than the limit, and no row is wrong."""
+        """Whether enough elements are right, no error exceeds the limit, and no row is wrong."""
         defined = self.count - self.undefined
         return is_enough(self.wrong, self.capped, self.worst_row.bad_rows, defined, required_matched_ratio)
 
     def explain(self) -> str:
-        """Say in one line how it compares."""
+        """Describe the comparison in one line."""
         if self.wrong == 0:
             return f"output {self.name!r}: all {self.count} elements match"
         text = f"output {self.name!r}: {self.wrong} of {self.count} elements are wrong; worst {self.worst}"
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_matched_ratio: float | None) -> bool:
-    """Whether an output with so many wrong elements and rows is accepted."""
+    """Whether an output with these counts of wrong elements and rows is accepted."""
     if required_matched_ratio is None or wrong == 0:
         return wrong == 0
     return capped == 0 and bad_rows == 0 and 1.0 - wrong / defined >= required_matched_ratio
@@ -155,7 +155,7 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
 
 
 def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
-    """Compare by a rule, with what is known of the expected output; waits for the device once."""
+    """Compare by a rule; `extent` is that of the expected output. Synchronizes the device once."""
     rows = []
     counter = RowCounter(expected, has_undefined=extent.undefined > 0)
     for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
@@ -169,13 +169,13 @@ def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tenso
 def comparison_of(
     name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float
 ) -> Comparison:
-    """Combine the statistics of all pieces of an output; waits for the device once.
+    """Combine the statistics of all pieces of an output; synchronizes the device once.
 
     Args:
         name: The output's name.
-        rows: What `Statistics.pack` and `Statistics.pack_rows` made of each piece that was compared.
-        expected: The output as it should be; only its shape and dtype count.
-        extent: What is known of it.
+        rows: The results of `Statistics.pack` and `Statistics.pack_rows` for each compared piece.
+        expected: The expected output; only its shape and dtype matter.
+        extent: The extent of the expected output.
         limit: The error that no element may have.
     """
     total = Statistics.worst_of(torch.stack(list(rows))) if rows else Statistics(0.0, 0.0, 0.0)
@@ -196,7 +196,7 @@ def comparison_of(
 
 
 def measure_extent(expected: torch.Tensor) -> Extent:
-    """Measure an expected output; waits for the device once."""
+    """Measure an expected output; synchronizes the device once."""
     rows = []
     for _, chunk in chunks(expected):
         values = to_double(chunk).abs_()
@@ -229,7 +229,7 @@ class Statistics:
 
     @classmethod
     def pack(cls, floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
-        """One row without rows' counts, bit by bit in int64, so that one transfer reads it.
+        """One row without counts of rows, reinterpreted as int64, so that one transfer reads it.
 
         Float64 rounds large integers.
         """
@@ -238,14 +238,14 @@ class Statistics:
 
     @classmethod
     def pack_rows(cls, worst: torch.Tensor) -> torch.Tensor:
-        """One row with nothing but the worst row of an output, as `RowCounter.worst` packs it."""
+        """One row that contains only the worst row of an output, as packed by `RowCounter.worst`."""
         floats = torch.zeros(cls.FLOATS, dtype=torch.float64, device=worst.device)
         floats[-1] -= 1.0
         return torch.cat([floats.view(torch.int64), torch.zeros_like(worst[:1]).expand(cls.INTEGERS), worst])
 
     @classmethod
     def worst_of(cls, rows: torch.Tensor) -> Statistics:
-        """The worst of all rows; waits for the device."""
+        """The worst of all rows; synchronizes the device."""
         rows = rows.cpu()
         floats = rows[:, : cls.FLOATS].contiguous().view(torch.float64).tolist()
         integers = rows[:, cls.FLOATS :].tolist()
@@ -277,7 +277,7 @@ def _compare_chunk(
     is_float = expected.dtype.is_floating_point
     a, b = to_double(found), to_double(expected)
     absolute, relative = errors(a, b)
-    if not is_float:  # beyond 2**53 float64 cannot tell them apart
+    if not is_float:  # float64 cannot distinguish integers beyond 2**53
         absolute = torch.maximum(absolute, (found.to(torch.int64) - expected.to(torch.int64)).abs().to(torch.float64))
     largest, raw_relative = absolute.max(), relative.max()
     if is_on_cpu(absolute) and largest <= rule.atol:
@@ -299,7 +299,7 @@ def _compare_chunk(
 
 
 def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute and relative errors of float64 tensors: 0 where they are the same, and where `b` is NaN."""
+    """Absolute and relative errors of float64 tensors: 0 where they are equal and where `b` is NaN."""
     absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
     if is_on_cpu(absolute) and absolute.max().isfinite():
         return absolute, (absolute / b.abs()).nan_to_num_(nan=0.0, posinf=math.inf)

@@ -9,7 +9,7 @@ import torch
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
 _CPU_CHUNK = 1 << 17
-"""Elements in a chunk: on a CPU what fits its cache in float64, which is 10 to 20 times as fast."""
+"""Elements in a chunk: on a CPU they fit its cache in float64, which is 10 to 20 times as fast."""
 _DEVICE_CHUNK = 1 << 22
 _FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """The values of float4_e2m1 by their bits; a byte holds two, the first in its low half."""
@@ -39,7 +39,7 @@ def element_count(tensor: torch.Tensor) -> int:
 
 
 def is_on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether values can be looked at without waiting for a device."""
+    """Whether values can be read without synchronizing a device."""
     return tensor.device.type == "cpu"
 
 
@@ -49,7 +49,7 @@ def chunk_size(tensor: torch.Tensor) -> int:
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements in one dimension; the bytes of booleans, which tell more values apart."""
+    """All elements in one dimension; booleans as bytes, because bytes other than 0 and 1 must count as different."""
     return (tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor).reshape(-1)
 
 
@@ -62,7 +62,7 @@ def chunks(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 
 
 def to_double(chunk: torch.Tensor) -> torch.Tensor:
-    """The elements of a flat tensor in float64; a copy, whatever it was."""
+    """The elements of a flat tensor in float64; always a copy."""
     if is_float4(chunk):
         pairs = chunk.view(torch.uint8).to(torch.int64)
         values = _float4_values(chunk.device)
@@ -81,7 +81,7 @@ def has_same_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _as_words(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a flat tensor, eight at a time where they lie so: 8 times as fast as one by one."""
+    """The bytes of a flat tensor as int64 where alignment permits, which is 8 times as fast."""
     data = tensor.view(torch.uint8)
     is_aligned = data.storage_offset() % 8 == 0 and data.numel() % 8 == 0
     return data.view(torch.int64) if is_aligned else data

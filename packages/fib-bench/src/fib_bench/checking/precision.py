@@ -1,7 +1,7 @@
 """Precision flag. Outputs that were computed in fewer bits than the inputs have.
 
-Such an output is right within its tolerance, but its error is far above what sums in another order
-leave. The bound comes from the reference: it is called on inputs that were moved a little, and the
+Such an output is right within its tolerance, but its error is far above that of a different summation
+order. The bound comes from the reference: it is called on inputs that were moved a little, and the
 change of its outputs says how much the op enlarges errors.
 
 - Inputs of float32 are moved by up to 2**-16 of themselves. TF32 rounds operands to 10 bits and
@@ -11,7 +11,7 @@ change of its outputs says how much the op enlarges errors.
   partial sums, attention weights), so an error of less than that is accepted. Sums that are kept in
   16 bits and operands rounded to 8 bits exceed it.
 
-Not judged are outputs of fewer than 16 bits, and outputs that jump under such a move (routing, rounding).
+Outputs of fewer than 16 bits and outputs that jump under such a move (routing, rounding) are not judged.
 
 The error of an output is the median over its rows of the root mean square error of a row relative to
 the row, so that a few rows in which a tie was resolved otherwise do not count.
@@ -182,8 +182,8 @@ class PrecisionWatch:
     bounds: Mapping[str, float]
     _errors: dict[str, list[float]] = attrs.field(init=False, factory=dict)
 
-    def look(self, found: Tensors, expected: Tensors) -> None:
-        """Note the errors on one input set; only sets of ordinary values say something about precision."""
+    def record(self, found: Tensors, expected: Tensors) -> None:
+        """Record the errors on one input set; use only sets of normally distributed values."""
         if self.bounds:
             for name, error in relative_errors(found, expected).items():
                 self._errors.setdefault(name, []).append(error)

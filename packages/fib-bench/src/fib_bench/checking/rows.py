@@ -13,7 +13,7 @@ import torch
 from .elements import chunks, element_count, logical_shape, to_double
 
 WHOLE_ROW = 0.5
-"""The largest share of a row's elements that may be wrong, whatever the matched ratio allows in total.
+"""The largest share of a row's elements that may be wrong, independent of the matched ratio of the whole output.
 
 A row that is wrong as a whole (dropped, stale, of another token) has nearly all of its elements wrong.
 Rounding in an honest kernel concentrates in rows too, but reaches 10 to 20 % of a row at most: a

@@ -24,21 +24,21 @@ from .rows import RowCounter
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
 _SCALED_BY = 5.0
-"""The scaled answer is off by so many times rtol."""
+"""The relative error of the scaled answer, in units of rtol."""
 _MARGIN = 0.8
-"""Of the atol at which the scaled answer would just fail, what is taken."""
+"""Fraction of the atol at which the scaled answer would just fail."""
 _STEPS = 2
-"""Rounding steps of the dtype, at the output's scale, that are allowed in any case."""
+"""Rounding steps of the dtype, at the output's scale, that are always allowed."""
 _SUMMATION = 1e-4
 """The share of the scale that sums in another order may differ by: float32 over 100,000 terms does by less."""
 _MOST = 0.5
-"""Zeros are off by the whole scale; they fail with an atol of less than that."""
+"""Zeros have an error of the whole scale, so an atol below that fails them."""
 _SUBNORMALS = 4
-"""Steps between the smallest numbers of the dtype that are allowed in any case."""
+"""Steps between the smallest numbers of the dtype that are always allowed."""
 _SMALLEST_NORMAL = 2.0**-126
-"""Kernels may flush what is smaller to zero."""
+"""Kernels may flush smaller numbers to zero."""
 _LEFTOVER = 4 * 2.0**-23
-"""What float32 may leave of a difference of equals, relative to the inputs."""
+"""Residue of a float32 difference of equal numbers, relative to the inputs."""
 _SAMPLE = 1 << 18
 """Elements from which a quantile is taken."""
 
@@ -57,7 +57,7 @@ class OutputCheck:
     insensitive_to: tuple[str, ...]
     """Wrong answers that pass: ``zeros``, ``input NAME``, ``shuffled``, ``scaled``."""
     rejects: tuple[str, ...]
-    """Wrong answers that do not; one that is right here, such as equal elements shuffled, is in neither."""
+    """Wrong answers that fail. An answer that happens to be right, such as equal elements shuffled, is in neither."""
 
     @property
     def atol(self) -> float:
@@ -80,11 +80,11 @@ class OutputCheck:
         return self.extent.infinite_share
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
-        """Compare what a solution gave with the output that was examined; waits for the device once."""
+        """Compare an output of a solution with the examined output; synchronizes the device once."""
         return compare_by(self.rule, self.name, found, expected, self.extent)
 
     def alike(self, expected: torch.Tensor) -> OutputCheck:
-        """The check of another output, for inputs that are drawn in the same way: no probes are tried on it."""
+        """The check of another output whose inputs have the same distribution; no probes are tried on it."""
         extent = measure_extent(expected)
         limit = limit_of(self.error_cap, extent)
         return attrs.evolve(self, rule=attrs.evolve(self.rule, limit=limit), extent=extent)
@@ -108,12 +108,12 @@ class OutputCheck:
 
 
 def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], config: ResolvedEvalConfig) -> OutputCheck:
-    """Make the check of an expected output, as tight as it takes to fail wrong answers.
+    """Make the check of an expected output, just tight enough to fail known wrong answers.
 
     Args:
         name: The output's name.
-        expected: What the reference gave.
-        inputs: What it was given; only tensors matter.
+        expected: The output of the reference.
+        inputs: The inputs of the reference; only tensors matter.
         config: The settings in force.
     """
     extent = measure_extent(expected)
@@ -124,7 +124,7 @@ def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], con
     if passing and expected.dtype.is_floating_point:
         tight = attrs.evolve(loose, atol=min(loose.atol, _atol_at_scale(expected, inputs, extent, loose.rtol, ratio)))
         left, caught = _try_out(probes, expected, tight, extent, ratio)
-        if left != passing:  # else it would only make life harder for honest answers
+        if left != passing:  # a tighter rule that rejects no more wrong answers only harms honest ones
             rule, passing, failing = tight, left, caught
     return OutputCheck(
         name=name,
@@ -148,12 +148,12 @@ class Sensitive(Protocol):
 
     @property
     def rejects(self) -> tuple[str, ...]:
-        """Wrong answers that do not."""
+        """Wrong answers that fail."""
         ...
 
 
 def insensitive_to_all(checks: Iterable[Sensitive]) -> tuple[str, ...]:
-    """What passes for one output however its inputs are chosen: no check rejects it, and one lets it pass."""
+    """Wrong answers that pass a check of this output and fail none, whatever the input distribution."""
     checks = list(checks)
     passing = dict.fromkeys(probe for check in checks for probe in check.insensitive_to)
     rejected = {probe for check in checks for probe in check.rejects}
@@ -171,7 +171,7 @@ class _Probe:
     name: str
     answer: Answer
     is_derived: bool = False
-    """Made of the expected output: where it comes out the same, it is no wrong answer."""
+    """Derived from the expected output: where both are equal it is not a wrong answer."""
 
 
 def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
@@ -195,7 +195,7 @@ def _elements_of(value: torch.Tensor) -> Answer:
 
 
 def _shuffled(expected: torch.Tensor) -> Answer:
-    """The elements from half a tensor further on, shuffled within a chunk; what is not finite stays."""
+    """The elements half a tensor ahead, shuffled within a chunk; non-finite elements stay."""
     per_item = 2 if is_float4(expected) else 1
     items, dtype = flat(expected), flat(expected).dtype
     if items.itemsize == 1:
@@ -218,7 +218,7 @@ def _order(count: int, device: torch.device) -> torch.Tensor:
 def _try_out(
     probes: Iterable[_Probe], expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the wrong answers that a rule lets pass, and of those that it rejects; waits for the device once.
+    """The names of the wrong answers that a rule accepts, and of those it rejects; synchronizes the device once.
 
     Undefined and infinite elements count as right in all of them: an exploit can reproduce infinities.
     """
@@ -284,7 +284,7 @@ def _steps_of(tensor: torch.Tensor) -> tuple[float, float]:
 
 
 def _quantile(expected: torch.Tensor, extent: Extent, ratio: float | None) -> float:
-    """The magnitude that only so many finite elements exceed as may be wrong; 0 if all may be."""
+    """The magnitude that as many finite elements exceed as may be wrong; 0 if all may be wrong."""
     finite = extent.defined - extent.infinite
     may_be_wrong = 0.0 if ratio is None else (1 - ratio) * extent.defined
     if may_be_wrong == 0:

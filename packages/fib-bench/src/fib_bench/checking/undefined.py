@@ -1,4 +1,4 @@
-"""Undefined elements. Outputs for which the reference gives NaN, where any value is right."""
+"""Undefined elements: elements for which the reference gives NaN, where any value is right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import OutputsUndefined
 from .comparison import measure_extent
 
 MOST_UNDEFINED = 0.5
-"""The largest share of an output's elements that may be undefined; with more, a verdict would say little."""
+"""The largest share of an output's elements that may be undefined; beyond it a verdict has little meaning."""
 
 
 def undefined_shares(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:

@@ -157,7 +157,7 @@ def print_best(console: Console, rows: Sequence[Best]) -> None:
 
 
 def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
-    """Print what a run left out. Of failures, whose first line progress has printed, print the full reason."""
+    """Print the work that a run skipped. For failures print the full reason; progress has shown only the first line."""
     skips = list(skipped)
     failures = [skip for skip in skips if skip.is_failure]
     for skip in [skip for skip in failures if "\n" in skip.reason][:_FULL_FAILURES]:

@@ -65,7 +65,7 @@ def format_of(tensor: torch.Tensor, described: str) -> Format | None:
 
 
 def fits(scale: torch.Tensor, shape: Sequence[int]) -> bool:
-    """Whether the shape of scales says which numbers of a shape they are for."""
+    """Whether the shape of the scales determines to which elements each scale applies."""
     return _oriented(scale, shape) is not None
 
 

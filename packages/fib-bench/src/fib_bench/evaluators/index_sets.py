@@ -58,7 +58,7 @@ def scores_for(
 
 
 def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor | None) -> Scores | None:
-    """The scores if nothing else in a row is better than what was chosen; waits for the device."""
+    """The scores if no candidate of a row is better than the selected ones; synchronizes the device."""
     is_real = (chosen >= 0) & (chosen < values.shape[1])
     if bool((chosen >= values.shape[1]).any()):
         return None
@@ -149,7 +149,7 @@ class IndexSets(Check):
         if counts.outside:
             problems.append(f"{counts.outside} indices lie beyond all candidates")
         if counts.twice:
-            problems.append(f"{counts.twice} indices come twice in their row")
+            problems.append(f"{counts.twice} indices occur twice in their row")
         where = f"worst in row {counts.row}, where {counts.worst_row} are"
         if rows.scores is not None:
             if counts.strange:
@@ -157,7 +157,7 @@ class IndexSets(Check):
         elif self._lacks(counts, rows.width):
             share = 1 - counts.strange / max(counts.count, 1)
             text = f"{counts.strange} of {counts.count} indices are not among the reference's; {where}"
-            problems.append(f"{text}; the overlap is {share:.4f}, at least {self.overlap} is asked for")
+            problems.append(f"{text}; the overlap is {share:.4f}, required: {self.overlap}")
         return problems
 
     def _lacks(self, counts: _Counts, width: int) -> bool:
@@ -183,7 +183,7 @@ def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -
 
 
 def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Which indices occur in the same row of what is expected."""
+    """Which indices occur in the same row of the expected indices."""
     ordered = expected.sort(dim=1).values
     places = torch.searchsorted(ordered, found.contiguous()).clamp_(max=ordered.shape[1] - 1)
     return ordered.gather(1, places) == found

@@ -56,7 +56,7 @@ class LowPrecision(Evaluator):
         return attrs.evolve(config, required_matched_ratio=ratio, error_cap=min(config.error_cap, ERROR_CAP))
 
     def check(self, case: Case) -> Check:
-        """Quantised outputs in steps, with their scales; all others as ever."""
+        """Quantised outputs in steps, with their scales; all others by the default rule."""
         formats = {name: found for name in case.expected if (found := _format(name, case)) is not None}
         plain = attrs.evolve(case, config=attrs.evolve(case.config, required_matched_ratio=None))
         parts: dict[str, Part] = default_parts(plain, case.expected.keys() - formats.keys())
@@ -74,7 +74,7 @@ def _format(name: str, case: Case) -> Format | None:
 
 
 def _scale_of(name: str, case: Case) -> str | None:
-    """The output that holds the scale of another, if its shape says how it is to be applied."""
+    """The output that holds the scale of another, if its shape determines how it is applied."""
     if _SCALE.fullmatch(name):
         return None
     scales = [other for other in case.expected if _SCALE.fullmatch(other)]
@@ -235,7 +235,7 @@ def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) ->
 
 
 def _steps(dtype: str, config: ResolvedEvalConfig) -> float:
-    """The number of allowed steps: one, or more where a larger `rtol` is asked for."""
+    """The number of allowed steps: one, or more if `rtol` is larger than a step."""
     if dtype not in ONE_STEP:
         return 1.0
     return max(1.0, config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol)

@@ -37,7 +37,7 @@ Measured: rounding them in blocks of 128 leaves one element in 250 off by more; 
 least of eight experts, two of three.
 """
 _TIED_SIZE = 4.0
-"""By what factor the norm of a row may be off if its experts are chosen by a tie."""
+"""The largest ratio of norms of a row whose experts are chosen by a tie."""
 _TIED_COSINE = 0.5
 """The smallest cosine of such a row with the reference's, where all experts but the tied ones are the same.
 
@@ -54,7 +54,7 @@ class MixtureOfExperts(Evaluator):
     name = "moe"
 
     def applies(self, definition: Definition) -> bool:
-        """To op_types that speak of experts, if an output is floating."""
+        """True for op_types with experts that have a floating output."""
         is_moe = _OP_TYPE.search(definition.op_type) or _OP_TYPE.search(definition.name)
         return is_moe is not None and any("float" in spec.dtype for spec in definition.outputs.values())
 

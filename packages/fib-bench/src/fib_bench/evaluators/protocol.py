@@ -44,12 +44,12 @@ class Part(Protocol):
 
     @property
     def rejects(self) -> tuple[str, ...]:
-        """Wrong answers that do not."""
+        """Wrong answers that fail."""
         ...
 
     @property
     def undefined_share(self) -> float:
-        """The share of expected elements that are NaN; anything passes there."""
+        """The share of expected elements that are NaN; any value passes there."""
         ...
 
     @property
@@ -58,11 +58,11 @@ class Part(Protocol):
         ...
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
-        """Compare what a function gave with what is expected."""
+        """Compare an output with the expected one."""
         ...
 
     def is_right(self, comparison: Comparison) -> bool:
-        """Whether a comparison by this part is good enough."""
+        """Whether a comparison by this part passes."""
         ...
 
     def to_extra(self) -> dict[str, Any]:
@@ -75,22 +75,22 @@ class Check(abc.ABC):
 
     @property
     def parts(self) -> Mapping[str, Part]:
-        """Outputs that are checked by themselves: traces tell how, and what those checks cannot see."""
+        """Checks of single outputs. Traces record their tolerances and the wrong answers they accept."""
         return {}
 
     @property
     def trials(self) -> int:
-        """Calls on the same inputs that are to be judged together; 0 if each call speaks for itself."""
+        """Calls on the same inputs that are judged together; 0 if each call is judged alone."""
         return 0
 
     @property
     def is_observed(self) -> bool:
-        """Whether the outputs of timed calls are kept, to be judged together."""
+        """Whether the outputs of timed calls are kept and judged together."""
         return self.trials > 0
 
     @property
     def most_trials(self) -> int:
-        """As many are made while they take little time; not below `trials`."""
+        """The largest number of such calls, made if they take little time; at least `trials`."""
         return self.trials
 
     def to_extra(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
-        """Judge the outputs of one call; of timed calls too, so it should wait for the device seldom."""
+        """Judge the outputs of one call. Timed calls are judged too, so it should rarely synchronize the device."""
 
 
 @attrs.frozen(eq=False)
@@ -129,31 +129,31 @@ class Case:
 
     definition: Definition
     inputs: Mapping[str, Value]
-    """All of them: tensors, scalars, None for one that is absent."""
+    """All inputs: tensors, scalars, None for an absent one."""
     expected: Tensors
     config: ResolvedEvalConfig
     again: Callable[[], Tensors] | None = None
-    """Calls the reference on the same inputs once more; only with the first input set of a workload."""
+    """Calls the reference again on the same inputs; only set for the first input set of a workload."""
     first: Check | None = None
     """The check of the workload's first input set, unless this is it."""
     is_like_first: bool = False
-    """Whether the inputs are drawn like those of the first set, and the same settings hold."""
+    """Whether the inputs have the distribution and the settings of the first set."""
 
 
 class Evaluator(abc.ABC):
     """A correctness criterion for the definitions it applies to.
 
-    An instance holds no state: it is made without arguments, and serves all definitions.
+    Instances are stateless, constructed without arguments, and shared by all definitions.
     """
 
     name: ClassVar[str]
     """The name in settings and traces."""
     is_random: ClassVar[bool] = False
-    """Whether a reference may give other outputs when it is called again."""
+    """Whether outputs of a reference may differ between calls on equal inputs."""
 
     @abc.abstractmethod
     def applies(self, definition: Definition) -> bool:
-        """Whether it is for a definition, by what that says: op_type, names, dtypes, tags, reference."""
+        """Whether the evaluator applies to a definition, by its op_type, names, dtypes, tags and reference."""
 
     def settings(self, config: ResolvedEvalConfig) -> ResolvedEvalConfig:
         """The settings in force, with untouched defaults replaced by the evaluator's own."""
@@ -164,5 +164,5 @@ class Evaluator(abc.ABC):
         """Make the check for an input set."""
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
-        """Judge the outputs of many calls; asked for only where a check of this evaluator wants trials."""
+        """Judge the outputs of many calls; called only if a check of this evaluator has trials."""
         raise NotImplementedError(f"{type(self).__name__} makes checks with trials, but has no judge_together")

@@ -69,7 +69,7 @@ def _outside() -> dict[str, EntryPoint]:
 
 @functools.cache
 def _installed(entry: EntryPoint) -> Evaluator:
-    """Load what an entry point names.
+    """Load the evaluator of an entry point.
 
     Raises:
         EvaluatorUnusable: It cannot be loaded, or is no evaluator.

@@ -59,7 +59,7 @@ class Sampling(Evaluator):
     is_random = True
 
     def applies(self, definition: Definition) -> bool:
-        """To ops whose reference draws random numbers and gives nothing but integers."""
+        """True for ops whose reference draws random numbers and returns only integers."""
         are_integer = all(spec.is_integer for spec in definition.outputs.values())
         return are_integer and bool(_DRAWS & calls_of(definition))
 
@@ -79,7 +79,7 @@ class Sampling(Evaluator):
             if self._explains(check, calls):
                 return check
             if _is_seeded(calls) and self._explains(check, calls[:1]):
-                return attrs.evolve(check, trials=0)  # the same again: only what single calls give can be judged
+                return attrs.evolve(check, trials=0)  # a deterministic reference: only single calls can be judged
         return watch_unknown(case, seen, _setting(case.config, "sampling_validation_trials", TRIALS))
 
     def _explains(self, check: Draws, calls: Sequence[Tensors]) -> bool:
@@ -163,7 +163,7 @@ class Draws(Check):
         return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
 
     def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, evidence: Evidence) -> list[str]:
-        """Test the draws of some rows, chosen at random; returns what is wrong with those at the boundary.
+        """Test the draws of some randomly chosen rows; returns the problems with tokens at the boundary.
 
         Args:
             tokens: ``[rows, draws]``, of all calls on these inputs.
@@ -213,7 +213,7 @@ class _Boundary:
         self.most += most
 
     def problems(self) -> list[str]:
-        """Hoeffding's inequality says what chance may make of it."""
+        """The problems, with a limit by Hoeffding's inequality."""
         slack = math.sqrt(self.draws * LOG_ALARM / 2)
         if self.fewest - slack <= self.found <= self.most + slack:
             return []

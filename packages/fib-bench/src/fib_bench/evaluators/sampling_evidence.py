@@ -51,7 +51,7 @@ class Evidence:
     _draws: int = 0
 
     def add(self, row: RowDraws) -> None:
-        """Add the draws of one row; one with a single token says nothing."""
+        """Add the draws of one row; a row with a single allowed token carries no information."""
         if len(row.probabilities) < 2 or not len(row.places):
             return
         self._draws += len(row.places)
@@ -125,7 +125,7 @@ class Evidence:
 
 
 def usual_distance(probabilities: torch.Tensor, draws: int) -> float:
-    """The mean total variation distance between a distribution and what a right sampler draws from it."""
+    """The mean total variation distance between a distribution and the draws of a right sampler."""
     p, n = probabilities.clamp(max=1 - 1e-15), float(draws)
     v = (n * p).floor() + 1
     log = (

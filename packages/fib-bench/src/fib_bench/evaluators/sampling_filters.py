@@ -59,13 +59,13 @@ class Filters:
     """The filters of the rows; None where there is no such filter."""
 
     top_k: torch.Tensor | None = None
-    """``[rows]``; what is not between 0 and the vocabulary's size filters nothing."""
+    """``[rows]``; values outside of 0 to the vocabulary size disable the filter."""
     top_p: torch.Tensor | None = None
     """``[rows]``, float64; 1 filters nothing, 0 leaves the most likely token."""
     min_p: torch.Tensor | None = None
     """``[rows]``, float64, relative to the most likely token."""
     is_joint: bool = False
-    """Top-p of the whole row, instead of what top-k leaves of it."""
+    """Top-p of the whole row, instead of the row after top-k."""
 
     def of(self, rows: slice) -> Filters:
         """The filters of some rows."""
@@ -124,7 +124,7 @@ class _Best:
     most: torch.Tensor
     """and how many at most."""
     is_enough: bool
-    """Whether what is kept, and what equals it, are among them."""
+    """Whether all kept tokens, and tokens of equal probability, are among them."""
 
 
 def _best_of(rows: Rows, levels: torch.Tensor, total: torch.Tensor, filters: Filters, count: int) -> _Best:

@@ -16,7 +16,7 @@ _ROLES = {"top_k": r"top_?ks?(_arr|_values)?", "top_p": r"top_?ps?(_arr|_values)
 
 
 def _roles(case: Case) -> dict[str, str] | None:
-    """The inputs by what they are; None if one of them is something else."""
+    """The inputs by role; None if the role of one is unknown."""
     found: dict[str, str] = {}
     for name, value in case.inputs.items():
         role = next((role for role, pattern in _ROLES.items() if re.fullmatch(pattern, name)), None)
@@ -42,7 +42,7 @@ def is_known(case: Case) -> bool:
 
 
 def rows_and_filters(case: Case, *, is_joint: bool) -> tuple[Rows, Filters]:
-    """The rows and what they are cut by; only if `is_known`.
+    """The rows and their filters; only if `is_known`.
 
     Args:
         case: An input set.

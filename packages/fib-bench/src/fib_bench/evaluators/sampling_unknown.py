@@ -25,10 +25,10 @@ class UnknownDraws(Check):
     bounds: tuple[int, int] | None
     """The smallest and the largest allowed value; None if unknown."""
     seen: Tensors
-    """``[calls, elements]`` by output: what the reference gave."""
+    """``[calls, elements]`` by output: the draws of the reference."""
     trials: int = attrs.field()
     once: Tensors = attrs.field(factory=dict)
-    """Where the reference was called once only, what it gave then; nothing if it gives the same in each call."""
+    """The draw of a reference that was called once; empty if the reference is deterministic."""
 
     @classmethod
     def without_draws(cls, case: Case) -> UnknownDraws:
@@ -82,7 +82,7 @@ def _bounds(case: Case, calls: Sequence[Tensors]) -> tuple[int, int] | None:
 
 
 def judge_unknown(observations: Sequence[Observation]) -> Verdict:
-    """Compare, element by element, what was observed with what the reference gave."""
+    """Compare observed draws with those of the reference, element by element."""
     problems, extra = _judge_pairs(observations), {}
     for check in dict.fromkeys(o.check for o in observations):
         if not isinstance(check, UnknownDraws):

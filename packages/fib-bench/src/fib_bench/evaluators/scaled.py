@@ -22,7 +22,7 @@ from ..inputs.generation import Value
 from .tally import Piece, pieces, statistics_of
 
 _SMALLEST_NORMAL = 2.0**-126
-"""Kernels may flush what is smaller to zero."""
+"""Kernels may flush smaller numbers to zero."""
 _UNTOUCHED = ResolvedEvalConfig()
 
 
@@ -73,7 +73,7 @@ class ScaledPart:
         return comparison.is_within(self.required_matched_ratio)
 
     def to_extra(self) -> dict[str, Any]:
-        """What a trace keeps of it: the tolerances of the rows with the smallest and the largest."""
+        """The fields of a trace: the tolerances of the rows with the smallest and the largest scale."""
         return {
             "atol": torch.stack(self.atol.aminmax()).tolist() if self.atol.numel() else [],
             "rtol": self.rtol,
@@ -133,7 +133,7 @@ def row_scales(tensor: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def with_blind_spots(part: ScaledPart, expected: torch.Tensor, inputs: Mapping[str, Value]) -> ScaledPart:
-    """The same check, which knows whether zeros or an input would pass for the output."""
+    """The same check, with the result of trying zeros and each input as the output."""
     answers = {"zeros": torch.zeros_like(expected)} if expected.numel() else {}
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):

@@ -31,7 +31,7 @@ class SparseAttention(Evaluator):
     name = "sparse_attention"
 
     def applies(self, definition: Definition) -> bool:
-        """To ops that say they are sparse, and to attention with keys that were chosen for it."""
+        """True for ops tagged as sparse, and for attention over selected keys."""
         if not all(spec.shape is not None and "float" in spec.dtype for spec in definition.outputs.values()):
             return False
         is_named = _OP_TYPES.match(definition.op_type) is not None

@@ -28,7 +28,7 @@ _STATE = re.compile(r"(?!.*hidden_state).*state.*")
 _PART_OF_CHANGE = 0.25
 """Of the largest change that a step makes to a state: the state may be off by no more."""
 _LEAST_SHARES = (1e-3, 0.0)
-"""Of the state's scale, what is allowed in any case (products in TF32); nothing, if the old state would pass."""
+"""Share of the state's scale that is always allowed (products in TF32); 0 if the old state would pass then."""
 
 
 class StateSpace(Evaluator):
@@ -37,7 +37,7 @@ class StateSpace(Evaluator):
     name = "state_space"
 
     def applies(self, definition: Definition) -> bool:
-        """To recurrences by their op_type, and to ops that take a state and give one."""
+        """True for recurrences by op_type, and for ops that take a state and return one."""
         if not all("float" in spec.dtype and spec.shape for spec in definition.outputs.values()):
             return False
         takes, gives = (any(map(_STATE.fullmatch, names)) for names in (definition.inputs, definition.outputs))

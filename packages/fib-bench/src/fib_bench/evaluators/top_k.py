@@ -39,7 +39,7 @@ class TopK(Evaluator):
     name = "top_k"
 
     def applies(self, definition: Definition) -> bool:
-        """To ops with outputs of indices that are chosen by value, and are fewer than what they choose from."""
+        """True for ops whose outputs contain indices selected by value from a larger set."""
         return bool(index_outputs(definition))
 
     def check(self, case: Case) -> IndexSets:
@@ -69,7 +69,7 @@ def index_outputs(definition: Definition) -> list[str]:
 
 
 def _is_permutation(spec: TensorSpec, definition: Definition) -> bool:
-    """Whether indices are as many as what they index: then only their order says something."""
+    """Whether there are as many indices as candidates: then only their order carries information."""
     return any(other.shape == spec.shape and "float" in other.dtype for other in definition.inputs.values())
 
 

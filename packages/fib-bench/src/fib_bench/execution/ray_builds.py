@@ -24,9 +24,9 @@ from ..worker.server_client import ForkServerClient
 from .ray_cluster import DeviceSlot, RayError, TaskUnschedulableError, on_node, ray, to_local_error
 
 _MAX_LOSSES = 3  # of one build on one node
-_CORES_OF_A_BUILD = 4  # on a node with GPUs, whose other cores are for what is being timed
+_CORES_OF_A_BUILD = 4  # on a node with GPUs, whose other cores serve running measurements
 _POLL_SECONDS = 0.2
-_START_SECONDS = 60.0  # for a task's process and what it imports
+_START_SECONDS = 60.0  # for a task's process and its imports
 _END_SECONDS = 10.0
 _Key: TypeAlias = tuple[str, str]
 """The names of a definition and of a solution."""
@@ -257,7 +257,7 @@ class Builds:
                 node.failures[key] = failure
         except RayError as error:
             local_error = to_local_error(error)
-            if not isinstance(local_error, FibError | OSError):  # a FibError or OSError says what the node lacks
+            if not isinstance(local_error, FibError | OSError):  # a FibError or OSError states the problem of the node
                 raise local_error from error
             node.losses[key] += 1
             if isinstance(error, TaskUnschedulableError):  # the node has left the cluster

@@ -20,9 +20,9 @@ from fib_schema import EvaluationStatus
 from ..worker.client import Worker
 from .rpc import Rejected
 
-_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process counts what its threads ran, those that have ended included
+_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
 _LOOK_SECONDS = 0.003
-_SETTLE_SECONDS = 0.5  # more than twice what a pool of threads spins
+_SETTLE_SECONDS = 0.5  # more than twice the spin time of a thread pool
 _IDLE_CORES = 0.25
 _LEAST_SECONDS = 0.1  # of observation before a verdict
 
@@ -101,14 +101,14 @@ class BackgroundActivity:
 def demand_seconds(pids: Iterable[int]) -> float:
     """The processor time that some processes have used so far, and the time that their threads have waited for one.
 
-    On a busy machine a thread that always wants to run gets a small share of a processor.
+    On a busy machine a thread that is always runnable gets a small share of a processor.
     """
     pids = list(pids)
     return cpu_seconds(pids) + sum(_waited_ns(pid) for pid in pids) / 1e9
 
 
 def _waited_ns(pid: int) -> int:
-    """Nanoseconds that the threads of a process have waited in run queues; 0 where the kernel does not tell."""
+    """Nanoseconds that the threads of a process have waited in run queues; 0 where the kernel does not report it."""
     waited = 0
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/task"):

@@ -166,7 +166,7 @@ class InterleavedBaselines:
     failures: dict[str, str] = attrs.field(init=False, factory=dict)
     """Why a role is not timed, by role."""
     failure: str = attrs.field(init=False, default="")
-    """Why the reference gives no more answers; empty while it does."""
+    """The reason why the reference answers no more; empty while it answers."""
     _failed_answers: int = attrs.field(init=False, default=0)
     _must_warm_up: bool = attrs.field(init=False, default=False)
     """Whether the reference has a fresh worker, in which it must be warmed up before it is timed."""
@@ -265,7 +265,7 @@ class InterleavedBaselines:
                 activity.end()
 
     def _sample_in_any_order(self, timer: Timer, solution: list[str], waiting: list[str]) -> None:
-        """Make a pass of each, in a random order: what comes after what shifts a latency by up to 2 %.
+        """Run one pass of each, in random order: the order shifts a latency by up to 2 %.
 
         A worker is not observed meanwhile: linked passes notice its threads and its kernels.
         """

@@ -65,7 +65,7 @@ class DeviceContext:
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
 
     def restore_settings(self) -> tuple[SettingChange, ...]:
-        """Put back clocks, power limit and modes of the device that were changed; returns what was."""
+        """Restore changed clocks, power limit and modes of the device; returns the changes."""
         if self.settings is None or self.settings_before is None:
             return ()
         return self.settings.restore(self.settings_before)

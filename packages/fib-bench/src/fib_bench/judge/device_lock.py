@@ -119,7 +119,7 @@ class DeviceLock:
             self._is_held = False
 
     def holder(self) -> str:
-        """The holder of the lock and the time since when it is held, as far as the holder's note says."""
+        """The holder of the lock and since when it is held, as stated in the lock file."""
         try:
             return str(msgspec.json.decode(os.pread(self._descriptor, _MOST_BYTES, 0), type=_Holder))
         except (msgspec.MsgspecError, UnicodeDecodeError):

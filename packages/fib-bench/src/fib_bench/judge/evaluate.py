@@ -136,7 +136,7 @@ class Judge:
         return self._context
 
     def _calibrate(self) -> Calibration:
-        """On the CPU: have a worker without a solution measure what its clock costs."""
+        """On the CPU: measure the cost of the clock in a worker without a solution."""
         if self.device.type == "cuda":
             return Calibration({})
         request = Calibrate(CHAINS, _CALIBRATION_SAMPLES)

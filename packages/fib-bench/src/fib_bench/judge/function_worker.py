@@ -67,7 +67,7 @@ class FunctionWorker:
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
     def _open_device(self, seconds: float) -> None:
-        """Remember what the native module of a CUDA worker looks like while no solution is there."""
+        """Record digests of the native module of a CUDA worker before a solution is loaded."""
         if self.request.device != "cpu":
             self.table = ask(self.worker, OpenDevice(self.request.device), DeviceOpened, seconds).table
             self.table_digest = table_digest(self.worker, self.table)
@@ -79,7 +79,7 @@ class FunctionWorker:
         self.is_sealed = self._is_ahead = False
 
     def seal(self, seconds: float) -> None:
-        """Have the worker of a CUDA device give up what timed calls do not need.
+        """Seal the worker of a CUDA device.
 
         On the CPU honest functions start threads when they are called, and latencies are not ranked.
 

@@ -32,7 +32,7 @@ def table_digest(worker: Worker, table: int) -> str:
 
 
 def filter_counts(worker: Worker) -> Mapping[int, int]:
-    """The number of system call filters of each thread of a worker; empty where the system does not tell."""
+    """The number of system call filters of each thread of a worker; empty where the system does not report it."""
     try:
         return seccomp_filters(worker.pid)
     except (NotPermitted, ProcessLookupError):

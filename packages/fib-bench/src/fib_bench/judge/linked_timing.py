@@ -47,7 +47,7 @@ _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
 _PENDING_BYTES = 1 << 30
 _IMPOSSIBLE = 5.0  # uncertainties below nothing, and at least
-_LEFT_OUT = 0.2  # of what a pass takes without calls: bounds of honest functions lie up to 3.5 us, a fifteenth, too low
+_LEFT_OUT = 0.2  # share of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
 _SYSTEMATIC_NS = 40.0  # an allowance for errors of the calibration; not measured
 
 

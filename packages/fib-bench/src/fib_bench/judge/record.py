@@ -1,4 +1,4 @@
-"""Evaluation records. What traces keep of an evaluation."""
+"""Evaluation records: the fields of traces."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class EvaluationRecorder:
         precision: PrecisionWatch | None = None,
         flags: Sequence[str] = (),
     ) -> Evaluation:
-        """An evaluation with what is known of it so far."""
+        """An evaluation with the fields known so far."""
         extra: dict[str, object] = {"solution_hash": solution.hash(), "where": self.where}
         if prepared is not None:
             extra |= prepared.to_extra()

@@ -54,7 +54,7 @@ STATUS_OF_ASPECT = {
     "kind": EvaluationStatus.RUNTIME_ERROR,
     "lazy": EvaluationStatus.REWARD_HACK,
 }
-"""The verdict about an output that does not fit the definition, by what is wrong with it."""
+"""The verdict on an output that does not fit the definition, by kind of mismatch."""
 _ANSWERS: Mapping[type, type] = {
     OpenDevice: DeviceOpened,
     Build: Built,
@@ -116,7 +116,7 @@ def ask(
 
 
 def read(reply: object, request: WorkerRequest, answer: type[R]) -> R:
-    """Check a reply to a request; raises what `ask` does."""
+    """Check a reply to a request; raises like `ask`."""
     match reply:
         case Tampered(what=what):
             raise Rejected(EvaluationStatus.REWARD_HACK, f"in its process the solution {what}"[:_MAX_REASON])

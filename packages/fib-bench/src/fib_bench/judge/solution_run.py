@@ -130,7 +130,7 @@ class SolutionRun:
         return self.recorder.evaluation(self.solution, failure.status, failure.log)
 
     def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Evaluation | EvaluatorFailed | None:
-        """Do a step; what fails becomes an evaluation. None: it must be done again, in a worker without captures."""
+        """Run a step; a failure becomes an evaluation. None: repeat it in a worker without captures."""
         candidate = self.candidate
         try:
             with self.context.phases.during(Phase.CHECK):
@@ -191,7 +191,7 @@ class SolutionRun:
                 outputs = function.check(item, f"input set {index} ({item.distribution})")
                 if item.distribution == "normal":
                     layout = prepared.layout
-                    precision.look(layout.output_tensors(outputs), layout.output_tensors(item.expected))
+                    precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
             function.check_together(prepared)
             with self.context.phases.during(Phase.WARM_UP):
                 timer = make_timer(function, may_capture=self.candidate.may_capture)

@@ -1,4 +1,4 @@
-"""Timers. The protocol of what measures the latency of a function, and the choice of one."""
+"""Timers: the protocol for measuring the latency of a function, and the selection of a timer."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Timer(Protocol):
         ...
 
     def finish(self, prepared: PreparedWorkload) -> None:
-        """Verify what was left for after the exclusive time, after the last sample.
+        """Finish the verification that was deferred until after the exclusive time.
 
         Raises:
             NotCapturable: Use `HostTimer` in a fresh worker.

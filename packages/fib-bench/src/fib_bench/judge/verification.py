@@ -1,4 +1,4 @@
-"""Verification of timed calls. Every timer uses it: whatever is timed is verified.
+"""Verification of timed calls, used by every timer.
 
 Before a pass a `Verifier` puts fresh values into the slots, known-answer inputs into some secret slots, and
 chooses other secret slots about whose inputs the reference will be asked afterwards. After the pass it
@@ -25,7 +25,7 @@ from .prepared import InputSet, PreparedWorkload, two_of
 from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 
-_ORDINARY = frozenset({"normal", "variant"})  # distributions whose errors tell the precision
+_ORDINARY = frozenset({"normal", "variant"})  # distributions whose errors show the precision
 POISON = 0x5A
 """The byte that outputs of timed calls hold before the call; another one than that of single calls."""
 _KNOWN = 8  # one of so many timed calls gets known-answer inputs, on average
@@ -66,7 +66,7 @@ class PassPlan:
     known: Mapping[int, InputSet]
     """The known-answer slots."""
     given: Mapping[int, torch.Tensor]
-    """The inputs of the slots about which the reference will be asked, ``[bytes]`` each."""
+    """The inputs of the slots that the reference will answer, ``[bytes]`` each."""
     before: Mapping[int, torch.Tensor]
     """The outputs that were in both kinds of slots before the pass, ``[bytes]`` each."""
 
@@ -99,7 +99,7 @@ class Verifier:
     def begin(
         self, prepared: PreparedWorkload, used: range, *, call_ns: float, must_ask: bool = False, asks: int = 1
     ) -> PassPlan:
-        """Fill slots for a pass, and choose what to verify of it.
+        """Fill slots for a pass, and draw the calls to verify.
 
         Args:
             prepared: The workload.
@@ -136,7 +136,7 @@ class Verifier:
     def verify_outputs(
         self, prepared: PreparedWorkload, inputs: Mapping[int, torch.Tensor], outputs: Mapping[int, torch.Tensor]
     ) -> int:
-        """Compare outputs with fresh answers of the reference, whatever the slots hold now.
+        """Compare outputs with fresh answers of the reference; the slots may have been reused since.
 
         The reference is called in the same slots, whose inputs are overwritten.
 
@@ -285,7 +285,7 @@ class Verifier:
         if item.distribution in _ORDINARY:
             self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
             layout = self._function.layout
-            self._precision.look(layout.output_tensors(outputs), layout.output_tensors(item.expected))
+            self._precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
 
     def _reject(self, error: Rejected) -> None:
         """Raise; a capture may have missed work, and then a timer without captures decides."""

@@ -205,7 +205,7 @@ def bundle() -> str:
 
 
 def file_name(*words: str) -> str:
-    """A name for a chart's file, whatever the words are."""
+    """A valid file name for a chart."""
     return "-".join(re.sub(r"[^\w.]+", "_", word).strip("._") or "_" for word in words) + ".png"
 
 

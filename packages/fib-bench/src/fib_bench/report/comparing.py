@@ -1,4 +1,4 @@
-"""Comparison of two runs, or of two solutions: what became faster or slower, and what stopped passing.
+"""Comparison of two runs or two solutions: pairs that became faster or slower, or stopped passing.
 
 Two latencies differ if their 95 % confidence intervals are disjoint and the medians differ by at least
 `min_change`: an interval describes one run, and between runs clocks and memory placement move medians
@@ -78,7 +78,7 @@ class Run:
     name: str
     """The name in messages."""
     solution: str | None = None
-    """Only this solution, which is compared with that of the other side whatever their names."""
+    """Only this solution; it is compared with that of the other side even if their names differ."""
 
 
 @attrs.frozen(kw_only=True)
@@ -186,7 +186,7 @@ _Key = tuple[str, str, str, str]
 
 
 def _traces(run: Run, rule: Rule, definitions: Collection[str] | None) -> dict[_Key, Trace]:
-    """The latest traces, by what makes two of them comparable."""
+    """The latest traces by comparison key."""
     found: dict[_Key, Trace] = {}
     for definition, traces in run.trace_set.traces.items():
         if definitions is not None and definition not in definitions:
@@ -235,7 +235,7 @@ def _verdict(before: Trace | None, after: Trace | None, rule: Rule) -> tuple[Ver
 
 
 def _changed(before: Trace, after: Trace, rule: Rule) -> tuple[Verdict, str]:
-    """Whether the latency changed, and by what that was decided."""
+    """Whether the latency changed, and the criterion of the decision."""
     old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
     if old is None or new is None or _includes_host(before) != _includes_host(after):
         return Verdict.UNMEASURED, ""

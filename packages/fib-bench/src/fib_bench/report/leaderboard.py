@@ -42,7 +42,7 @@ class Entry:
     """By the factor, as it is printed."""
     fast_area: float
     attainable_fraction: float | None
-    """The median share of what the device attains in practice, over workloads where it is known."""
+    """The median share of the attainable speed, over workloads where it is known."""
     latency_ms: tuple[float, float] | None
     """The shortest and the longest of the median latencies of passing workloads; None for interpreted kernels."""
     timed_by: tuple[str, ...]

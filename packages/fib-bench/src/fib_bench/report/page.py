@@ -123,7 +123,7 @@ def _baselines(sections: Sequence[Section]) -> list[str]:
 
 
 def _rounded(number: float | None) -> float | None:
-    """Four digits; None for what JSON cannot express."""
+    """The number rounded to four digits; None if JSON cannot express it."""
     return None if number is None or not 0 <= number < float("inf") else float(f"{number:.4g}")
 
 

@@ -46,7 +46,7 @@ class Section:
     hardware: str
     entries: tuple[Entry, ...]
     columns: Mapping[str, Any]
-    """What the page embeds; see `_columns`."""
+    """The data embedded in the page; see `_columns`."""
 
 
 @attrs.frozen

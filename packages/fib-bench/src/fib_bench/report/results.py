@@ -94,7 +94,7 @@ class DeviceResults:
         return [(len(speedups) - bisect_right(speedups, p)) / len(self.workloads) for p in FAST_GRID]
 
     def baseline_speedups(self, solution: str, baseline: str | None) -> dict[str, list[Ratio]]:
-        """Speedups over baselines by their names: interleaved where a trace says so, else of two traces."""
+        """Speedups over baselines by name: from interleaved samples where the trace has them, else from two traces."""
         flags = (*self.allow_flags, CPU_TIMING)
         found: dict[str, list[Ratio]] = {}
         base = self.traces.get(baseline or "", {})
@@ -175,7 +175,7 @@ def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = N
 
 
 def error_line(evaluation: Evaluation) -> str:
-    """The line of a log that says why an evaluation failed, without control characters. It is untrusted text."""
+    """The line of a log with the reason of a failure, without control characters. It is untrusted text."""
     lines = [line.strip() for line in evaluation.log.splitlines() if line.strip()]
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""Accessors for the fields of one trace. They return None for what a trace lacks.
+"""Accessors for the fields of one trace. They return None for missing fields.
 
 The judge (`fib_bench.judge.record`) writes these fields into the ``extra`` mappings; traces of other tools have few.
 """
@@ -61,7 +61,7 @@ def shown_latency_of(evaluation: Evaluation) -> float | None:
 
 @attrs.frozen
 class Timing:
-    """One measured latency in milliseconds, with what is known of its precision."""
+    """One measured latency in milliseconds, with its precision where known."""
 
     latency_ms: float
     interval_ms: tuple[float, float] | None = None
@@ -72,7 +72,7 @@ class Timing:
     host_latency_ms: float | None = None
     """The time that an eager caller waits for one call."""
     is_interleaved: bool | None = None
-    """Whether samples alternated with those of the solution; None if the trace does not tell."""
+    """Whether samples were interleaved with those of the solution; None if the trace does not state it."""
 
     @property
     def bounds_ms(self) -> tuple[float, float] | None:
@@ -137,7 +137,7 @@ class Light:
     operations: float | None
     """The operations that the call must execute."""
     fraction: float | None
-    """The share of what the device attains in practice."""
+    """The share of the speed that the device attains in practice."""
 
 
 def light_of(performance: Performance) -> Light:

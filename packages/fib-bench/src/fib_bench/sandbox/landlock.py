@@ -94,7 +94,7 @@ _ABI_WITH_SCOPES = 6
 
 
 def is_usable() -> bool:
-    """Whether the kernel's Landlock allows what honest workers do."""
+    """Whether the kernel's Landlock is recent enough to permit the file accesses of honest workers."""
     return landlock_abi() >= _ABI_WITH_MOVES
 
 

@@ -1,4 +1,4 @@
-"""Values of the sandbox: threats, isolation levels, and what a worker is given.
+"""Values of the sandbox: threats, isolation levels, and the paths and devices of a worker.
 
 `policy` applies the measures; `namespaces`, `users`, `limits`, `landlock` and `seccomp` implement them.
 """

@@ -1,4 +1,4 @@
-"""Timed calls: what a stopwatch calls, and how it times it after a warm-up."""
+"""Timed calls: the protocol between a stopwatch and the function it times after a warm-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TimedCall:
 
     invoke: Callable[[], Any]
     collect: Callable[[Any], None] = lambda _: None
-    """Takes what `invoke` returned, outside the clock but on the same stream, with no wait in between."""
+    """Receives the result of `invoke`, outside the timed region but on the same stream, without synchronization."""
     prepare: Callable[[], None] = lambda: None
     """Puts inputs and outputs in order right before, outside the clock but on the same stream."""
 

@@ -3,7 +3,7 @@
 Three methods, the best that a function supports:
 
 ``graph``
-    The calls are captured into CUDA graphs; what is timed is a replay. Functions under 100 us are
+    The calls are captured into CUDA graphs; the replay is timed. Functions under 100 us are
     chained: one graph holds several calls on different slots, so that the brackets' cost, the
     clock's grain and the loading of cold code are shared.
 ``queued``
@@ -37,16 +37,16 @@ _SINGLE_NS = 100_000.0  # longer calls are timed one by one: neither the bracket
 _MAX_SPIN_NS = 5e6
 HIDING_NS = 30_000.0
 """Nanoseconds that the device spins before each sample by graphs, while the host launches: else a slow host shows."""
-_PREPARE_NS = 60_000.0  # launching what prepares a call, at most about ten kernels
+_PREPARE_NS = 60_000.0  # launching the preparation of a call, at most about ten kernels
 _MIN_PROBE_NS, _MAX_PROBE_NS = 1e6, 5e7
 _HOST_RUNS = 5
 _CALIBRATION_CHAINS = 8  # in one go, as with real calls: after a wait the first one differs
-_SLOW_START_SECONDS = 2.0  # the first calls load kernels, and say nothing about the others
+_SLOW_START_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
 
 # originals, taken before any solution is loaded
 _Event: Any = torch.cuda.Event
 _Graph: Any = torch.cuda.CUDAGraph
-_spin: Any = torch.cuda._sleep  # noqa: SLF001 the one kernel that spins and comes with every torch
+_spin: Any = torch.cuda._sleep  # noqa: SLF001 the only spinning kernel that every torch contains
 _synchronize: Any = torch.cuda.synchronize
 _Stream: Any = torch.cuda.Stream
 _record: Any = torch.cuda.Event.record
@@ -101,7 +101,7 @@ class CudaStopwatch:
         return self._choose("queued", 1, host_ns)
 
     def _settle(self, runs: int, max_seconds: float) -> float:
-        """Make the warm-up calls; returns what an eager caller waits for one."""
+        """Make the warm-up calls; returns the host time of one eager call."""
         begin = _clock_ns()
         taken: list[int] = []
         while len(taken) < max(runs, _HOST_RUNS):
@@ -153,7 +153,7 @@ class CudaStopwatch:
         return statistics.median(self.sample(1) + self.sample(1) + self.sample(1))
 
     def use_chain(self, chain: int, *, spin_ns: float = 0.0, capture: bool = True) -> None:
-        """Set what is timed without a warm-up: for calls that are known."""
+        """Set the timed call without a warm-up, for known calls."""
         self._spin_cycles = self._cycles(spin_ns) if spin_ns else 0
         if capture:
             self._capture(chain)
@@ -169,7 +169,7 @@ class CudaStopwatch:
         for index in range(chains):
             start, end = self._events[index]
             self._hide_the_host()
-            self._prepare(index)  # behind the spin: what runs early, on a stream of its own, finds no inputs
+            self._prepare(index)  # after the spin: work that runs early on its own stream finds no inputs
             self._flush()
             _record(start)
             results = self._play(index)
@@ -238,7 +238,7 @@ def bracket_cost_ns(device: torch.device, chain: int, samples: int, *, method: s
 
 
 def _captured(calls: Sequence[TimedCall], stream: Any) -> tuple[Any, list[Any]]:
-    """A graph of calls, and what they returned.
+    """A graph of calls, and their results.
 
     Each graph has a memory pool of its own: where intermediates lie shifts a short function's time
     by up to 2 %, and over many graphs that averages out.
@@ -246,7 +246,7 @@ def _captured(calls: Sequence[TimedCall], stream: Any) -> tuple[Any, list[Any]]:
     graph = _Graph()
     try:
         with torch.cuda.stream(stream), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty graph: the outputs will tell
+            warnings.simplefilter("ignore")  # an empty graph: the outputs will be found unwritten
             graph.capture_begin(capture_error_mode="thread_local")
             try:
                 results = [call.invoke() for call in calls]
@@ -258,7 +258,7 @@ def _captured(calls: Sequence[TimedCall], stream: Any) -> tuple[Any, list[Any]]:
 
 
 def _forget_persisting_lines() -> None:
-    """Drop what kernels have pinned in the L2 cache: a flush goes around that."""
+    """Reset lines that kernels have pinned in the L2 cache: a flush does not evict them."""
     from cuda.bindings import driver
 
     driver.cuCtxResetPersistingL2Cache()

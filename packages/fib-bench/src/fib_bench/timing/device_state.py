@@ -21,7 +21,7 @@ import torch
 
 @attrs.frozen
 class DeviceState:
-    """The settings of a device at one time; None where the device or the driver does not tell.
+    """The settings of a device at one time; None where the device or the driver does not report a setting.
 
     Args:
         application_clocks_mhz: The clocks of the memory and of the multiprocessors that applications ask for.

@@ -81,7 +81,7 @@ def relative_interval(samples: Sequence[float]) -> float:
 
 @attrs.frozen(kw_only=True)
 class Measurement:
-    """A latency and what it rests on."""
+    """A latency and the samples behind it."""
 
     samples_ns: tuple[float, ...]
     """Time per call, one number per sample, the clock's own cost subtracted."""

@@ -33,7 +33,7 @@ _HALF_OPERATIONS_PER_CYCLE = {
 _RATE_BY_BYTES = {0.5: 4.0, 1.0: 2.0, 2.0: 1.0, 4.0: 0.5, 8.0: 0.125}
 """Relative to that, by the size of an operand; four bytes count as TF32."""
 _MARGIN = 0.97
-_GRAIN_MS = 0.0005  # what the clock's own cost is known to
+_GRAIN_MS = 0.0005  # uncertainty of the clock's own cost
 _MEASURED_BYTES = 2 << 30
 _MEASURED_SIDE = 8192
 _CACHE_VERSION = 2
@@ -52,7 +52,7 @@ class Work:
 
 @attrs.frozen
 class Peaks:
-    """Upper bounds of what a device can do."""
+    """Upper bounds of the speed of a device."""
 
     bytes_per_second: float
     half_operations_per_second: float | None
@@ -154,7 +154,7 @@ class SpeedOfLight:
         )
 
     def to_extra(self, work: Work | None, latency_ms: float) -> dict[str, float]:
-        """What a trace says: how much was achieved, and which share of what is attainable."""
+        """The fields of a trace: the achieved speed and its share of the attainable speed."""
         if work is None or latency_ms <= 0:
             return {}
         moved = work.read_bytes + work.written_bytes
@@ -191,7 +191,7 @@ def theoretical_peaks(device: torch.device) -> Peaks:
     properties = torch.cuda.get_device_properties(device)
     per_cycle = _HALF_OPERATIONS_PER_CYCLE.get((properties.major, properties.minor))
     rate = per_cycle * properties.multi_processor_count * clock_hz if per_cycle else None
-    bytes_per_second = 2 * memory_hz * width_bytes or math.inf  # a driver that does not tell sets no floor
+    bytes_per_second = 2 * memory_hz * width_bytes or math.inf  # a driver that does not report it sets no floor
     return Peaks(bytes_per_second, rate or None, properties.L2_cache_size)
 
 

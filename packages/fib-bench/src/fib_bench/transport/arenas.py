@@ -22,7 +22,7 @@ from fib_compile.device import torch_dtype
 from .messages import SharedMemory, TensorSlot
 
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-_ALIGNMENT = 256  # what CUDA allocations guarantee, and more than any CPU vector needs
+_ALIGNMENT = 256  # the alignment of CUDA allocations, and more than any CPU vector needs
 _CUDA_GRANULE = 2 << 20  # smaller CUDA allocations share a block, and a handle exports the whole block
 
 

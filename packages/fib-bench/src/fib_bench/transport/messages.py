@@ -87,7 +87,7 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class SetUp(msgspec.Struct, frozen=True, tag="set-up"):
-    """Run the solution's ``setup`` on the inputs in these slots; calls on them get what it returned."""
+    """Run the solution's ``setup`` on the inputs in these slots; calls on them receive its result."""
 
     slots: tuple[int, ...]
 
@@ -97,15 +97,15 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
 
     slot: int
     is_null: bool = False
-    """Whether to do everything but the call, so that the judge can time what a request costs."""
+    """Whether to omit the call, so that the judge can time the overhead of a request."""
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal"):
-    """Give up what timed calls do not need: nothing new is compiled, loaded or started from now on."""
+    """Seal the worker: nothing is compiled, loaded or started from now on."""
 
 
 class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
-    """Bring what the last call gave into its slot once more, without calling."""
+    """Copy the result of the last call into its slot again, without a call."""
 
 
 class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
@@ -300,7 +300,7 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
 
 
 class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
-    """Something that the worker measures or checks with is not what it was before the solution came."""
+    """The worker's measuring or checking code has changed since the solution was loaded."""
 
     what: str
 

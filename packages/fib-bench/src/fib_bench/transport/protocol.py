@@ -84,7 +84,7 @@ class Receiver:
         return message
 
     def fill(self, *, wait: bool = True) -> None:
-        """Read what has arrived; if nothing has, wait for it or leave it.
+        """Read available bytes; if there are none, wait or return.
 
         Raises:
             ChannelClosed: The other side is gone.

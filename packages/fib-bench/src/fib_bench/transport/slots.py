@@ -123,7 +123,7 @@ class Slots:
         self.inputs = inputs[:count]
         """``[count, bytes]``"""
         self.candidates = inputs[count:]
-        """``[CANDIDATES, bytes]``: what links of timed passes choose from."""
+        """``[CANDIDATES, bytes]``: the candidates between which links of timed passes select."""
         self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
         """``[count, bytes]``"""
 

@@ -78,7 +78,7 @@ class PreparedCall:
         return list(self._buffers.values())
 
     def set_up(self) -> float:
-        """Run the solution's ``setup``, and call with what it returns from now on; returns the nanoseconds."""
+        """Run the solution's ``setup`` and pass its result to all later calls; returns the nanoseconds."""
         before = _clock_ns()
         planned = self._function.plan(*self._arguments)
         taken = _clock_ns() - before
@@ -107,7 +107,7 @@ class PreparedCall:
         self.deferred_work = ""
 
     def collect(self, result: Any) -> None:
-        """Bring what an invocation gave into the output buffers.
+        """Copy the result of a call into the output buffers.
 
         Raises:
             WrongOutputError: It does not fit the definition.
@@ -124,7 +124,7 @@ class PreparedCall:
             raise WrongOutputError("lazy", f"{self.deferred_work}; before timing it was not")
 
     def whole_outputs(self, result: Any) -> list[torch.Tensor]:
-        """The outputs as dense tensors that share no memory with inputs; what is not is copied, inside a capture.
+        """The outputs as dense tensors that share no memory with inputs; others are copied, inside a capture.
 
         Raises:
             WrongOutputError: They do not fit the definition.
@@ -160,7 +160,7 @@ class PreparedCall:
 
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
-"""What can be taken apart without running code of the solution's."""
+"""Types that can be unpacked without running code of the solution."""
 
 
 def _in_order(names: Sequence[str], result: Any) -> list[Any]:
@@ -201,7 +201,7 @@ def _words(slot: InputSlot, memory: torch.Tensor) -> torch.Tensor | None:
 
 
 def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
-    """Refuse what is no tensor of the right shape, dtype and device, or has attributes that a tensor's would be."""
+    """Refuse values that are not plain tensors of the right shape, dtype and device."""
     if buffer.ndim == 0 and type(value) in (int, float, bool):
         return
     if type(value) is not _Tensor:

@@ -80,7 +80,7 @@ class ServerReports(Protocol):
 
 
 class Worker:
-    """One worker process: its channel, what it prints, and its end.
+    """One worker process: its channel, its output, and its exit.
 
     Args:
         server: The fork server, which reports the worker's end.
@@ -232,7 +232,7 @@ class Worker:
         return not self._is_orphaned and self._server.exit_of(self.pid) is not None
 
     def _wait(self, seconds: float) -> None:
-        """Wait for the channel, the output or the server's reports, and read what has arrived."""
+        """Wait for the channel, the output or the server's reports, and read available data."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._channel:
                 try:

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _import_ahead(device: str) -> None:
-    """Import what workers need, and query what they may not be able to, so that no worker pays for it."""
+    """Import the modules of workers, and query system properties that a sandboxed worker cannot read."""
     import torch  # noqa: F401
 
     from ..timing import cuda  # noqa: F401 it keeps the original functions before any solution can replace them
@@ -80,7 +80,7 @@ def _prefer_server() -> None:
 
 
 class Server:
-    """Forks workers, reports their ends, and kills what they leave."""
+    """Forks workers, reports their exits, and kills processes they leave behind."""
 
     def __init__(self, channel: socket.socket, policy: SandboxPolicy) -> None:
         self._channel = channel
@@ -169,7 +169,7 @@ class Server:
             os._exit(status)
 
     def _reap(self) -> None:
-        """Collect processes that have ended; behind a worker, kill what it left."""
+        """Reap processes that have ended; after a worker, kill the processes it left behind."""
         while (ended := _wait()) is not None:
             pid, wait_status = ended
             if pid in self._workers:
@@ -180,7 +180,7 @@ class Server:
 
     def _end_bombs(self) -> None:
         """Kill a worker that has too many processes and threads; the system does not limit root's."""
-        most = most_tasks() * 3 // 4  # below what the system allows others
+        most = most_tasks() * 3 // 4  # below the limit of the system for all processes
         if not self._workers or tasks_on_machine() - self._foreign_tasks <= most:
             return
         tasks, worker = max((process_tree.count_tasks([pid]), pid) for pid in self._workers)
@@ -207,7 +207,7 @@ def _wait() -> tuple[int, int] | None:
 
 
 def _end_all(listed: Callable[[], list[int]]) -> None:
-    """Kill children, and what falls to this process when they have ended, until none are listed."""
+    """Kill children, and processes reparented to this one when they end, until none are listed."""
     while processes := listed():
         process_tree.kill(listed)
         for pid in processes:

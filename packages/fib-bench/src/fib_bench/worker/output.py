@@ -18,7 +18,7 @@ class KeptOutput:
         self._dropped = 0
 
     def add(self, data: bytes) -> None:
-        """Append what was read."""
+        """Append the bytes read."""
         room = self._kept - len(self._head)
         self._head += data[:room]
         self._tail += data[max(room, 0) :]
@@ -48,7 +48,7 @@ class OutputPipe:
         return self._descriptor
 
     def read(self) -> bool:
-        """Read what has arrived; returns whether more may come."""
+        """Read available bytes; returns whether the stream is still open."""
         for _ in range(_MOST_READS):
             try:
                 data = os.read(self._descriptor, 1 << 16)
@@ -65,5 +65,5 @@ class OutputPipe:
         return kept.text()
 
     def close(self) -> None:
-        """Close the descriptor; what was read can still be taken."""
+        """Close the descriptor; bytes read before remain available."""
         os.close(self._descriptor)

@@ -109,7 +109,7 @@ class MemoryMapping:
 
     @property
     def is_of_file(self) -> bool:
-        """Whether its pages come from a file on a disk that still has that name."""
+        """Whether its pages are mapped from a file that still exists under this name."""
         is_file = self.inode != 0 and self.path.startswith("/") and not _ANY_FILE.match(self.path)
         return is_file and not self.path.endswith(" (deleted)")
 

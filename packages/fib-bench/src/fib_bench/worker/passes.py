@@ -27,7 +27,7 @@ from .calls import PreparedCall, WrongOutputError
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for a nonce
 
 _LEAST_RUNS = 5
-_SLOW_SECONDS = 2.0  # the first calls load kernels, and say nothing about the others
+_SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
 
 # originals, taken before any solution is loaded
 _Graph: Any = torch.cuda.CUDAGraph
@@ -163,7 +163,7 @@ class Passes:
         graph = _Graph(keep_graph=True)
         try:
             with torch.cuda.stream(self._stream), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an empty graph: the outputs will tell
+                warnings.simplefilter("ignore")  # an empty graph: the outputs will be found unwritten
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     outputs = call.whole_outputs(call.invoke())

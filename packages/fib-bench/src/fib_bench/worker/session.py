@@ -105,13 +105,13 @@ def _settle(output: int, folder: str) -> None:
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     os.chdir(folder)
     os.environ.update(HOME=folder, TMPDIR=folder, USER="worker", LOGNAME="worker")  # its user may have no name
-    tempfile.tempdir = None  # an import may have asked before
+    tempfile.tempdir = None  # an import may have cached another folder
     Path("/proc/self/oom_score_adj").write_text("1000")  # short of memory, this process goes first
     faulthandler.enable(sys.stderr)
     faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True)
     random.seed()
     torch.seed()
-    torch.set_float32_matmul_precision("highest")  # a function that wants TF32 turns it on
+    torch.set_float32_matmul_precision("highest")  # a solution that uses TF32 turns it on itself
     torch.backends.cudnn.allow_tf32 = False
 
 
@@ -140,7 +140,7 @@ class Session:
         self._watch = Watch()
 
     def answer(self, request: object) -> WorkerReply:
-        """Do what the judge asks, and look whether all is still as it was."""
+        """Serve a request, then run the tamper check."""
         reply = self._answer_alone(request)
         findings = self._watch.findings(self, self._stopwatch)
         if isinstance(request, Call | ComposePass | LaunchPass) and self._device.type == "cuda":
@@ -150,7 +150,7 @@ class Session:
         return Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
 
     def _answer_alone(self, request: object) -> WorkerReply:
-        """Do what the judge asks; a solution's failure is an answer like any other."""
+        """Serve a request; a failure of the solution becomes a reply."""
         stage = "build" if isinstance(request, Build) and not request.is_ahead else "run"
         try:
             return self._answer(request)
@@ -160,7 +160,7 @@ class Session:
             return Uncapturable(str(error)[:_MAX_TEXT])
         except BuildError as error:
             return Failed("build", str(error)[:_MAX_TEXT])
-        except BaseException as error:  # noqa: BLE001 the border: whatever a solution raises is a result
+        except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
             return Failed(stage, _solution_lines(error))
 
     def _answer(self, request: object) -> WorkerReply:
@@ -244,7 +244,7 @@ class Session:
             self._function = registry.build_reference(self._definition)
         else:
             solution = parse_json(request.solution, Solution)
-            os.environ.update(jit_environment(solution))  # what it compiles while it runs, nobody else loads
+            os.environ.update(jit_environment(solution))  # a JIT cache of its own
             self._function = registry.build(self._definition, solution)
         return self._function.setup is not None
 
@@ -266,7 +266,7 @@ class Session:
             ]
 
     def _open_passes(self) -> None:
-        """Map what links need beside the slots."""
+        """Map the memory that links use besides the slots."""
         assert self._bound is not None, "slots are bound before passes are opened"
         assert self._native is not None, "only CUDA devices make passes"
         (mailbox,) = self._receiver.take_descriptors(1)
@@ -305,7 +305,7 @@ class Session:
         self._finish()
 
     def _seal(self) -> Sealed:
-        """Give up what timed calls do not need, for good."""
+        """Irrevocably drop permissions that timed calls do not need."""
         report = seal_process()
         return Sealed(report.held, dict(report.missing))
 
@@ -361,7 +361,7 @@ class Session:
 
 
 def _solution_lines(error: BaseException) -> str:
-    """The traceback without the frames that lead to the solution: its own lines are what helps."""
+    """The traceback without the frames above the solution."""
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if not frame.filename.startswith(_OURS)]
     report.stack = traceback.StackSummary.from_list(frames)

@@ -1,4 +1,4 @@
-"""Tamper check: finds what a solution has replaced or left behind in its process.
+"""Tamper check: finds functions that a solution replaced, and state that it left behind, in its process.
 
 The originals are recorded before a solution is loaded. The findings are untrusted all the same, because a solution
 can replace this check too; the judge's clock and the outputs do not depend on it.
@@ -42,7 +42,7 @@ _MISSING = object()
 
 
 class Watch:
-    """Remembers what is there now, and says later what is not there any more."""
+    """Records functions, hooks and settings, and reports later changes."""
 
     def __init__(self) -> None:
         self._named = {name: _resolve(name) for name in _NAMES}

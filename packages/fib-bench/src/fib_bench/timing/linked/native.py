@@ -36,7 +36,7 @@ class NativeError(FibError):
 
 
 class NotComposable(NativeError):
-    """A captured call contains what cannot be part of a linked pass."""
+    """A captured call contains nodes that a linked pass cannot contain."""
 
 
 class Mailbox(ctypes.Structure):
@@ -192,7 +192,7 @@ class Native:
         return not self._library.fib_wait_armed(ctypes.c_void_p(mailbox), u64(number), u64(int(seconds * 1e9)))
 
     def time_pass(self, mailbox: int, number: int, nonce: Sequence[int], seconds: float) -> int:
-        """Start the clock, send the nonce, stop the clock on the digest; nanoseconds, 0 if no digest comes."""
+        """Start the clock, send the nonce, stop the clock on the digest. Returns nanoseconds, 0 without a digest."""
         words = (u64 * 4)(*nonce)
         taken = self._library.fib_time_pass(ctypes.c_void_p(mailbox), u64(number), words, u64(int(seconds * 1e9)))
         return int(taken)
