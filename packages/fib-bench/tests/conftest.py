@@ -19,6 +19,7 @@ import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.execution.work import Execution
 from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.device_lock import FOLDER_VARIABLE
 from fib_bench.judge.evaluate import Judge
 from fib_bench.worker.client import Worker
 from fib_bench.worker.output import KeptOutput
@@ -45,10 +46,10 @@ QUICK = {
     "warmup_runs": 1,
     "iterations": 3,
     "num_trials": 2,
-    "measure_seconds": 0.05,
-    "timeout_seconds": 60.0,
+    "confidence": 1.0,
+    "measure_seconds": 20.0,
 }
-"""Settings that keep an evaluation in the milliseconds."""
+"""Few timed calls; the count of samples ends an evaluation and not the clock, however busy the machine is."""
 _SLOWLY = 1 / 60
 
 
@@ -74,6 +75,14 @@ def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIB_CACHE_PATH", str(path))
         yield path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Device locks of this process: no test waits for another run on this machine, or prints who holds the lock."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("locks")))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -265,7 +274,8 @@ def make_judge(server: ForkServerClient, device_context: DeviceContext) -> Itera
     judges: list[Judge] = []
 
     def make(root: Path | None = None, **fields: object) -> Judge:
-        judge = Judge(BenchmarkConfig(**{**QUICK, **fields}), root=root, server=Borrowed(server))
+        config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
+        judge = Judge(config, root=root, server=Borrowed(server))
         judge._context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds)
         judges.append(judge)
         return judge
@@ -324,9 +334,11 @@ def make_data_set(
 def shared_server(
     monkeypatch: pytest.MonkeyPatch, server: ForkServerClient, device_context: DeviceContext
 ) -> ForkServerClient:
-    """Have every run of this test judge in this process, with workers from the shared server."""
+    """Have every run of this test judge in this process, with workers from the shared server and few timed calls."""
 
     def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
+        unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
+        config = attrs.evolve(config, **unset)
         execution = Execution(config, root, baselines, Borrowed(server))
         execution._judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds)
         return execution

@@ -14,7 +14,6 @@ from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, Unkno
 
 GOOD = "def run(x):\n    return x * 2\n"
 WRONG = "def run(x):\n    return x\n"
-QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05, "timeout_seconds": 60.0}
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
@@ -23,7 +22,7 @@ MakeSolution = Callable[..., Solution]
 
 
 def benchmark(root: Path, **fields: object) -> Benchmark:
-    return Benchmark(TraceSet.from_path(root), BenchmarkConfig(**{**QUICK, **fields}))
+    return Benchmark(TraceSet.from_path(root), BenchmarkConfig(**{"timeout_seconds": 60.0, **fields}))
 
 
 def statuses(root: Path) -> list[tuple[str | None, str, str]]:

@@ -102,9 +102,9 @@ class TestPrepare:
         definition = make_definition(
             {"x": "float32[n]"}, {"y": "float32[n]"}, "def run(x):\n    print('hangs')\n    while True: pass\n"
         )
-        judge = make_judge(timeout_seconds=1.0)
+        judge = make_judge(timeout_seconds=0.3)
         reason = self.prepare_fails(judge, definition, make_workload(definition, {"n": 8}))
-        assert "no answer within 1 s" in reason
+        assert "no answer within 0.3 s" in reason
         assert "line 3 in run" in reason
 
 

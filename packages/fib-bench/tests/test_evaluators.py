@@ -210,7 +210,7 @@ class TestFromOutside:
         install(twice="acme_evaluators:Twice")
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
         root = make_data_set(make_solution("def run(x):\n    return x * 3\n"))
-        config = BenchmarkConfig(iterations=3, num_trials=1, measure_seconds=0.05)
+        config = BenchmarkConfig(iterations=3, num_trials=1, confidence=1.0)
         with Benchmark(TraceSet.from_path(root), config) as benchmark:
             (trace,) = benchmark.run().traces
         assert trace.evaluation is not None
@@ -274,7 +274,7 @@ class TestFromOutside:
         path.parent.mkdir(parents=True)
         line = next((root / "workloads").rglob("double.jsonl")).read_text()
         path.write_text(json.dumps({**json.loads(line.splitlines()[0]), "definition": "made"}) + "\n")
-        with Benchmark(TraceSet.from_path(root), BenchmarkConfig(iterations=3, measure_seconds=0.05)) as benchmark:
+        with Benchmark(TraceSet.from_path(root), BenchmarkConfig()) as benchmark:
             result = benchmark.run()
         assert [trace.solution for trace in result.traces] == ["copy"]
         (failure,) = result.failures

@@ -15,7 +15,7 @@ from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, rema
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
-QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "measure_seconds": 0.05, "timeout_seconds": 60.0}
+QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0, "timeout_seconds": 60.0}
 GOOD = "def run(x):\n    return x * 2\n"
 WRONG = "def run(x):\n    return x\n"
 CRASHES = "import os\ndef run(x):\n    if len(x) == 3: os.abort()\n    return x * 2\n"

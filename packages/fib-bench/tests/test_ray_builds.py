@@ -25,7 +25,7 @@ MakeDataSet = Callable[..., Path]
 MakeSolution = Callable[..., Solution]
 MakePart = Callable[..., DefinitionPlan]
 RayCluster = Callable[..., AbstractContextManager[tuple[Any, dict[Any, Path]]]]
-QUICK: dict[str, Any] = {"measure_seconds": 0.05, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
+QUICK: dict[str, Any] = {"confidence": 1.0, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
 PYTHON = "def run(x):\n    return x * 2\n"
 CPP = """
 #include <tvm/ffi/c_api.h>

@@ -39,7 +39,7 @@ void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
 }
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 """
-QUICK: dict[str, Any] = {"measure_seconds": 0.05, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
+QUICK: dict[str, Any] = {"confidence": 1.0, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
 
 
 def run(cluster: Any, root: Path, observe: Callable[[Event], None]) -> list[Event]:

@@ -26,7 +26,19 @@ EXPLOITS = [case for case in CASES if case.suite == "exploits"]
 HONEST = [case for case in CASES if case.suite == "honest"]
 TWINS = [case for case in CASES if case.suite == "twins"]
 ON_CPU = [case for case in CASES if "cpu" in case.devices and not case.slow_build]
-QUICK: dict[str, Any] = {"warmup_runs": 3, "iterations": 10, "measure_seconds": 0.1, "num_trials": 2}
+QUICK: dict[str, Any] = {
+    "warmup_runs": 3,
+    "iterations": 40,
+    "confidence": 1.0,
+    "measure_seconds": 20.0,
+    "num_trials": 2,
+}
+    "warmup_runs": 3,
+    "iterations": 40,
+    "confidence": 1.0,
+    "measure_seconds": 20.0,
+    "num_trials": 2,
+}
 GPU_ONLY_ROWS = {1, 14, 16, *range(24, 37)}
 
 
