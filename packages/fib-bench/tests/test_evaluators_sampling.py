@@ -106,7 +106,8 @@ def gumbel(kept: torch.Tensor, calls: int) -> torch.Tensor:
 
 def inverse_cdf(kept: torch.Tensor, calls: int) -> torch.Tensor:
     sums = kept.double().cumsum(dim=-1)
-    return torch.searchsorted(sums, torch.rand(len(kept), calls).double() * sums[:, -1:]).T
+    uniform = 1 - torch.rand(len(kept), calls).double()  # never 0, which would select a token of probability 0
+    return torch.searchsorted(sums, uniform * sums[:, -1:]).T
 
 
 RIGHT = {"multinomial": multinomial, "gumbel": gumbel, "inverse_cdf": inverse_cdf}
@@ -544,6 +545,15 @@ class TestCallsWithDifferentInputs:
         pooled = PooledDraws(torch.Generator().manual_seed(0))
         pooled.add(torch.ones(4, 1).double(), torch.zeros(4, 3, dtype=torch.int64), torch.ones(4, 3, dtype=torch.bool))
         assert (pooled.draws, pooled.problems()) == (0, [])
+
+    def test_probabilities_that_sum_to_slightly_more_than_one_are_accepted(self) -> None:
+        pooled = PooledDraws(torch.Generator().manual_seed(0))
+        weights = torch.zeros(1, 4, dtype=torch.float64)
+        weights[0, [1, 3]] = 0.5 + 1e-16 + 2e-16  # both tokens have bit 0, and the sum rounds up
+        for _ in range(20):
+            pooled.add(weights, torch.tensor([[1, 3]]), torch.ones(1, 2, dtype=torch.bool))
+        assert float(weights.sum()) > 1.0
+        assert not pooled.problems()
 
     def test_looking_draws_up_gives_what_sorting_gives(self) -> None:
         torch.manual_seed(0)

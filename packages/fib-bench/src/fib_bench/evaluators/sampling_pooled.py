@@ -118,7 +118,7 @@ class PooledDraws:
         self, total: _Sum, labels: torch.Tensor, weights: torch.Tensor, tokens: torch.Tensor, counts: torch.Tensor
     ) -> None:
         """Count draws of tokens with labels ``[vocabulary, labels]`` of 0 and 1, and how many are to be expected."""
-        share = weights @ labels
+        share = (weights @ labels).clamp(max=1.0)  # a sum over all tokens can round to more than 1
         per_row = counts.sum(dim=1, dtype=torch.float64)[:, None]
         found = labels[tokens[counts]].sum(dim=0)
         total.add(found, (per_row * share).sum(dim=0), (per_row * share * (1 - share)).sum(dim=0))
