@@ -33,12 +33,6 @@ QUICK: dict[str, Any] = {
     "measure_seconds": 20.0,
     "num_trials": 2,
 }
-    "warmup_runs": 3,
-    "iterations": 40,
-    "confidence": 1.0,
-    "measure_seconds": 20.0,
-    "num_trials": 2,
-}
 GPU_ONLY_ROWS = {1, 14, 16, *range(24, 37)}
 
 
