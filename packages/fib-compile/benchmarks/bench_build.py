@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fib_compile import BuilderRegistry
-from fib_compile.ahead import BuildState
 from fib_compile.device import library_versions
+from fib_compile.registry import BuildState
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
 CPP = """

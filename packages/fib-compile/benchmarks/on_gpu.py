@@ -27,7 +27,7 @@ from typing import Any
 
 import attrs
 from fib_compile import BuilderRegistry, jit_environment
-from fib_compile._toolchain import Compiler, find_cxx, find_nvcc
+from fib_compile._toolchain import MissingTool, find_cxx, find_nvcc
 from fib_compile.device import hardware_from_device, library_versions
 from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
@@ -229,8 +229,12 @@ def prebuild(cache: Path) -> None:
 def versions() -> dict[str, str]:
     """What was used."""
     found = library_versions()
-    for name, compiler in (("g++", find_cxx()), ("nvcc", find_nvcc())):
-        if isinstance(compiler, Compiler) and (numbers := re.findall(r"\d+\.\d+\.\d+", compiler.version)):
+    for name, find in (("g++", find_cxx), ("nvcc", find_nvcc)):
+        try:
+            numbers = re.findall(r"\d+\.\d+\.\d+", find().version)
+        except MissingTool:
+            continue
+        if numbers:
             found[name] = numbers[0]
     return found
 

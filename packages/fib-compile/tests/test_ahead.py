@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from fib_compile import BuilderRegistry, BuildOutcome, Limits, PythonBuilder, TVMFFIBuilder
-from fib_compile._artefacts import ArtefactStore
-from fib_compile.ahead import BuildState
+from fib_compile._cache import ArtifactStore
+from fib_compile.registry import BuildState
 from fib_schema import Definition, Solution, format_json
 
 MakeSolution = Callable[..., Solution]
@@ -116,7 +116,7 @@ def test_an_interpreter_that_exits_waits_for_no_compiler(
 
 
 def test_who_is_stopped_waits_for_no_lock(tmp_path: Path) -> None:
-    store = ArtefactStore(tmp_path)
+    store = ArtifactStore(tmp_path)
     with (
         store.lock("key", wait_seconds=0),
         pytest.raises(TimeoutError, match="has been held for"),

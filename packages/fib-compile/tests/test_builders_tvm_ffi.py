@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._artefacts import ArtefactStore
-from fib_compile._recipe import make_recipe
-from fib_compile._sources import discard
+from fib_compile._cache import ArtifactStore, discard
 from fib_schema import Definition, Solution, format_json
 
 MakeSolution = Callable[..., Solution]
@@ -44,13 +42,13 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(same, Same);
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys that were compiled, in order."""
     keys: list[str] = []
-    add = ArtefactStore.add
+    add = ArtifactStore.add
 
-    def counted(self: ArtefactStore, key: str, *args: object) -> Path:
+    def counted(self: ArtifactStore, key: str, *args: object) -> Path:
         keys.append(key)
         return add(self, key, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ArtefactStore, "add", counted)
+    monkeypatch.setattr(ArtifactStore, "add", counted)
     return keys
 
 
@@ -176,7 +174,7 @@ def test_the_key_covers_builder_abi_and_interface(
     definition: Definition, two_inputs: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def key(definition: Definition, solution: Solution) -> str:
-        return make_recipe(TVMFFIBuilder(), definition, solution).key
+        return TVMFFIBuilder()._plan(definition, solution).key
 
     keys = {key(definition, fast_cpp()), key(two_inputs, fast_cpp()), key(definition, fast_cpp(2))}
     monkeypatch.setattr(TVMFFIBuilder, "version", 99)
@@ -207,7 +205,7 @@ def test_without_a_compiler_a_published_library_is_used(
     monkeypatch.setenv("CXX", "no-such-compiler")
 
     assert library(TVMFFIBuilder().build(definition, fast_cpp())) == library(built)
-    assert "CXX is 'no-such-compiler', which cannot be run" in str(failure(definition, fast_cpp(2)))
+    assert "CXX: 'no-such-compiler' cannot be run" in str(failure(definition, fast_cpp(2)))
 
 
 @pytest.mark.parametrize("broken", ["first", "last", "both"])
@@ -216,7 +214,7 @@ def test_a_published_library_that_does_not_load_is_passed_over(
 ) -> None:
     built = library(TVMFFIBuilder().build(definition, fast_cpp()))
     monkeypatch.setenv("FIB_CACHE_ONLY", "1")
-    store = ArtefactStore(TVMFFIBuilder().build_folder)
+    store = ArtifactStore(TVMFFIBuilder().build_folder)
     key = built.parent.parent.name
     for name in {"first": ["0"], "last": ["g"], "both": ["0", "g"]}[broken]:
         unloadable = built.with_name("other.so")

@@ -64,7 +64,7 @@ def test_a_cuda_library_that_is_missing_names_its_package(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
-    monkeypatch.setattr("fib_compile._cuda.find_spec", lambda name: None)
+    monkeypatch.setattr("fib_compile._toolchain.find_spec", lambda name: None)
     with pytest.raises(BuildError, match=r"needs cublas_v2.h and libcublas.so.*install 'nvidia-cublas'"):
         build(definition, make_solution, "cublas")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._options import InvalidOptions, compile_options
+from fib_compile._options import compile_options
+from fib_compile.errors import BuildProblem
 from fib_schema import BuildSpec, CompileOptions, Definition, Solution
 
 
@@ -36,7 +37,7 @@ def test_flags_for_the_host_compiler(flag: str) -> None:
     ],
 )
 def test_other_flags_are_refused(flag: str) -> None:
-    with pytest.raises(InvalidOptions, match=r"spec.compile_options.cflags\[0\]: .* is not allowed"):
+    with pytest.raises(BuildProblem, match=r"spec.compile_options.cflags\[0\]: .* is not allowed"):
         compile_options(spec(cflags=[flag]))
 
 
@@ -49,7 +50,7 @@ def test_flags_for_nvcc(flag: str) -> None:
 
 @pytest.mark.parametrize("flag", ["-Xcompiler=-fplugin=x", "-ccbin=x", "--compiler-bindir=x", "-ldir=/x", "--run"])
 def test_other_flags_for_nvcc_are_refused(flag: str) -> None:
-    with pytest.raises(InvalidOptions):
+    with pytest.raises(BuildProblem):
         compile_options(spec(cuda_cflags=[flag]))
 
 
@@ -60,13 +61,13 @@ def test_flags_for_the_linker() -> None:
 
 @pytest.mark.parametrize("flag", ["-L/x", "-l/x", "-l:x.a", "-Wl,-rpath=/x", "x.o", "-T", "@file"])
 def test_other_flags_for_the_linker_are_refused(flag: str) -> None:
-    with pytest.raises(InvalidOptions):
+    with pytest.raises(BuildProblem):
         compile_options(spec(ldflags=[flag]))
 
 
 def test_options_of_an_unknown_kind_are_refused() -> None:
     options = CompileOptions(unknown_fields={"cxxflags": []})
-    with pytest.raises(InvalidOptions, match=r"has no 'cxxflags' \(it has cflags, cuda_cflags, ldflags\)"):
+    with pytest.raises(BuildProblem, match=r"has no 'cxxflags' \(it has cflags, cuda_cflags, ldflags\)"):
         compile_options(BuildSpec("cpp", ("cpu",), "k.cpp::run", compile_options=options))
 
 

@@ -1,7 +1,7 @@
-"""Builds the sources of a GPU kernel solution into a callable.
+"""Builders that turn the sources of a GPU kernel solution into a callable.
 
-Importing this imports neither torch nor a compiler's package; the names below are imported from
-their modules when they are first used, and a builder imports what it needs.
+Importing this imports neither torch nor a compiler's package: the names below are imported when they are first used,
+and a builder imports what it needs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ __all__ = [
 require_linux("fib-compile")
 
 if TYPE_CHECKING:
-    from .ahead import BuildOutcome, BuildState
-    from .builder import Builder, Limits
+    from .builder import Builder, Limits, jit_environment
     from .builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
     from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
-    from .jit import jit_environment
-    from .registry import BuilderRegistry, reference_solution
+    from .registry import BuilderRegistry, BuildOutcome, BuildState, reference_solution
     from .runnable import Runnable, RunnableMetadata
 
     __version__: str
@@ -50,12 +48,10 @@ else:
         __name__,
         "fib-compile",
         {
-            "ahead": "BuildOutcome BuildState",
-            "builder": "Builder Limits",
+            "builder": "Builder Limits jit_environment",
             "builders": "PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder TritonBuilder",
             "errors": "BuildError BuilderConflict InvalidDevice InvalidLimit UnknownDType",
-            "jit": "jit_environment",
-            "registry": "BuilderRegistry reference_solution",
+            "registry": "BuildOutcome BuildState BuilderRegistry reference_solution",
             "runnable": "Runnable RunnableMetadata",
         },
     )

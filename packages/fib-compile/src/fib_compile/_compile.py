@@ -1,6 +1,6 @@
-"""Compiles and links sources into one shared library, and explains a failure.
+"""Compilation of sources into one shared library, and extraction of error lines from the output.
 
-Each command is bounded in time and memory, writes its output to a file, and leaves no children behind.
+Each command has limits of time and memory, writes its output to a file, and is killed with all its children.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from .builder import Limits
 
 _ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
 _NO_SPACE = os.strerror(errno.ENOSPC)
-_SCARCE_BYTES = 2**20  # with less, the log that would say so may not have been written
+_SCARCE_BYTES = 2**20  # with less free space, the message about it may be missing from the log
 _TRANSIENT = re.compile(r"[Cc]annot allocate|out of memory|memory exhausted|Killed|internal compiler error")
-_SOURCES_AT_FAULT = (1, 2)  # what compilers exit with when they have found errors; killed ones exit otherwise
+_SOURCES_AT_FAULT = (1, 2)  # exit codes for errors in sources; a killed compiler has others
 _MAX_ERROR_LINES = 12
-_LOOK_SECONDS = 0.2
-"""Between looks at whether anybody waits for a command."""
+_POLL_SECONDS = 0.2
+"""Between two checks whether a command was cancelled."""
 
 _is_exiting = threading.Event()
-# The interpreter waits for the threads of executors before it calls what `atexit` knows; this hook, by which executors
-# do that, is the only one that is earlier. Those registered last are called first: ours after `ThreadPoolExecutor`'s.
+# The interpreter joins the threads of executors before it runs `atexit` handlers; only this private hook, which the
+# executors use themselves, runs earlier. Hooks run in reverse order: this one runs before that of `ThreadPoolExecutor`.
 threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa: SLF001
 
 
@@ -43,19 +43,19 @@ class CompileError(Exception):
 
     command: str
     exit_code: int | None
-    """None where it was killed."""
+    """None if the command was killed."""
     lines: tuple[str, ...]
     is_final: bool
-    """Whether the sources are at fault, and not this machine's memory, disk or patience."""
+    """Whether the sources are the cause, and not memory, disk or limits of this machine."""
 
 
 class CommandKilled(Exception):
-    """A command ran longer than it may, or for nobody any more; it was killed with all its children."""
+    """A command reached its time limit or was cancelled, and was killed with all its children."""
 
 
 @attrs.frozen
 class CompileJob:
-    """Everything that one library is made of."""
+    """The command lines of one library."""
 
     sources: tuple[str, ...]
     """Relative to `folder`."""
@@ -65,7 +65,7 @@ class CompileJob:
     """The compiler with its flags."""
     nvcc: tuple[str, ...]
     link: tuple[str, ...]
-    """What follows the objects on the linker's command line."""
+    """The arguments behind the objects on the linker's command line."""
     limits: Limits
 
 
@@ -74,21 +74,21 @@ def compile_library(job: CompileJob, library: Path, log: Path) -> None:
 
     Raises:
         CompileError: A command failed or was killed.
-        OSError: The folder cannot be written; there is no space left.
+        OSError: The folder cannot be written, or the disk is full.
     """
     stopped = threading.Event()
     job = attrs.evolve(job, limits=job.limits.until(stopped))
     with ThreadPoolExecutor(max_workers=min(len(job.sources), os.cpu_count() or 1)) as pool:
         try:
             objects = list(pool.map(lambda index: _compile_one(job, index, log), range(len(job.sources))))
-        except BaseException:  # of one source, or an interrupt: the pool would wait for the compilers of the others
+        except BaseException:  # the pool would wait for the compilers of the other sources
             stopped.set()
             raise
     _run(job, [*job.linker, "-shared", *objects, *job.link, "-o", str(library)], log)
 
 
 def error_lines(output: str) -> tuple[str, ...]:
-    """The first real error in a compiler's output with what follows it, else the last lines."""
+    """The first error in a compiler's output and the lines after it, else the last lines."""
     lines = output.splitlines()
     first = next((index for index, line in enumerate(lines) if _ERROR.search(line) and not line.startswith("$ ")), None)
     if first is None:
@@ -105,15 +105,15 @@ def _compile_one(job: CompileJob, index: int, log: Path) -> str:
 
 
 def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
-    own = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run side by side
-    own.write_text(f"$ {shlex.join(command)}\n", "utf-8")
+    part = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run concurrently
+    part.write_text(f"$ {shlex.join(command)}\n", "utf-8")
     code, killed = None, ""
     try:
-        code = _run_logged(command, job.folder, own, job.limits)
+        code = _run_logged(command, job.folder, part, job.limits)
     except CommandKilled as error:
         killed = str(error)
-    output = own.read_text("utf-8", "replace")
-    own.unlink()
+    output = part.read_text("utf-8", "replace")
+    part.unlink()
     with log.open("a", encoding="utf-8") as file:
         file.write(output)
     if code == 0:
@@ -129,7 +129,7 @@ def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits)
     """Run a command in a folder, append its output to a log, and return its exit code.
 
     Raises:
-        CommandKilled: It ran into the limit, or nobody waits for it.
+        CommandKilled: It reached its time limit, or was cancelled.
         OSError: It cannot be started.
     """
     if limits.memory_bytes is not None:
@@ -141,7 +141,7 @@ def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits)
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C"},  # messages in one language, so that errors are found in them
+            env={**os.environ, "LC_ALL": "C"},  # English messages, in which errors are recognised
             start_new_session=True,
         )
         try:
@@ -156,9 +156,9 @@ def _await(process: subprocess.Popen[bytes], limits: Limits) -> int:
     deadline = time.monotonic() + limits.seconds
     while True:
         try:
-            return process.wait(min(_LOOK_SECONDS, deadline - time.monotonic()))
+            return process.wait(min(_POLL_SECONDS, deadline - time.monotonic()))
         except subprocess.TimeoutExpired as error:
             if time.monotonic() >= deadline:
                 raise CommandKilled(f"killed after {limits.seconds:.0f} s") from error
             if limits.is_stopped() or _is_exiting.is_set():
-                raise CommandKilled("killed, for nobody waits for it any more") from error
+                raise CommandKilled("killed because the build was cancelled") from error

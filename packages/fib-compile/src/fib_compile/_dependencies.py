@@ -1,4 +1,4 @@
-"""``dependencies`` of a solution: names resolved to include paths and libraries on this machine."""
+"""Dependencies of a solution. Names resolved to include paths and libraries on this machine."""
 
 from __future__ import annotations
 
@@ -12,51 +12,44 @@ from types import MappingProxyType
 import attrs
 from fib_schema import Solution
 
-from ._cuda import cuda_folders
+from ._toolchain import MissingTool, cuda_folders
+from .errors import BuildProblem
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
-class UnknownDependency(ValueError):
-    """A dependency that FIB cannot resolve on any machine."""
-
-
-class MissingDependency(ValueError):
-    """A dependency that is not on this machine."""
-
-
 @attrs.frozen
 class Dependency:
-    """What a dependency adds to the compiler's command lines."""
+    """What a dependency adds to the command lines of compilers."""
 
     name: str
     version: str
-    """Changes when what is compiled against it changes; part of what identifies a library."""
+    """Part of the cache key of everything that is compiled against it."""
     include_paths: tuple[str, ...] = ()
     libraries: tuple[Path, ...] = ()
-    """Linked by path, and loaded before a library that needs them."""
+    """Linked by path, and loaded before the compiled library."""
 
 
 def native_dependencies(solution: Solution) -> tuple[Dependency, ...]:
     """Resolve the dependencies of a compiled solution.
 
     Raises:
-        UnknownDependency: Says what is known.
-        MissingDependency: Says how to get it.
+        BuildProblem: A name is unknown.
+        MissingTool: A dependency is not on this machine.
     """
     names = sorted({dependency_name(text) for text in solution.spec.dependencies})
     for name in names:
         if name not in _RESOLVERS:
             known = ", ".join(_RESOLVERS)
-            raise UnknownDependency(f"dependency {name!r} is unknown (known: {known})")
+            raise BuildProblem(f"dependency {name!r} is unknown (known: {known})")
     return tuple(_RESOLVERS[name]() for name in names)
 
 
 def check_python_dependencies(solution: Solution) -> None:
-    """See that what a Python solution depends on is installed; versions are not compared.
+    """Check that the dependencies of a Python solution are installed; versions are not compared.
 
     Raises:
-        MissingDependency: Something is not.
+        MissingTool: One is not.
     """
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -67,14 +60,14 @@ def check_python_dependencies(solution: Solution) -> None:
         try:
             distribution(name)
         except PackageNotFoundError:
-            raise MissingDependency(f"dependency {name!r} is not installed; install it: pip install {name}") from None
+            raise MissingTool(f"dependency {name!r} is not installed; install it: pip install {name}") from None
 
 
 def dependency_name(text: str) -> str:
     """The name in a requirement such as ``triton>=3.2``, in lower case."""
     match = _NAME.match(text)
     if match is None:
-        raise UnknownDependency(f"dependency {text!r} has no name")
+        raise BuildProblem(f"dependency {text!r} has no name; write a requirement such as 'triton>=3.2'")
     return match[1].lower()
 
 
@@ -83,8 +76,8 @@ def _cuda_library(name: str, header: str, package: str) -> Callable[[], Dependen
         include = _header_folder(header)
         library = next((file for folder in cuda_folders("lib") for file in sorted(folder.glob(f"lib{name}.so*"))), None)
         if include is None or library is None:
-            wanted = f"needs {header} and lib{name}.so, which neither CUDA_HOME nor PyPI's packages have"
-            raise MissingDependency(f"dependency {name!r} {wanted}; install {package!r}")
+            wanted = f"needs {header} and lib{name}.so, which are neither in CUDA_HOME nor in PyPI's packages"
+            raise MissingTool(f"dependency {name!r} {wanted}; install {package!r}")
         runtime = _header_folder("cuda_runtime_api.h")  # which a package of its own may hold
         includes = [str(folder) for folder in dict.fromkeys((include, runtime)) if folder]
         return Dependency(name, _version_in(include / header) or library.name, tuple(includes), (library,))
@@ -102,7 +95,7 @@ def _cutlass() -> Dependency:
         if version.is_file():
             tools = folder.parent / "tools" / "util" / "include"
             return Dependency("cutlass", _version_in(version) or "", (str(folder), str(tools)))
-    raise MissingDependency(
+    raise MissingTool(
         "dependency 'cutlass' needs its headers; install 'nvidia-cutlass', or set CUTLASS_PATH to a checkout"
     )
 
@@ -128,13 +121,13 @@ def _torch() -> Dependency:
 def _torch_folder() -> Path:
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
-        raise MissingDependency("dependency 'torch' is not installed; install it: pip install torch")
+        raise MissingTool("dependency 'torch' is not installed; install it: pip install torch")
     return Path(spec.origin).parent
 
 
 def _triton() -> Dependency:
     if find_spec("triton") is None:
-        raise MissingDependency("dependency 'triton' is not installed; install 'fib-compile[triton]'")
+        raise MissingTool("dependency 'triton' is not installed; install 'fib-compile[triton]'")
     return Dependency("triton", "")
 
 

@@ -1,9 +1,8 @@
-"""Imports a solution's sources as a package of their own.
+"""Import of a solution's sources as a package of its own.
 
-The package has a name that no one else uses and is no part of ``sys.path``. Relative imports work
-as in any package. Absolute imports of a solution's own files (``import helper``) work too: a module
-that contains one gets builtins with an ``__import__`` that looks among the solution's files first,
-so that nobody else's ``helper`` is found, and nobody else finds this one.
+The package has a unique name and is not on ``sys.path``. Relative imports work as in any package. Absolute imports of a
+solution's own files (``import helper``) work too: modules of such a solution get an ``__import__`` that searches the
+solution's files first, so that neither finds a ``helper`` of the other, the solution or the rest of the process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ import attrs
 from fib_schema import Solution
 from fib_schema.syntax import parse_source
 
-from .errors import BuildError
+from .errors import BuildProblem
 from .forking import ForkSafeLock
 
 _import_lock = ForkSafeLock()
@@ -32,22 +31,22 @@ _import_lock = ForkSafeLock()
 
 @attrs.frozen
 class ImportedEntry:
-    """An entry function, the ``setup`` beside it, and a way to forget the modules again."""
+    """An entry function, its ``setup``, and a function that removes the modules."""
 
     function: Any
     setup: Callable[..., Any] | None
     unload: Callable[[], None]
 
 
-def import_entry(package: str, folder: Path, solution: Solution, builder: str) -> ImportedEntry:
-    """Import the entry file of a solution and take its entry function.
+def import_entry(package: str, folder: Path, solution: Solution) -> ImportedEntry:
+    """Import the entry file of a solution and find its entry function.
 
     Raises:
-        BuildError: The import failed, or the symbol is missing or not callable.
+        BuildProblem: The import failed, or the symbol is missing or not callable.
     """
-    module_name = _module_name(package, solution, builder)
+    module_name = _module_name(package, solution)
     with _import_lock:
-        finder = _own_finder(package, solution)
+        finder = _make_finder(package, solution)
         _forget(package, folder)
         if finder:
             sys.meta_path.insert(0, finder)
@@ -55,21 +54,19 @@ def import_entry(package: str, folder: Path, solution: Solution, builder: str) -
             module = _import(package, folder, module_name)
         except (Exception, SystemExit) as error:
             _unload(finder, _modules(package))
-            raise _import_error(error, folder, solution, builder) from error
+            raise _import_problem(error, folder, solution) from error
         modules = _modules(package)
-    function = _entry_function(module, solution, builder)
+    function = _entry_function(module, solution)
     setup = getattr(module, "setup", None)
     is_setup = callable(setup) and solution.get_entry_symbol() != "setup"
     return ImportedEntry(function, setup if is_setup else None, lambda: _unload(finder, modules))
 
 
-def _module_name(package: str, solution: Solution, builder: str) -> str:
+def _module_name(package: str, solution: Solution) -> str:
     parts = PurePosixPath(solution.get_entry_path()).with_suffix("").parts
     if any("." in part for part in parts):
-        problem = (
-            f"the entry file {solution.get_entry_path()!r} cannot be imported: rename it, without dots before '.py'"
-        )
-        raise BuildError(solution.name, builder, problem)
+        path = solution.get_entry_path()
+        raise BuildProblem(f"the entry file {path!r} cannot be imported: rename it, without dots before '.py'")
     return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
@@ -88,26 +85,25 @@ def _import(package: str, folder: Path, module_name: str) -> ModuleType:
     return importlib.import_module(module_name)
 
 
-def _entry_function(module: ModuleType, solution: Solution, builder: str) -> Any:
+def _entry_function(module: ModuleType, solution: Solution) -> Any:
     symbol = solution.get_entry_symbol()
     if not hasattr(module, symbol):
         names = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
         exports = ", ".join(names) or "nothing callable"
-        problem = f"{solution.get_entry_path()!r} has no {symbol!r}; it exports {exports}"
-        raise BuildError(solution.name, builder, problem)
+        raise BuildProblem(f"{solution.get_entry_path()!r} has no {symbol!r}; it exports {exports}")
     function = getattr(module, symbol)
     if not callable(function):
-        problem = f"entry point {solution.spec.entry_point!r} is not callable but of type {type(function).__name__!r}"
-        raise BuildError(solution.name, builder, problem)
+        kind = type(function).__name__
+        raise BuildProblem(f"entry point {solution.spec.entry_point!r} is not callable but of type {kind!r}")
     return function
 
 
-def _import_error(error: BaseException, folder: Path, solution: Solution, builder: str) -> BuildError:
-    kind = type(error).__name__
-    problem = f"importing {solution.get_entry_path()!r} failed with {kind}: {error}"
+def _import_problem(error: BaseException, folder: Path, solution: Solution) -> BuildProblem:
+    what = f"importing {solution.get_entry_path()!r}"
+    problem = f"{what} failed with {type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        problem = f"importing {solution.get_entry_path()!r} called exit with code {error.code!r}; remove that"
-    return BuildError(solution.name, builder, problem, tuple(_own_lines(error, error.__traceback__, folder)))
+        problem = f"{what} called exit with code {error.code!r}; remove the call"
+    return BuildProblem(problem, _own_lines(error, error.__traceback__, folder))
 
 
 def _own_lines(error: BaseException, trace: TracebackType | None, folder: Path) -> list[str]:
@@ -124,15 +120,15 @@ def _modules(package: str) -> dict[str, ModuleType]:
 
 
 def _forget(package: str, folder: Path) -> None:
-    """Forget an earlier import, and what Python remembers about the folder's files."""
+    """Remove the modules of an earlier import, and the directory listings that Python cached."""
     for name in _modules(package):
         del sys.modules[name]
-    for place in [place for place in sys.path_importer_cache if place.startswith(str(folder))]:
-        del sys.path_importer_cache[place]
+    for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
+        del sys.path_importer_cache[path]
 
 
-def _unload(finder: _OwnFiles | None, modules: Mapping[str, ModuleType]) -> None:
-    """Remove what an import added, unless a later import of the same package has replaced it."""
+def _unload(finder: _SolutionFinder | None, modules: Mapping[str, ModuleType]) -> None:
+    """Remove the finder and the modules of an import, except modules that a later import has replaced."""
     with _import_lock:
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
@@ -141,18 +137,18 @@ def _unload(finder: _OwnFiles | None, modules: Mapping[str, ModuleType]) -> None
                 del sys.modules[name]
 
 
-def _own_finder(package: str, solution: Solution) -> _OwnFiles | None:
-    """A finder for solutions that import their own files by absolute names; others need none."""
+def _make_finder(package: str, solution: Solution) -> _SolutionFinder | None:
+    """A finder for a solution that imports its own files by absolute names; None for others."""
     texts = [source.content for source in solution.sources if source.path.endswith(".py")]
     if len(texts) == 1:
         return None
-    places = _own_names(package, solution)
+    modules = _own_modules(package, solution)
     imported = {name for text in texts for name in _imports(text)}
-    return _OwnFiles(package, places) if imported & places.keys() else None
+    return _SolutionFinder(package, modules) if imported & modules.keys() else None
 
 
-def _own_names(package: str, solution: Solution) -> dict[str, str]:
-    """Top-level names that a script in the entry file's folder could import -> full module names."""
+def _own_modules(package: str, solution: Solution) -> dict[str, str]:
+    """Full module names, by the top-level names that a script in the entry file's folder could import."""
     names: dict[str, str] = {}
     entry_folder = PurePosixPath(solution.get_entry_path()).parent.parts
     for base in ((), entry_folder):
@@ -169,7 +165,7 @@ def _imports(text: str) -> set[str]:
     try:
         tree = parse_source(text)
     except (SyntaxError, ValueError, RecursionError):
-        return set()  # the import will say it better
+        return set()  # the import itself reports the error
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -179,12 +175,12 @@ def _imports(text: str) -> set[str]:
     return names
 
 
-class _OwnFiles:
-    """A meta path finder for one package, whose modules see the solution's files first."""
+class _SolutionFinder:
+    """A meta path finder for one package, whose modules import the solution's files first."""
 
-    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+    def __init__(self, package: str, modules: Mapping[str, str]) -> None:
         self._prefix = f"{package}."
-        self._places = places
+        self._modules = modules
         self._builtins = {**vars(builtins), "__import__": self._import}
 
     def find_spec(
@@ -206,21 +202,21 @@ class _OwnFiles:
         level: int = 0,
     ) -> ModuleType:
         top, _, rest = name.partition(".")
-        place = self._places.get(top) if level == 0 else None
-        if place is None or (globals or {}).get("__name__") == place:  # no file means itself by its own name
+        module = self._modules.get(top) if level == 0 else None
+        if module is None or (globals or {}).get("__name__") == module:  # a file never imports itself by its own name
             return builtins.__import__(name, globals, locals, fromlist or (), level)
-        leaf = builtins.__import__(f"{place}.{rest}" if rest else place, globals, locals, ("__name__",), 0)
+        leaf = builtins.__import__(f"{module}.{rest}" if rest else module, globals, locals, ("__name__",), 0)
         if not fromlist:
-            return sys.modules[place]
+            return sys.modules[module]
         return builtins.__import__(leaf.__name__, globals, locals, fromlist, 0)
 
 
 class _Loader(SourceFileLoader):
-    """Runs a module with the builtins given."""
+    """Executes a module with given builtins."""
 
-    def __init__(self, fullname: str, path: str, names: Mapping[str, Any]) -> None:
+    def __init__(self, fullname: str, path: str, own_builtins: Mapping[str, Any]) -> None:
         super().__init__(fullname, path)
-        self._builtins = names
+        self._builtins = own_builtins
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module)["__builtins__"] = dict(self._builtins)

@@ -1,6 +1,6 @@
-"""``compile_options`` of a solution: flags that it may ask for, checked against a list of what is allowed.
+"""Compile options of a solution, checked against an allow-list of flags.
 
-A compiler flag can load plugins, read any file and write anywhere; a solution is not trusted with that.
+A compiler flag can load plugins, read any file and write anywhere, and solutions are untrusted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fib_schema import BuildSpec, CompileOptions
+
+from .errors import BuildProblem
 
 _VALUE = r"[\w.,:+\-]*"
 _FOLDER = r"(?!.*\.\.)[A-Za-z0-9_][\w./\-]*"
@@ -41,22 +43,18 @@ _EXAMPLES: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
-class InvalidOptions(ValueError):
-    """Options that a solution may not have."""
-
-
 def compile_options(spec: BuildSpec) -> CompileOptions:
-    """A solution's flags, which go behind our own, so that they win.
+    """A solution's flags. They are placed behind the builder's own, so that they have priority.
 
     Raises:
-        InvalidOptions: One is not allowed, or there is a kind of options that no builder knows.
+        BuildProblem: A flag is not on the allow-list, or the kind of options is unknown.
     """
     options = spec.compile_options or CompileOptions()
     for name in options.unknown_fields:
-        raise InvalidOptions(f"spec.compile_options has no {name!r} (it has {', '.join(_ALLOWED)})")
+        raise BuildProblem(f"spec.compile_options has no {name!r} (it has {', '.join(_ALLOWED)})")
     for name, allowed in _ALLOWED.items():
         for index, flag in enumerate(getattr(options, name)):
             if not allowed.fullmatch(flag):
-                hint = f"allowed are such as {_EXAMPLES[name]}"
-                raise InvalidOptions(f"spec.compile_options.{name}[{index}]: {flag!r} is not allowed; {hint}")
+                hint = f"examples of allowed flags: {_EXAMPLES[name]}"
+                raise BuildProblem(f"spec.compile_options.{name}[{index}]: {flag!r} is not allowed; {hint}")
     return options

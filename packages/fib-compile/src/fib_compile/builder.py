@@ -1,4 +1,4 @@
-"""Builder: turns the sources of a solution into a runnable."""
+"""Builder. Base class of everything that turns the sources of a solution into a runnable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from .errors import check_limit
 from .runnable import Runnable
 
 CACHE_FOLDER = "fib-compile-v1"
-"""The folder below ``FIB_CACHE_PATH`` that holds all builds; a change of its layout changes its name."""
+"""The folder of all builds below ``FIB_CACHE_PATH``; a change of its layout changes its name."""
+
+JIT_FOLDER = "jit"
+_JIT_VARIABLES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+}
 
 
 def _never() -> bool:
@@ -24,42 +31,41 @@ def _never() -> bool:
 
 @attrs.frozen
 class Limits:
-    """What one command of a compiler may use.
+    """The time and memory that one compiler command may use.
 
     Raises:
-        InvalidLimit: It may use nothing.
+        InvalidLimit: One is not greater than 0.
     """
 
     seconds: float = 600.0
     memory_bytes: int | None = None
-    """Address space of each process; None is unlimited."""
+    """The address space of each process; None is unlimited."""
     is_stopped: Callable[[], bool] = attrs.field(default=_never, eq=False, repr=False)
-    """Asked again and again while a command runs; it is killed when nobody wants its result any more."""
+    """Polled while a command runs; the command is killed when it returns true."""
 
     def __attrs_post_init__(self) -> None:
         check_limit("timeout", self.seconds)
         check_limit("memory", self.memory_bytes)
 
     def until(self, stopped: threading.Event) -> Limits:
-        """The same limits, and an event that ends whatever runs."""
+        """These limits, with an event that cancels running commands."""
         return attrs.evolve(self, is_stopped=lambda: stopped.is_set() or self.is_stopped())
 
 
 class Builder(ABC):
-    """Base of all builders, ours and third parties'.
+    """Base of all builders, of this package and of third parties.
 
-    A builder works below `build_folder` only, and what it publishes there outlives the process.
-    It may be used from several threads at once.
+    A builder writes below `build_folder` only. It may be used from several threads at once.
 
     Args:
-        package_prefix: Begins the name of every package that this builder makes; unique to it.
+        package_prefix: The prefix of the names of packages that this builder makes; unique to it.
         build_dir_name: The builder's own folder below the cache; unique to it.
     """
 
     name: ClassVar[str]
-    """What messages and ``RunnableMetadata.build_type`` call it."""
+    """The name in messages and in ``RunnableMetadata.build_type``."""
     version: ClassVar[int] = 1
-    """Part of every cache key: raise it when the same sources give another artefact."""
+    """Part of every cache key: increment it when the same sources give another artifact."""
 
     def __init__(self, package_prefix: str, build_dir_name: str) -> None:
         self.package_prefix = package_prefix
@@ -67,7 +73,7 @@ class Builder(ABC):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """What is missing on this machine and how to get it, or None if nothing is."""
+        """What this machine lacks, with the remedy; None if the builder can be used."""
         return None
 
     @classmethod
@@ -77,7 +83,7 @@ class Builder(ABC):
 
     @abstractmethod
     def can_build(self, solution: Solution) -> bool:
-        """Whether the solution's language and binding are this builder's."""
+        """Whether this builder builds the solution's language and binding."""
 
     @abstractmethod
     def build(self, definition: Definition, solution: Solution) -> Runnable:
@@ -88,15 +94,15 @@ class Builder(ABC):
         """
 
     def compile_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> bool:
-        """Do whatever a build can do before it is needed, without loading or running the solution.
+        """Do what a build can do ahead of time, without loading or running the solution.
 
         Args:
             definition: What it implements.
             solution: What to compile.
-            limits: What each command may use, and whether anybody still waits for its result.
+            limits: What each compiler command may use, and when it is cancelled.
 
         Returns:
-            Whether something was done; False where the cache holds it, or nothing can be done ahead.
+            Whether something was built; False if the cache holds it, or nothing can be built ahead.
 
         Raises:
             BuildError: It cannot be built.
@@ -106,9 +112,19 @@ class Builder(ABC):
 
     @property
     def build_folder(self) -> Path:
-        """Where this builder works; ``FIB_CACHE_PATH`` is read at every use."""
+        """The builder's own folder; ``FIB_CACHE_PATH`` is read at every use."""
         return get_fib_cache_path() / CACHE_FOLDER / self.build_dir_name
 
     def package_name(self, solution: Solution) -> str:
-        """A name that is unique to the solution's content."""
+        """A package name that is unique to the content of the solution."""
         return f"{self.package_prefix}{solution.hash()[:20]}"
+
+
+def jit_environment(solution: Solution) -> dict[str, str]:
+    """Environment variables that give a solution a JIT cache of its own.
+
+    Use them for a process that runs this solution alone, and set them before it imports torch or triton. Then no
+    solution finds the kernels of another, and the folder can be measured and deleted by itself.
+    """
+    root = get_fib_cache_path() / CACHE_FOLDER / JIT_FOLDER / solution.hash()[:20]
+    return {variable: str(root / folder) for variable, folder in _JIT_VARIABLES.items()}

@@ -1,4 +1,4 @@
-"""The ``fib-compile`` command."""
+"""Command line of fib-compile."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName
 
-from ._cuda import ARCH_VARIABLE, InvalidArch, parse_architectures
-from .ahead import BuildOutcome, BuildState
+from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
 from .errors import check_limit
 from .inventory import CacheEntry, EntryKind, cache_entries, cache_root, prune
-from .registry import BuilderRegistry
+from .registry import BuilderRegistry, BuildOutcome, BuildState
 
 _DAY_SECONDS = 24 * 3600.0
 
 _DESCRIPTION = """\
-Build the solutions of a data set ahead of time, and look after the cache.
+Build the solutions of a data set ahead of time, and manage the build cache.
 
-What is built is found again by its content, whoever asks for it: fib-bench, fib-apply or a program. The
-cache is below FIB_CACHE_PATH and may be deleted at any time. Exit codes: 0, 1 where a solution does not
-build, 2 where the command is wrong."""
+fib-bench, fib-apply and programs find what is built by its content. The cache is below FIB_CACHE_PATH and may
+be deleted at any time. Exit codes: 0; 1 if a solution does not build; 2 if the command is wrong."""
 
 _BUILD = """\
-Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no solution code runs,
-and no GPU is needed. Python, Triton and TileLang compile when they are imported or called: nothing can be
-done ahead for them. What is in the cache already is not built again; what failed is remembered, and not
-tried again with the same compiler (see: cache prune --failures)."""
+Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no code of a solution runs,
+and no GPU is needed. Python, Triton and TileLang solutions are skipped, because they compile when they are
+imported or called. Cached libraries are not built again. Failures are recorded and not repeated with the
+same compiler (see: cache prune --failures)."""
 
 _BUILD_EXAMPLES = """\
 examples:
@@ -40,25 +39,26 @@ examples:
   fib-compile build DATASET -j 8 --definitions rmsnorm_h4096 gemm_n4096_k4096
   fib-compile build DATASET --arch '9.0a 10.0a'     for H200 and B200, on a machine without either
   FIB_CACHE_PATH=/shared/cache fib-compile build DATASET
-                                       for machines that have no compiler: they set FIB_CACHE_ONLY=1"""
+                                       for machines without a compiler, which set FIB_CACHE_ONLY=1"""
 
-_CACHE = "Look at what is in the cache, and remove what is not needed any more."
+_CACHE = "List the entries of the build cache, and remove those that are not needed any more."
 
 _PRUNE = """\
-Remove what interrupted and failed builds have left: temporary folders, logs, and the memory of failures.
-Libraries stay, unless --all or --older-than says otherwise; whatever is removed is built again when needed."""
+Remove what interrupted and failed builds left: temporary folders, logs and recorded failures. Libraries stay,
+unless --all or --older-than is given. Removed entries are built again when they are needed."""
 
 _PRUNE_EXAMPLES = """\
 examples:
   fib-compile cache prune
-  fib-compile cache prune --failures                after a compiler was mended
+  fib-compile cache prune --failures                after a compiler was repaired
   fib-compile cache prune --older-than 30"""
 
 _Form = argparse.RawDescriptionHelpFormatter
+_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 where something failed, 2 where the call is wrong."""
+    """Run the command and return its exit code: 1 if a solution does not build, 2 if the command is wrong."""
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -72,39 +72,40 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fib-compile", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands)
-    parent = commands.add_parser("cache", help="what is in the cache", description=_CACHE)
+    parent = commands.add_parser("cache", help="list, measure or prune the build cache", description=_CACHE)
     cache = parent.add_subparsers(required=True, metavar="COMMAND")
-    listing = cache.add_parser("ls", help="list what is in the cache, the largest first")
+    listing = cache.add_parser("ls", help="list the entries, the largest first")
     listing.set_defaults(run=_list)
-    cache.add_parser("size", help="the size of the cache by builder").set_defaults(run=_size)
+    cache.add_parser("size", help="show the size of the cache by builder").set_defaults(run=_size)
     _add_prune(cache)
     return parser
 
 
-def _add_build(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    said = "compile the solutions of a data set into the cache"
-    build = commands.add_parser("build", help=said, description=_BUILD, epilog=_BUILD_EXAMPLES, formatter_class=_Form)
-    build.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
-    build.add_argument("-j", "--jobs", type=int, help="how many at once (default: all cores)")
-    build.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
-    build.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
-    build.add_argument(
-        "--arch", help=f"CUDA architectures, such as '9.0a 10.0a' (default: {ARCH_VARIABLE}, or this machine's)"
-    )
-    build.add_argument(
-        "--timeout", type=float, default=600, metavar="SECONDS", help="for each compiler command (default: 600)"
-    )
-    build.add_argument("--memory", type=float, metavar="GIB", help="for each compiler process (default: unlimited)")
-    build.set_defaults(run=_build)
+def _add_build(commands: _Commands) -> None:
+    command = _add(commands, "build", "compile the solutions of a data set into the cache", _BUILD, _BUILD_EXAMPLES)
+    add = command.add_argument
+    add("dataset", type=Path, metavar="DATASET", help="folder of the data set")
+    add("-j", "--jobs", type=int, help="number of concurrent builds (default: all cores)")
+    add("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
+    add("--solutions", nargs="+", metavar="NAME", help="only these solutions")
+    arch = f"CUDA architectures, such as '9.0a 10.0a' (default: {ARCH_VARIABLE}, or this machine's)"
+    add("--arch", help=arch)
+    add("--timeout", type=float, default=600, metavar="SECONDS", help="limit of each compiler command (default: 600)")
+    add("--memory", type=float, metavar="GIB", help="limit of each compiler process (default: unlimited)")
+    command.set_defaults(run=_build)
 
 
-def _add_prune(cache: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    said = "remove what is left over: temporary folders, logs and known failures"
-    command = cache.add_parser("prune", help=said, description=_PRUNE, epilog=_PRUNE_EXAMPLES, formatter_class=_Form)
-    command.add_argument("--all", action="store_true", help="everything")
-    command.add_argument("--failures", action="store_true", help="only known failures, so that they are tried again")
-    command.add_argument("--older-than", type=float, metavar="DAYS", help="everything that has not changed for so long")
+def _add_prune(commands: _Commands) -> None:
+    command = _add(commands, "prune", "remove temporary folders, logs and recorded failures", _PRUNE, _PRUNE_EXAMPLES)
+    add = command.add_argument
+    add("--all", action="store_true", help="remove all entries")
+    add("--failures", action="store_true", help="remove recorded failures only, so that they are built again")
+    add("--older-than", type=float, metavar="DAYS", help="remove all entries that have not changed for so long")
     command.set_defaults(run=_prune)
+
+
+def _add(commands: _Commands, name: str, summary: str, description: str, examples: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=summary, description=description, epilog=examples, formatter_class=_Form)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -137,7 +138,7 @@ def _selected(
 
 
 class _Progress:
-    """One line that is written again on a terminal; a line for each solution in a log."""
+    """Progress on stderr: one line that is overwritten on a terminal, one line for each solution elsewhere."""
 
     def __init__(self, total: int) -> None:
         self._total = total

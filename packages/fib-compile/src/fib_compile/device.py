@@ -1,7 +1,7 @@
-"""Devices, their names, the environment they run in, and dtypes in torch's and Python's terms.
+"""Device names, environment snapshots, and dtypes of torch and Python.
 
-Importing this imports no torch; nothing here but `hardware_from_device` and `env_snapshot` of a CUDA
-device initialises CUDA in the calling process.
+Importing this does not import torch. Only `hardware_from_device` and `env_snapshot` of a CUDA device initialise CUDA
+in the calling process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from fib_schema import DType, Environment, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
-from ._cuda import InvalidArch, architectures
+from ._architectures import InvalidArch, architectures
 from .errors import InvalidDevice, UnknownDType
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def parse_device(name: str) -> int | None:
 
 
 def is_cuda_available() -> bool:
-    """Whether there is a CUDA device, asked of NVML so that this process can still fork afterwards."""
+    """Whether there is a CUDA device, read from NVML so that this process can still fork afterwards."""
     import torch
 
     return torch.cuda.device_count() > 0  # counts through NVML; torch.cuda.is_available() would initialise CUDA
@@ -61,10 +61,10 @@ def list_cuda_devices() -> list[str]:
 
 
 def architectures_of_machine() -> tuple[str, ...]:
-    """What CUDA sources are compiled for here, such as ``("9.0a",)``; empty where nothing tells.
+    """The architectures of ``FIB_CUDA_ARCH_LIST``, else of the devices, such as ``("9.0a",)``; empty without either.
 
-    ``FIB_CUDA_ARCH_LIST`` decides, else the devices. What these say is remembered in this process and in
-    those that it forks: asking may start `nvidia-smi`.
+    The architectures of devices are cached in this process and in those that it forks, because reading them starts
+    `nvidia-smi`.
     """
     try:
         return architectures(())
@@ -73,7 +73,7 @@ def architectures_of_machine() -> tuple[str, ...]:
 
 
 def hardware_from_device(device: str) -> str:
-    """What a device calls itself: ``torch.cuda.get_device_name`` of it, or ``cpu``.
+    """The name of a device's hardware: ``torch.cuda.get_device_name``, or ``cpu``.
 
     Raises:
         InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
@@ -91,7 +91,7 @@ def hardware_from_device(device: str) -> str:
 
 
 def env_snapshot(device: str) -> Environment:
-    """The environment of an evaluation: the device's name and the versions that matter.
+    """The environment of an evaluation: the hardware's name and the versions of libraries that run kernels.
 
     Raises:
         InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
@@ -116,10 +116,10 @@ def library_versions() -> dict[str, str]:
 
 
 def torch_dtype(dtype: DType | str) -> torch.dtype:
-    """A dtype in torch's terms; ``float4_e2m1`` is ``torch.float4_e2m1fn_x2``, two to a byte.
+    """The dtype of torch; ``float4_e2m1`` is ``torch.float4_e2m1fn_x2``, two to a byte.
 
     Raises:
-        UnknownDType: No definition can have it.
+        UnknownDType: It is not a dtype of definitions.
     """
     import torch
 
@@ -128,10 +128,10 @@ def torch_dtype(dtype: DType | str) -> torch.dtype:
 
 
 def is_dtype_integer(dtype: DType | str) -> bool:
-    """Whether a dtype holds integers; bool does not count.
+    """Whether a dtype is an integer dtype; bool is not.
 
     Raises:
-        UnknownDType: No definition can have it.
+        UnknownDType: It is not a dtype of definitions.
     """
     return TensorSpec((), _known(dtype)).is_integer
 
@@ -145,7 +145,7 @@ def dtype_str_to_python_dtype(dtype: str) -> type[int] | type[float] | type[bool
     """The Python type of a scalar of a dtype.
 
     Raises:
-        UnknownDType: No definition can have it.
+        UnknownDType: It is not a dtype of definitions.
     """
     if _known(dtype) is DType.BOOL:
         return bool

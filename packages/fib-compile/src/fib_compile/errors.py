@@ -1,11 +1,30 @@
-"""What fib-compile raises."""
+"""Errors of fib-compile."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import attrs
 from fib_schema import FibError
 
 _MAX_DETAIL_LINES = 40
+
+
+class BuildProblem(ValueError):
+    """A reason why a solution cannot be built. Builders raise it again as a `BuildError`.
+
+    Args:
+        problem: What is wrong, and the remedy.
+        details: The lines that explain it.
+    """
+
+    def __init__(self, problem: str, details: Sequence[str] = ()) -> None:
+        super().__init__(problem)
+        self.details = tuple(details)
+
+    def of(self, solution: str, builder: str) -> BuildError:
+        """The error for users, which names the solution and the builder."""
+        return BuildError(solution, builder, str(self), self.details)
 
 
 @attrs.frozen
@@ -15,16 +34,16 @@ class BuildError(FibError, RuntimeError):
     solution: str
     """The solution's name."""
     builder: str | None
-    """The builder that failed, or None where no builder took the solution."""
+    """The builder that failed; None if no builder takes the solution."""
     problem: str
-    """What was wrong and what would do."""
+    """What is wrong, and the remedy."""
     details: tuple[str, ...] = ()
-    """The lines that matter: the first compiler errors, or the traceback inside the solution."""
+    """The first compiler errors, or the traceback inside the solution."""
     command: str | None = None
     """The command that failed."""
     exit_code: int | None = None
     log_path: str | None = None
-    """The file that holds the whole output of the command."""
+    """The file with the whole output of the command."""
 
     def __str__(self) -> str:
         by = f" ({self.builder})" if self.builder else ""
@@ -42,12 +61,12 @@ class BuildError(FibError, RuntimeError):
 
 @attrs.frozen
 class BuilderConflict(FibError, ValueError):
-    """Two builders that claim the same thing."""
+    """Two builders with the same name, package prefix or folder."""
 
     field: str
     value: str
     registered: str
-    """The class that has it."""
+    """The class that was registered first."""
     rejected: str
 
     def __str__(self) -> str:
@@ -66,7 +85,7 @@ class InvalidDevice(FibError, ValueError):
 
 @attrs.frozen
 class InvalidLimit(FibError, ValueError):
-    """A number that says how much a build may use, and is not greater than 0."""
+    """A limit of a build that is not greater than 0."""
 
     field: str
     value: float
@@ -76,10 +95,10 @@ class InvalidLimit(FibError, ValueError):
 
 
 def check_limit(field: str, value: float | None) -> None:
-    """See that a limit leaves something to use.
+    """Check a limit; None is unlimited.
 
     Raises:
-        InvalidLimit: It does not.
+        InvalidLimit: It is not greater than 0.
     """
     if value is not None and not value > 0:
         raise InvalidLimit(field, value)
@@ -87,7 +106,7 @@ def check_limit(field: str, value: float | None) -> None:
 
 @attrs.frozen
 class UnknownDType(FibError, ValueError):
-    """A name that is no dtype of a definition."""
+    """A name that is not a dtype of definitions."""
 
     name: str
     known: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is in the cache, how large it is, and how to get rid of it."""
+"""Inventory of the build cache. Entries with their sizes, and their removal."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pathlib import Path
 import attrs
 from fib_schema import get_fib_cache_path
 
-from ._artefacts import FAILURES, LIBRARY, MANIFEST
-from ._sources import discard
-from .builder import CACHE_FOLDER
+from ._cache import FAILURES, LIBRARY, LOCKS, LOGS, MANIFEST, discard
+from ._toolchain import COMPILERS
+from .builder import CACHE_FOLDER, JIT_FOLDER
 
 _TEMPORARY_AFTER_SECONDS = 24 * 3600
 
 
 class EntryKind(StrEnum):
-    """What an entry of the cache is."""
+    """The kind of a cache entry."""
 
     LIBRARY = "library"
     SOURCES = "sources"
     JIT = "jit"
-    """What a language compiled at run time for one solution."""
+    """Kernels that Triton, TileLang or Inductor compiled at run time for one solution."""
     FAILURE = "failure"
     LOG = "log"
     TEMPORARY = "temporary"
-    """Left by a build that was killed, or in use by one that runs."""
+    """Left by a killed build, or in use by a running one."""
 
 
 @attrs.frozen
 class CacheEntry:
-    """One thing in the cache that can be removed by itself."""
+    """A part of the cache that can be removed by itself."""
 
     builder: str
     kind: EntryKind
@@ -44,7 +44,7 @@ class CacheEntry:
     modified: float
     """Seconds since the epoch."""
     solution: str | None = None
-    """The name of a solution that it was made for, where that is known."""
+    """The name of the solution, if the entry records it."""
 
 
 def cache_root() -> Path:
@@ -53,7 +53,7 @@ def cache_root() -> Path:
 
 
 def cache_entries() -> list[CacheEntry]:
-    """Everything in the cache that counts, the largest first."""
+    """All entries of the cache, the largest first."""
     entries = [entry for folder in _folders(cache_root()) for entry in _entries_of(folder)]
     return sorted(entries, key=lambda entry: (-entry.size_bytes, str(entry.path)))
 
@@ -61,14 +61,14 @@ def cache_entries() -> list[CacheEntry]:
 def prune(
     entries: Iterable[CacheEntry], *, older_than_seconds: float | None = None, kinds: Iterable[EntryKind] | None = None
 ) -> list[CacheEntry]:
-    """Remove entries and return those that were removed.
+    """Remove entries and return the removed ones.
+
+    A temporary folder is only removed when it is a day old, because a running build may use it.
 
     Args:
-        entries: What to look at, from `cache_entries`.
-        older_than_seconds: Only what has not changed for so long; None is no limit.
-        kinds: Only these; None is all of them.
-
-    What a running build may be using, its temporary folder, is only removed when it is a day old.
+        entries: From `cache_entries`.
+        older_than_seconds: Remove only entries that have not changed for so long; None is no limit.
+        kinds: Remove only these kinds; None is all.
     """
     wanted = frozenset(EntryKind if kinds is None else kinds)
     now = time.time()
@@ -87,17 +87,17 @@ def _entries_of(folder: Path) -> Iterator[CacheEntry]:
     for path in _children(folder):
         if path.name.startswith("."):
             yield _entry(folder, EntryKind.TEMPORARY, path)
-        elif path.name == FAILURES or path.name == "logs":
+        elif path.name == FAILURES or path.name == LOGS:
             kind = EntryKind.FAILURE if path.name == FAILURES else EntryKind.LOG
             yield from (_entry(folder, kind, file) for file in _children(path))
-        elif folder.name == "jit":
+        elif folder.name == JIT_FOLDER:
             yield _entry(folder, EntryKind.JIT, path)
-        elif path.is_dir() and path.name != "locks":
+        elif path.is_dir() and path.name != LOCKS:
             yield from _built(folder, path)
 
 
 def _built(folder: Path, path: Path) -> Iterator[CacheEntry]:
-    """A package of sources, or a key with a library for each compiler."""
+    """A package of sources, or the libraries of one key."""
     libraries = [child for child in _children(path) if (child / LIBRARY).exists() and child.is_dir()]
     for library in libraries:
         yield _entry(folder, EntryKind.LIBRARY, library, _solution_of(library))
@@ -122,14 +122,14 @@ def _solution_of(library: Path) -> str | None:
 def _remove(path: Path) -> None:
     if path.is_dir():
         discard(path)
-        if path.parent.name != "jit" and not any(path.parent.iterdir()):
+        if path.parent.name != JIT_FOLDER and not any(path.parent.iterdir()):
             shutil.rmtree(path.parent, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
 
 
 def _folders(root: Path) -> list[Path]:
-    return [path for path in _children(root) if path.is_dir() and path.name != "compilers"]
+    return [path for path in _children(root) if path.is_dir() and path.name != COMPILERS]
 
 
 def _children(folder: Path) -> list[Path]:

@@ -1,11 +1,9 @@
-"""The builders that come with FIB."""
+"""The builders of this package."""
 
 from __future__ import annotations
 
-from .python import PythonBuilder
-from .tilelang import TileLangBuilder
+from .python import PythonBuilder, TileLangBuilder, TritonBuilder
 from .torch import TorchBuilder
-from .triton import TritonBuilder
 from .tvm_ffi import TVMFFIBuilder
 
 __all__ = ["PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder", "builder_classes"]

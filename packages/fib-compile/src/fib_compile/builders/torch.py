@@ -1,7 +1,7 @@
-"""TorchBuilder: C++ and CUDA as extension modules of torch.
+"""TorchBuilder. C++ and CUDA as extension modules of torch.
 
-The artefact depends on torch's version and on Python's. Building imports the extension module, so
-its initialisers run in the calling process.
+The library depends on the versions of torch and Python. Building imports the extension module, so its initialisers
+run in the calling process.
 """
 
 from __future__ import annotations
@@ -15,44 +15,31 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fib_schema import Solution, SupportedBindings, SupportedLanguages
+from fib_schema import Solution, SupportedBindings
 
-from .._cuda import cuda_folders
-from .._native import NativeBuilder
-from .._recipe import Recipe, Toolkit
-from ..errors import BuildError
-
-_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+from .._plan import BuildPlan, Toolkit
+from .._toolchain import cuda_folders
+from ..errors import BuildProblem
+from .native import NativeBuilder
 
 
 class TorchBuilder(NativeBuilder):
     """Compiles sources with ``PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`` and imports the module."""
 
     name = "torch"
-
-    def __init__(self) -> None:
-        super().__init__("fib_torch_", self.name)
+    bindings = (SupportedBindings.TORCH,)
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """A compiler is not asked for: without one, modules in the cache can still be used."""
+        """Only torch is needed: without a compiler, modules in the cache can still be used."""
         return None if importlib.util.find_spec("torch") else "torch is not installed; install 'torch'"
 
-    def can_build(self, solution: Solution) -> bool:
-        """Whether it is C++ or CUDA with the binding ``torch``."""
-        spec = solution.spec
-        return spec.language in _LANGUAGES and spec.binding is SupportedBindings.TORCH
-
     def abi(self) -> str:
-        """Torch keeps no ABI between versions."""
+        """The versions of torch and Python: torch keeps no ABI between versions."""
         return _abi()
 
-    def headers(self) -> str:
-        """The ABI says it all."""
-        return _abi()
-
-    def toolkit(self, recipe: Recipe) -> Toolkit:
-        """Torch's and Python's headers, torch's libraries."""
+    def toolkit(self, plan: BuildPlan) -> Toolkit:
+        """Headers of torch and Python, libraries of torch."""
         import torch
 
         root = Path(torch.__file__).parent
@@ -61,39 +48,40 @@ class TorchBuilder(NativeBuilder):
         flags = (
             "-std=c++20",
             "-DTORCH_API_INCLUDE_EXTENSION_H",
-            f"-DTORCH_EXTENSION_NAME={_module_name(recipe)}",
+            f"-DTORCH_EXTENSION_NAME={_module_name(plan)}",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
         )
         names = ["c10", "torch_cpu", "torch", "torch_python"]
-        if recipe.has_cuda:
+        if plan.has_cuda:
             names += ["c10_cuda", "torch_cuda"]
             includes += [path for path in cuda_folders("include") if path.is_dir()]  # torch's headers want cuSPARSE's
         return Toolkit(tuple(map(str, includes)), flags, (f"-L{root / 'lib'}", *(f"-l{name}" for name in names)))
 
-    def load(self, library: Path, recipe: Recipe, solution: Solution) -> Any:
-        """Import the module and take the entry function from it."""
-        module = self._import(_module_name(recipe), library, solution)
+    def load(self, library: Path, plan: BuildPlan, solution: Solution) -> Any:
+        """Import the module and return the entry function."""
+        module = _import(_module_name(plan), library)
         symbol = solution.get_entry_symbol()
         function = getattr(module, symbol, None)
         if not callable(function):
             exports = ", ".join(name for name in dir(module) if not name.startswith("_")) or "nothing"
-            raise BuildError(solution.name, self.name, f"the module has no function {symbol!r}; it exports {exports}")
+            raise BuildProblem(f"the module has no function {symbol!r}; it exports {exports}")
         return function
 
-    def _import(self, name: str, library: Path, solution: Solution) -> ModuleType:
-        import torch  # noqa: F401 - loads the libraries that the module is linked with
 
-        spec = importlib.util.spec_from_loader(name, ExtensionFileLoader(name, str(library)))
-        assert spec is not None
-        try:
-            module = importlib.util.module_from_spec(spec)
-            assert spec.loader is not None
-            spec.loader.exec_module(module)
-        except Exception as error:
-            hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
-            problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
-            raise BuildError(solution.name, self.name, problem) from error
-        return module
+def _import(name: str, library: Path) -> ModuleType:
+    import torch  # noqa: F401 - loads the libraries that the module is linked with
+
+    spec = importlib.util.spec_from_loader(name, ExtensionFileLoader(name, str(library)))
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except Exception as error:
+        hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
+        problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
+        raise BuildProblem(problem) from error
+    return module
 
 
 @cache
@@ -103,5 +91,5 @@ def _abi() -> str:
     return f"torch-{version('torch')}-{sys.implementation.cache_tag}"
 
 
-def _module_name(recipe: Recipe) -> str:
-    return f"fib_torch_{recipe.key}"
+def _module_name(plan: BuildPlan) -> str:
+    return f"fib_torch_{plan.key}"

@@ -1,22 +1,20 @@
-"""CUDA on this machine: which architectures to compile for, and where the runtime library is."""
+"""CUDA architectures. Which ones to compile for, and which devices run what was compiled."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 from types import MappingProxyType
 
-from ._toolchain import cuda_home
+from .errors import BuildProblem
 
 ARCH_VARIABLE = "FIB_CUDA_ARCH_LIST"
 _ARCH = re.compile(r"([1-9][0-9]?)\.([0-9])([af]?)(\+PTX)?")
 _ARCHITECTURE_SPECIFIC = frozenset({"9.0", "10.0", "10.3", "11.0", "12.0", "12.1"})
-"""Those whose best instructions nvcc gives only to names that end in ``a``."""
+"""nvcc offers their architecture-specific instructions only under names that end in ``a``."""
 _BY_NAME: Mapping[str, str] = MappingProxyType({
     "B300": "10.3a",
     "B200": "10.0a",
@@ -33,18 +31,17 @@ _BY_NAME: Mapping[str, str] = MappingProxyType({
 })  # fmt: skip
 
 
-class InvalidArch(ValueError):
-    """An architecture list that cannot be read, or none that could be found out."""
+class InvalidArch(BuildProblem):
+    """A malformed architecture list, or no known architecture."""
 
 
 def architectures(target_hardware: Iterable[str]) -> tuple[str, ...]:
-    """What to compile for, such as ``("9.0a",)``.
+    """The architectures to compile for, such as ``("9.0a",)``.
 
-    ``FIB_CUDA_ARCH_LIST`` decides; without it the devices of this machine do, and without a device
-    the hardware that the solution is made for.
+    ``FIB_CUDA_ARCH_LIST`` has priority, then the devices of this machine, then a solution's target hardware.
 
     Raises:
-        InvalidArch: The list is malformed, or nothing says what to compile for.
+        InvalidArch: The list is malformed, or none of the three names an architecture.
     """
     if wanted := os.environ.get(ARCH_VARIABLE):
         return parse_architectures(wanted)
@@ -53,14 +50,17 @@ def architectures(target_hardware: Iterable[str]) -> tuple[str, ...]:
     known = {arch for name in target_hardware if (arch := _of_name(name))}
     if known:
         return tuple(sorted(known))
-    raise InvalidArch(f"no device tells what to compile for; set {ARCH_VARIABLE}, such as {ARCH_VARIABLE}=9.0a")
+    raise InvalidArch(
+        f"no CUDA architecture is known: there is no device, and target_hardware names none; set {ARCH_VARIABLE}, "
+        f"for example {ARCH_VARIABLE}=9.0a"
+    )
 
 
 def parse_architectures(text: str) -> tuple[str, ...]:
-    """Read a list such as ``8.0 9.0a 12.0+PTX``; spaces, commas and semicolons separate.
+    """Parse a list such as ``8.0 9.0a 12.0+PTX``; spaces, commas and semicolons separate.
 
     Raises:
-        InvalidArch: An entry is no architecture.
+        InvalidArch: An entry is not an architecture.
     """
     entries = [entry for entry in re.split(r"[\s,;]+", text) if entry]
     for entry in entries:
@@ -70,13 +70,13 @@ def parse_architectures(text: str) -> tuple[str, ...]:
 
 
 def runs_on(compiled: Iterable[str], wanted: Iterable[str]) -> bool:
-    """Whether code compiled for some architectures runs on all those wanted."""
+    """Whether code that was compiled for some architectures runs on all wanted ones."""
     have = list(compiled)
     return all(any(_runs_on(one, other) for one in have) for other in wanted)
 
 
 def gencode_flags(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Flags of nvcc."""
+    """The flags of nvcc for architectures."""
     flags = []
     for entry in architectures:
         number = entry.removesuffix("+PTX").replace(".", "")
@@ -85,36 +85,11 @@ def gencode_flags(architectures: Iterable[str]) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def find_library(name: str) -> Path | None:
-    """A CUDA library such as ``libcudart.so.13``: from the toolkit, else from PyPI's packages."""
-    return next((folder / name for folder in cuda_folders("lib") if (folder / name).is_file()), None)
-
-
-def cuda_folders(name: str) -> Iterator[Path]:
-    """Folders of that name (``include``, ``lib``) in the toolkit and in NVIDIA's packages from PyPI."""
-    if home := cuda_home():
-        yield from (home / name, home / f"{name}64", home / "targets" / "x86_64-linux" / name)
-    spec = find_spec("nvidia")
-    for root in (spec.submodule_search_locations or ()) if spec else ():
-        yield from sorted(Path(root).glob(f"*/{name}"))
-
-
-def preload(names: Iterable[str]) -> None:
-    """Load CUDA libraries that the dynamic loader would not find; importing torch may have loaded them."""
-    maps = Path("/proc/self/maps")
-    loaded = maps.read_text() if maps.exists() else ""
-    for name in names:
-        if f"/{name}" not in loaded and (library := find_library(name)):
-            import ctypes
-
-            ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-
-
 def _runs_on(compiled: str, wanted: str) -> bool:
     have, want = _ARCH.fullmatch(compiled), _ARCH.fullmatch(wanted)
     if compiled == wanted or have is None or want is None:
         return compiled == wanted
-    if have[3] == "a":  # for one architecture alone
+    if have[3] == "a":  # runs on this architecture only
         return have.groups()[:3] == want.groups()[:3]
     older = (int(have[1]), int(have[2])) <= (int(want[1]), int(want[2]))
     return older and (have[1] == want[1] or have[4] is not None)
@@ -122,7 +97,7 @@ def _runs_on(compiled: str, wanted: str) -> bool:
 
 @cache
 def _of_devices() -> tuple[str, ...]:
-    """Asked of nvidia-smi, which initialises no CUDA in this process."""
+    """Read from nvidia-smi, which initialises no CUDA in this process."""
     if not shutil.which("nvidia-smi"):
         return ()
     import subprocess
@@ -131,7 +106,8 @@ def _of_devices() -> tuple[str, ...]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InvalidArch(f"nvidia-smi does not answer; set {ARCH_VARIABLE}, such as {ARCH_VARIABLE}=9.0a") from error
+        problem = f"nvidia-smi did not answer within 30 s; set {ARCH_VARIABLE}, for example {ARCH_VARIABLE}=9.0a"
+        raise InvalidArch(problem) from error
     numbers = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
     return tuple(sorted(_best(number) for number in numbers if _ARCH.fullmatch(number)))
 

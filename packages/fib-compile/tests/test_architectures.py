@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fib_compile import _cuda
-from fib_compile._cuda import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
+from fib_compile import _architectures
+from fib_compile._architectures import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
 from fib_compile.device import architectures_of_machine
 
 
 @pytest.fixture(autouse=True)
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cuda, "_of_devices", lambda: ())
+    monkeypatch.setattr(_architectures, "_of_devices", lambda: ())
     monkeypatch.delenv("FIB_CUDA_ARCH_LIST", raising=False)
 
 
@@ -33,18 +33,18 @@ def test_flags_of_nvcc() -> None:
 
 def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
-    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures(("NVIDIA H200",)) == ("8.0",)
 
 
 def test_then_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures(("NVIDIA B200",)) == ("9.0a",)
 
 
 def test_without_either_a_machine_compiles_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert architectures_of_machine() == ()
-    monkeypatch.setattr(_cuda, "_of_devices", lambda: ("9.0a",))
+    monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures_of_machine() == ("9.0a",)
 
 

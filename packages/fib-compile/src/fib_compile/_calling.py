@@ -1,24 +1,26 @@
-"""From one style of calling to the other.
+"""Calling conventions. Adapters from a solution's own signature and style to the definition's.
 
-Value-returning calls of destination-passing functions: for each runnable one function is generated
-that does no more than it must: look up the outputs' shapes by the inputs' shapes, allocate, call.
-Shapes are derived and checked against the definition once for each combination of input shapes.
-
-What value-returning functions return is brought into one form, or copied into buffers.
+An entry function takes its arguments in the definition's order or by the definition's names. For value-returning
+calls of a destination-passing function (DPS), code is generated that only looks up the output shapes, allocates and
+calls: shapes are derived and checked once for each combination of input shapes.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fib_schema import Definition
 
+from .errors import BuildProblem
+from .signatures import POSITIONAL, argument_list
+
 _MAX_KNOWN_SHAPES = 4096
 
-_TEMPLATE = """
+_VALUE_RETURNING = """
 def value_returning({parameters}):
     _key = ({shapes})
     _sizes = _known(_key)
@@ -29,17 +31,91 @@ def value_returning({parameters}):
     return {result}
 """
 
+# -- arguments in order or by name ---------------------------------------------------------------
+
+
+def adapt_entry(
+    function: Callable[..., Any], definition: Definition, *, is_dps: bool, has_setup: bool
+) -> Callable[..., Any]:
+    """An entry function that takes the definition's inputs, and its outputs in destination-passing style, in order.
+
+    A function whose parameters have the definition's names in another order is called by name, any other by position.
+
+    Args:
+        function: The solution's own.
+        definition: What it implements.
+        is_dps: Whether it is destination-passing.
+        has_setup: Whether `setup` supplies further keyword arguments.
+
+    Raises:
+        BuildProblem: It cannot be called with that many arguments.
+    """
+    expected = [*definition.inputs, *(definition.outputs if is_dps else ())]
+    style = "destination-passing" if is_dps else "value-returning"
+    return _adapt(function, expected, definition, style, has_setup=has_setup)
+
+
+def adapt_setup(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
+    """A `setup` function that takes the definition's inputs in order.
+
+    Raises:
+        BuildProblem: It cannot be called with that many arguments.
+    """
+    return _adapt(function, list(definition.inputs), definition, "setup", has_setup=False)
+
+
+def _adapt(
+    function: Callable[..., Any], expected: Sequence[str], definition: Definition, style: str, *, has_setup: bool
+) -> Callable[..., Any]:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return function  # a function of an extension module, for example, has no signature
+    own = [p for p in signature.parameters.values() if not has_setup or p.name in expected]
+    names = [p.name for p in own]
+    is_in_order = names == list(expected) and all(p.kind in POSITIONAL for p in own)
+    if not is_in_order and sorted(names) == sorted(expected):
+        variables = [f"a{index}" for index in range(len(expected))]
+        takes = _parameters(variables, expected, definition) + (["**prepared"] if has_setup else [])
+        passes = argument_list(own, dict(zip(expected, variables, strict=True)))
+        code = f"lambda {', '.join(takes)}: function({passes}{', **prepared' if has_setup else ''})"
+        adapter: Callable[..., Any] = eval(code, {"function": function})  # noqa: S307 - made of a0, a1 and parameter names
+        return adapter
+    bind = signature.bind_partial if has_setup else signature.bind  # setup() supplies the others
+    try:
+        bind(*expected)
+    except TypeError as error:
+        found = f"{getattr(function, '__name__', 'the entry point')}{signature}"
+        problem = f"wrong signature ({style} style): expected ({', '.join(expected)}), found {found}"
+        raise BuildProblem(problem, (str(error),)) from error
+    return function
+
+
+def _parameters(variables: Sequence[str], names: Sequence[str], definition: Definition) -> list[str]:
+    """Parameters of generated code; trailing optional inputs may be left out."""
+    parameters, is_optional = [], True
+    for variable, name in zip(reversed(variables), reversed(names), strict=True):
+        is_optional = is_optional and name in definition.inputs and definition.inputs[name].optional
+        parameters.append(f"{variable}=None" if is_optional else variable)
+    return parameters[::-1]
+
+
+# -- value-returning calls of DPS functions ------------------------------------------------------
+
 
 def value_returning(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
-    """Generate the call; it raises `AxisError` where the inputs' shapes do not fit the definition. Imports torch."""
+    """Generate a function that allocates the outputs, calls a DPS function and returns them. Imports torch.
+
+    The generated function raises `AxisError` if the shapes of the inputs do not fit the definition.
+    """
     import torch
 
-    names = [_python_name(name, index) for index, name in enumerate(definition.inputs)]
+    names = [_variable(name, index) for index, name in enumerate(definition.inputs)]
     outputs = [f"_out{index}" for index in range(len(definition.outputs))]
-    code = _TEMPLATE.format(
-        parameters=", ".join(_parameters(names, definition)),
-        shapes=_listed(_shapes(names, definition)),
-        arguments=_listed(names),
+    code = _VALUE_RETURNING.format(
+        parameters=", ".join(_parameters(names, list(definition.inputs), definition)),
+        shapes=_tuple_items(_shapes(names, definition)),
+        arguments=_tuple_items(names),
         allocate=_allocations(outputs, _device(names, definition)),
         call=", ".join((*names, *outputs)),
         result=outputs[0] if len(outputs) == 1 else (", ".join(outputs) or "None"),
@@ -74,16 +150,9 @@ class _KnownShapes:
         return shapes
 
 
-def _python_name(name: str, index: int) -> str:
-    """The input's own name, for the sake of error messages, where Python allows it."""
+def _variable(name: str, index: int) -> str:
+    """The input's own name, which makes error messages clearer, where Python allows it."""
     return f"input{index}" if keyword.iskeyword(name) or name.startswith("_") else name
-
-
-def _parameters(names: list[str], definition: Definition) -> list[str]:
-    specs = list(definition.inputs.values())
-    return [
-        f"{name}=None" if all(spec.optional for spec in specs[index:]) else name for index, name in enumerate(names)
-    ]
 
 
 def _shapes(names: list[str], definition: Definition) -> list[str]:
@@ -95,7 +164,7 @@ def _shapes(names: list[str], definition: Definition) -> list[str]:
 
 
 def _device(names: list[str], definition: Definition) -> str:
-    """An expression for the device of the first tensor that is there."""
+    """An expression for the device of the first tensor that is passed."""
     expression = "None"
     for name, spec in reversed(list(zip(names, definition.inputs.values(), strict=True))):
         if spec.shape is not None:
@@ -110,8 +179,11 @@ def _allocations(outputs: list[str], device: str) -> str:
     return "\n    ".join([f"_device = {device}", *lines])
 
 
-def _listed(items: list[str]) -> str:
+def _tuple_items(items: list[str]) -> str:
     return "".join(f"{item}, " for item in items)
+
+
+# -- results of value-returning functions --------------------------------------------------------
 
 
 def unpack_single(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,7 +212,7 @@ def list_to_tuple(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) -> None:
-    """Copy what a solution returned into the buffers of a destination-passing call.
+    """Copy the results of a value-returning function into the buffers of a destination-passing call.
 
     Raises:
         TypeError: There are more or fewer results than outputs, one has another dtype, or a name is missing.

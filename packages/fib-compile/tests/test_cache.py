@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_compile import _sources
-from fib_compile._sources import ensure_sources, holds_sources
+from fib_compile import _cache
+from fib_compile._cache import ensure_sources, holds_sources
 from fib_schema import Solution
 
 MakeSolution = Callable[..., Solution]
@@ -21,7 +21,7 @@ def test_concurrent_writers_agree(make_solution: MakeSolution, tmp_path: Path) -
 
     def work() -> None:
         barrier.wait(10)
-        folder = ensure_sources(tmp_path, "package", solution, "python")
+        folder = ensure_sources(tmp_path, "package", solution.sources)
         if not holds_sources(folder, solution.sources):
             problems.append("sources are missing")
 
@@ -38,13 +38,13 @@ def test_a_writer_that_comes_second_leaves_the_first_ones_folder(
     make_solution: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solution = make_solution("x = 1\n")
-    write = _sources.write_sources
+    write = _cache.write_sources
 
     def overtaken(folder: Path, sources: object) -> None:
-        monkeypatch.setattr(_sources, "write_sources", write)
-        first = ensure_sources(tmp_path, "package", solution, "python")
+        monkeypatch.setattr(_cache, "write_sources", write)
+        first = ensure_sources(tmp_path, "package", solution.sources)
         (first / "mark").touch()
         write(folder, solution.sources)
 
-    monkeypatch.setattr(_sources, "write_sources", overtaken)
-    assert (ensure_sources(tmp_path, "package", solution, "python") / "mark").exists()
+    monkeypatch.setattr(_cache, "write_sources", overtaken)
+    assert (ensure_sources(tmp_path, "package", solution.sources) / "mark").exists()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-from fib_compile._signature import adapt_entry
-from fib_schema import Definition, Solution, TensorSpec
+from fib_compile._calling import adapt_entry
+from fib_schema import Definition, TensorSpec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ NAMES = ("a", "b", "c", "y")
 @given(order=st.permutations(NAMES), keyword_only=st.integers(0, 4), has_setup=st.booleans())
 def test_every_order_of_parameters_works(
     definition: Definition,
-    make_solution: Callable[..., Solution],
     order: list[str],
     keyword_only: int,
     has_setup: bool,
@@ -29,5 +28,5 @@ def test_every_order_of_parameters_works(
     scope: dict[str, Callable[..., str]] = {}
     exec(f"def run({', '.join(parameters)}): return a + b + c + y", scope)
 
-    adapted = adapt_entry(scope["run"], wide, make_solution("", dps=True), "python", has_setup=has_setup)
+    adapted = adapt_entry(scope["run"], wide, is_dps=True, has_setup=has_setup)
     assert adapted(*NAMES) == "abcy"
