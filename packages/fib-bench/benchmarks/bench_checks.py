@@ -97,13 +97,13 @@ def main() -> None:
     """Run both ways in turns, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--repetitions", type=int, default=2)
     parser.add_argument("--measure-seconds", type=float, default=None, help="in place of the default")
     arguments = parser.parse_args()
     settings = {} if arguments.measure_seconds is None else {"measure_seconds": arguments.measure_seconds}
     chosen = pairs(arguments.pairs)
     with_all, without = [], []
-    for index in range(arguments.rounds):
+    for index in range(arguments.repetitions):
         with without_checks():
             seconds, _ = run(chosen, settings)
             without.append(seconds)

@@ -17,22 +17,24 @@ from fib_bench.selftest import choose, load_cases, run_selftest
 
 
 def main() -> int:
-    """Run the rounds; returns 0 if all outcomes of all rounds are as they must be."""
+    """Run the suites; returns 0 if all outcomes of all repetitions are as expected."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--only", nargs="+")
     arguments = parser.parse_args()
     cases = load_cases() if arguments.only is None else choose(load_cases(), arguments.only)
     seconds, verdicts = [], Counter[tuple[str, str, str, bool]]()
-    for index in range(arguments.rounds):
+    for index in range(arguments.repetitions):
         begin = time.perf_counter()
         result = run_selftest(cases, arguments.device)
         seconds.append(time.perf_counter() - begin)
         verdicts.update((o.case.file, o.found, o.evidence[:200], o.holds) for o in result.outcomes)
         print(f"round {index + 1}: {seconds[-1]:.0f} s: {summary_of(result)}", flush=True)
     bad = [(key, count) for key, count in verdicts.items() if not key[3]]
-    print(f"\n{arguments.rounds} rounds, {statistics.median(seconds):.0f} s each, {len(bad)} wrong outcomes\n")
+    print(
+        f"\n{arguments.repetitions} repetitions, {statistics.median(seconds):.0f} s each, {len(bad)} wrong outcomes\n"
+    )
     for (name, found, evidence, _), count in bad:
         print(f"| {name} | {found} | {count} times | {evidence} |")
     return 1 if bad else 0

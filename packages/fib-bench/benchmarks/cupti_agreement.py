@@ -213,7 +213,7 @@ class _LinkedPass:
             layout.pack(values, memory)
         for name, tensor in layout.input_tensors(inputs[-1]).items():
             tensor.copy_(values[name].flip(0))
-        calls = [PreparedCall(runnable, definition, layout.wire, inputs[i], outputs[i]) for i in range(self.calls)]
+        calls = [PreparedCall(runnable, definition, layout.message, inputs[i], outputs[i]) for i in range(self.calls)]
         for _ in range(3):
             calls[0].collect(calls[0].invoke())
         torch.cuda.synchronize()
@@ -222,7 +222,7 @@ class _LinkedPass:
         os.ftruncate(descriptor, native.MAILBOX_BYTES)
         self._page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
         self._mailbox = native.Mailbox.from_buffer(self._page)
-        places = [place if isinstance(place, TensorSlot) else None for place in layout.wire.inputs]
+        places = [place if isinstance(place, TensorSlot) else None for place in layout.message.inputs]
         self._passes = Passes(
             self._module, device, calls, [call.outputs for call in calls], inputs[: self.calls], places,
             inputs[self.calls :], descriptor,

@@ -48,9 +48,9 @@ class TestPrepare:
         self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
     ) -> None:
         prepared = make_judge(num_trials=3).prepare(definition, make_workload(definition, {"n": 5}))
-        assert [item.distribution for item in prepared.rounds[:3]] == ["normal"] * 3
+        assert [item.distribution for item in prepared.trials[:3]] == ["normal"] * 3
         layout = prepared.layout
-        for item in prepared.rounds + prepared.variants:
+        for item in prepared.trials + prepared.variants:
             x = layout.input_tensors(item.inputs)["x"]
             assert torch.equal(layout.output_tensors(item.expected)["y"], x * 2)
 
@@ -58,9 +58,9 @@ class TestPrepare:
         self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
     ) -> None:
         prepared = make_judge(num_trials=2).prepare(definition, make_workload(definition, {"n": 5}))
-        seen = {bytes(item.inputs.tolist()) for item in prepared.rounds + prepared.variants}
-        assert len(seen) == len(prepared.rounds + prepared.variants) == 9
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
+        seen = {bytes(item.inputs.tolist()) for item in prepared.trials + prepared.variants}
+        assert len(seen) == len(prepared.trials + prepared.variants) == 9
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
 
     @pytest.mark.parametrize("size", [10**12, 10**30])
     def test_refuses_tensors_that_do_not_fit(
@@ -114,7 +114,7 @@ class TestEvaluate:
         (evaluation,) = evaluate(solution)
         assert evaluation.status is EvaluationStatus.PASSED
         assert evaluation.extra["solution_hash"] == solution.hash()
-        assert evaluation.extra["rounds"] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
+        assert evaluation.extra["trials"] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
         assert evaluation.flags == ("unranked: cpu timing",)
         correctness, performance = evaluation.correctness, evaluation.performance
         assert correctness is not None

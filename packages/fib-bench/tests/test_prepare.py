@@ -42,7 +42,7 @@ def inputs_of(prepared: PreparedWorkload, sets: tuple[InputSet, ...]) -> list[to
 class TestInputSets:
     def test_no_set_is_like_another(self, prepare: Prepare) -> None:
         prepared = prepare("return x * 2", num_trials=3, n=5000)
-        sets = prepared.rounds + prepared.variants
+        sets = prepared.trials + prepared.variants
         assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + 3 + VARIANTS
         assert {item.distribution for item in prepared.variants} == {"variant"}
         for item in sets:
@@ -60,21 +60,21 @@ class TestInputSets:
 
     def test_the_seed_decides_on_rounds_and_not_on_variants(self, prepare: Prepare) -> None:
         once, again, other = (prepare("return x * 2", seed=seed) for seed in (1, 1, 2))
-        for a, b in zip(inputs_of(once, once.rounds), inputs_of(again, again.rounds), strict=True):
+        for a, b in zip(inputs_of(once, once.trials), inputs_of(again, again.trials), strict=True):
             assert torch.equal(a, b)
-        assert not torch.equal(inputs_of(once, once.rounds)[0], inputs_of(other, other.rounds)[0])
+        assert not torch.equal(inputs_of(once, once.trials)[0], inputs_of(other, other.trials)[0])
         for a in inputs_of(once, once.variants):
             assert not any(torch.equal(a, b) for b in inputs_of(again, again.variants))
 
     def test_each_workload_has_values_of_its_own(self, prepare: Prepare) -> None:
         first, second = (prepare("return x * 2", uuid=uuid) for uuid in ("a", "b"))
-        assert not torch.equal(inputs_of(first, first.rounds)[0], inputs_of(second, second.rounds)[0])
+        assert not torch.equal(inputs_of(first, first.trials)[0], inputs_of(second, second.trials)[0])
 
     def test_with_one_set_fresh_values_are_made_of_it_alone(self, prepare: Prepare) -> None:
         prepared = prepare("return x * 2", num_trials=1, distributions=("normal",))
-        assert len(prepared.rounds) == 1
+        assert len(prepared.trials) == 1
         assert prepared.varying == {"x": Variation.RESCALED}
-        (base,) = inputs_of(prepared, prepared.rounds)
+        (base,) = inputs_of(prepared, prepared.trials)
         for x in inputs_of(prepared, prepared.variants):
             assert not torch.equal(x, base)
             assert torch.equal(x.sign(), base.sign())
@@ -84,7 +84,7 @@ class TestInputSets:
     ) -> None:
         monkeypatch.setattr("fib_bench.judge.prepare._REFERENCE_SECONDS", -1.0)
         prepared = prepare("return x * 2", num_trials=5)
-        assert [item.distribution for item in prepared.rounds] == ["normal"]
+        assert [item.distribution for item in prepared.trials] == ["normal"]
         assert [item.distribution for item in prepared.variants] == ["variant"]
         assert prepared.left_out == dict.fromkeys(("wide", "tiny", "zeros_and_ones"), "the reference is too slow")
 
@@ -92,31 +92,31 @@ class TestInputSets:
 class TestOtherDistributions:
     def test_one_without_a_finite_answer_does_not_apply(self, prepare: Prepare) -> None:
         prepared = prepare("return x / x")
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "wide", "tiny"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "tiny"]
         assert prepared.left_out == {"zeros_and_ones": "the reference gives NaN or infinity"}
         assert prepared.to_extra()["left_out"] == {"zeros_and_ones": "the reference gives NaN or infinity"}
 
     def test_one_that_the_reference_refuses_does_not_apply(self, prepare: Prepare) -> None:
         prepared = prepare("assert x.abs().max() > 0.1, 'too small'; return x * 2")
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "wide", "zeros_and_ones"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "zeros_and_ones"]
         assert prepared.left_out.keys() == {"tiny"}
         assert prepared.left_out["tiny"].startswith("the reference failed: ")
         assert "AssertionError: too small" in prepared.left_out["tiny"]
 
     def test_where_every_answer_has_infinities_they_do(self, prepare: Prepare) -> None:
         prepared = prepare("y = x * 2; y[0] = float('inf'); return y")
-        assert len(prepared.rounds) == 5
+        assert len(prepared.trials) == 5
         assert prepared.left_out == {}
 
     def test_what_is_not_wanted_is_not_tried(self, prepare: Prepare) -> None:
         prepared = prepare("return x / x", distributions=("normal", "tiny"))
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "tiny"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "tiny"]
         assert prepared.left_out == {}
         assert "left_out" not in prepared.to_extra()
 
     def test_an_op_that_chooses_by_value_gets_typical_values_only(self, prepare: Prepare) -> None:
         prepared = prepare("return x.argsort()", y="int64[n]")
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal"]
 
 
 class TestFlags:
@@ -127,7 +127,7 @@ class TestFlags:
 
     def test_integers_are_redrawn_for_a_further_check(self, prepare: Prepare) -> None:
         prepared = prepare("return x // 2", x="int8[n]", y="int8[n]")
-        assert [item.distribution for item in prepared.rounds] == ["normal", "normal", "redrawn"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "redrawn"]
         recorded, redrawn = prepared.integer_sets[:2]
         assert not torch.equal(recorded["x"], redrawn["x"])
         assert prepared.flags() == []
@@ -135,7 +135,7 @@ class TestFlags:
     def test_inputs_that_cannot_vary_are_told(self, prepare: Prepare) -> None:
         prepared = prepare("return ~x", x="bool[n]", y="bool[n]")
         assert prepared.varying == {}
-        assert prepared.variants == prepared.rounds
+        assert prepared.variants == prepared.trials
         assert prepared.flags() == ["fixed_inputs"]
 
     @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ class TestFlags:
         (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
         assert evaluation.status is EvaluationStatus.PASSED
         assert evaluation.flags == ("fixed_inputs", "unranked: cpu timing")
-        assert evaluation.extra["rounds"] == ["normal", "normal"]
+        assert evaluation.extra["trials"] == ["normal", "normal"]
 
 
 class TestReference:
@@ -170,7 +170,7 @@ class TestReference:
             prepare(f"return x * 2 + {noise} * torch.rand(x.shape)")
 
     def test_noise_within_the_tolerance_is_no_matter(self, prepare: Prepare) -> None:
-        assert len(prepare("return x * 2 + 1e-4 * torch.rand(x.shape)", distributions=("normal",)).rounds) == 2
+        assert len(prepare("return x * 2 + 1e-4 * torch.rand(x.shape)", distributions=("normal",)).trials) == 2
 
 
 class TestMemory:

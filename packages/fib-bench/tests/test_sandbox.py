@@ -673,22 +673,22 @@ class TestElsewhere:
         if os.getuid() != 0:
             pytest.skip("only root can become an ordinary user")
         explained = _isolated(SandboxPolicy("cpu"), _become_nobody, owner=65534)
-        assert "another user: not possible: only root can become another user" in explained
-        for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
+        assert "user: not possible: only root can become another user" in explained
+        for name in {"limits", "landlock", "no_new_privs", "seccomp"} & isolation.held.keys():
             assert f"{name}: stops it" in explained
 
     def test_where_namespaces_and_landlock_are_refused_the_rest_holds(self, isolation: Isolation) -> None:
-        if "few calls" not in isolation.held:
+        if "seccomp" not in isolation.held:
             pytest.skip("calls cannot be refused here")
         explained = _isolated(SandboxPolicy("cpu"), _refuse("unshare", "landlock_create_ruleset"))
-        assert "own files: not possible: the kernel has Landlock 0" in explained
-        assert "own namespaces: not possible" in explained
+        assert "landlock: not possible: the kernel has Landlock 0" in explained
+        assert "namespaces: not possible" in explained
         assert explained.startswith("level 1: process")
-        for name in ("limits", "no privileges", "few calls"):
+        for name in ("limits", "no_new_privs", "seccomp"):
             assert f"{name}: stops it" in explained
 
     def test_where_everything_is_refused_the_worker_is_a_process(self, isolation: Isolation) -> None:
-        if "few calls" not in isolation.held:
+        if "seccomp" not in isolation.held:
             pytest.skip("calls cannot be refused here")
         calls = ("unshare", "landlock_create_ruleset", "setresuid", "seccomp", "setgroups", "prlimit64", "capset")
         explained = _isolated(SandboxPolicy("cpu"), _refuse(*calls))
@@ -697,13 +697,13 @@ class TestElsewhere:
 
     def test_for_cuda_nothing_is_done_that_it_does_not_bear(self, isolation: Isolation) -> None:
         explained = _isolated(SandboxPolicy("cuda:0"))
-        assert "own namespaces: not possible: CUDA" in explained
-        assert "another user: not possible: CUDA" in explained
-        for name in {"limits", "own files", "no privileges", "few calls"} & isolation.held.keys():
+        assert "namespaces: not possible: CUDA" in explained
+        assert "user: not possible: CUDA" in explained
+        for name in {"limits", "landlock", "no_new_privs", "seccomp"} & isolation.held.keys():
             assert f"{name}: stops it" in explained
 
     def test_cuda_gets_the_sockets_that_its_driver_needs_and_no_others(self, isolation: Isolation) -> None:
-        if "few calls" not in isolation.held:
+        if "seccomp" not in isolation.held:
             pytest.skip("calls cannot be refused here")
         read_end, write_end = os.pipe()
         if (pid := os.fork()) == 0:
@@ -781,7 +781,7 @@ class TestReservedUid:
         definition: Definition,
         make_solution: Callable[..., Solution],
     ) -> None:
-        if "another user" not in isolation.held:
+        if "user" not in isolation.held:
             pytest.skip("workers keep the user of the judge here")
         for attempt in range(4):  # a worker of another run may have that uid
             code = f"{GOOD}# {os.getpid()}, {attempt}\n"

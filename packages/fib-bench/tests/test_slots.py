@@ -43,12 +43,12 @@ def layout(definition: Definition) -> CallLayout:
 class TestLayout:
     def test_tensors_have_places_and_other_values_travel_in_the_message(self, layout: CallLayout) -> None:
         x, at = TensorSlot("float32", (3,), 0), TensorSlot("int64", (2,), 256)
-        assert layout.wire.inputs == (x, AbsentSlot(), ScalarSlot(0.5), at)
+        assert layout.message.inputs == (x, AbsentSlot(), ScalarSlot(0.5), at)
         assert dict(layout.inputs) == {"x": x, "at": at}
 
     def test_every_output_has_a_place_that_of_a_scalar_has_no_dimension(self, layout: CallLayout) -> None:
         y, total = TensorSlot("bfloat16", (3,), 0), TensorSlot("float32", (), 256)
-        assert layout.wire.outputs == (y, total)
+        assert layout.message.outputs == (y, total)
         assert dict(layout.outputs) == {"y": y, "total": total}
 
     def test_tells_how_many_bytes_a_call_takes(self, layout: CallLayout, definition: Definition) -> None:
@@ -97,7 +97,7 @@ class TestSlots:
     def test_the_message_maps_the_same_memory(self, layout: CallLayout) -> None:
         with Slots(layout, 3, CPU) as slots:
             message = slots.message
-            assert (message.layout, message.slots) == (layout.wire, 3)
+            assert (message.layout, message.slots) == (layout.message, 3)
             descriptors = [os.dup(descriptor) for descriptor in slots.descriptors]
             theirs = [
                 Arena.attach(handle, descriptor, CPU)

@@ -152,7 +152,7 @@ class InProcessWorker:
         self, function: Runnable, definition: Definition, layout: CallLayout, inputs: torch.Tensor
     ) -> tuple[PreparedCall, torch.Tensor]:
         outputs = torch.full((layout.output_bytes,), 0xC3, dtype=torch.uint8, device=self._device)
-        call = PreparedCall(function, definition, layout.wire, inputs.clone(), outputs)
+        call = PreparedCall(function, definition, layout.message, inputs.clone(), outputs)
         if function.setup is not None:
             call.set_up()
         return call, outputs

@@ -79,7 +79,7 @@ def linked_inputs(function: TimedFunction, prepared: PreparedWorkload) -> tuple[
         tensor = tensor_in(function.slots.inputs[0], slot)
         if not tensor.nbytes or len(found) == native.MAX_INPUTS:
             continue
-        position = next(i for i, other in enumerate(function.layout.wire.inputs) if other is slot)
+        position = next(i for i, other in enumerate(function.layout.message.inputs) if other is slot)
         row = tensor.shape[-1] if tensor.dim() else 1
         found.append(LinkedInput(position, tensor.nbytes, mode, tensor.dtype.itemsize, row))
     return tuple(found)
@@ -202,7 +202,7 @@ class LinkedPasses:
             ``[bytes]``
         """
         target = fixed.clone()
-        layout = [place if isinstance(place, TensorSlot) else None for place in self._function.layout.wire.inputs]
+        layout = [place if isinstance(place, TensorSlot) else None for place in self._function.layout.message.inputs]
         items = link_inputs(self._inputs, layout, candidates, target)
         self._module.relink(slot, native.link_of(items, ()), self._stream)
         return target

@@ -235,7 +235,7 @@ class LinkedTimer:
         """
         assert self._passes is not None
         slots = self._function.slots
-        for item in prepared.rounds:
+        for item in prepared.trials:
             if item.distribution == "normal" or self._function.has_setup:
                 continue
             slots.inputs[:] = item.inputs

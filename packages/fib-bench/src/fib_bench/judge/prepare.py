@@ -127,7 +127,7 @@ class Preparation:
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
-                rounds=(*bases, *redrawn),
+                trials=(*bases, *redrawn),
                 variants=tuple(self._variants(function, layout, bases, varying) or (*bases, *redrawn)),
                 integer_sets=integer_sets,
                 kept_integers=kept_integers,
@@ -236,8 +236,8 @@ class Preparation:
 
     def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> PreparedWorkload:
         """Add sets of other distributions, unless the reference has no finite outputs for them."""
-        rounds, left_out = list(prepared.rounds), {}
-        normal = rounds[0]
+        trials, left_out = list(prepared.trials), {}
+        normal = trials[0]
         for distribution in distributions_of(self.definition, self.config.distributions):
             if distribution == "normal":
                 continue
@@ -257,8 +257,8 @@ class Preparation:
             if _finite_share(item) < _finite_share(normal):
                 left_out[distribution] = "the reference gives NaN or infinity"
             elif not torch.equal(item.inputs, normal.inputs):
-                rounds.append(item)
-        return attrs.evolve(prepared, rounds=tuple(rounds), left_out=left_out)
+                trials.append(item)
+        return attrs.evolve(prepared, trials=tuple(trials), left_out=left_out)
 
 
 def _tensor(value: Value) -> torch.Tensor:

@@ -50,10 +50,10 @@ class PreparedWorkload:
 
     workload: Workload
     layout: CallLayout
-    rounds: tuple[InputSet, ...]
+    trials: tuple[InputSet, ...]
     """Checked one by one before timing."""
     variants: tuple[InputSet, ...]
-    """Known-answer sets for timed calls: mixtures of the rounds' values that no call has seen before."""
+    """Known-answer sets for timed calls: mixtures of the trials' values that no call has seen before."""
     varying: Mapping[str, Variation]
     """The inputs whose values vary between timed calls, and how; empty means that inputs are fixed."""
     slots: int
@@ -74,11 +74,11 @@ class PreparedWorkload:
     @property
     def bases(self) -> Sequence[InputSet]:
         """The sets whose values are mixed for fresh inputs."""
-        return [item for item in self.rounds if item.distribution == "normal"]
+        return [item for item in self.trials if item.distribution == "normal"]
 
     def may_give(self, pattern: int) -> bool:
         """Whether right outputs of some input set consist of nothing but one byte."""
-        for item in (*self.rounds, *self.variants):
+        for item in (*self.trials, *self.variants):
             outputs = self.layout.output_tensors(item.expected).values()
             if all(bool((tensor.flatten().view(torch.uint8) == pattern).all()) for tensor in outputs):
                 return True
@@ -87,7 +87,7 @@ class PreparedWorkload:
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace about the inputs."""
         extra: dict[str, object] = {
-            "rounds": [item.distribution for item in self.rounds],
+            "trials": [item.distribution for item in self.trials],
             "variants": len(self.variants),
         }
         if self.kept_integers:
@@ -95,14 +95,14 @@ class PreparedWorkload:
         if self.left_out:
             extra["left_out"] = dict(self.left_out)
         extra["evaluator"] = self.checker.evaluator.name
-        extra["outputs"] = self.rounds[0].check.to_extra()
+        extra["outputs"] = self.trials[0].check.to_extra()
         return extra
 
     def flags(self) -> list[str]:
         """Flags of the trace that concern the inputs."""
         flags = [] if self.varying or len(self.integer_sets) > 1 else ["fixed_inputs"]
-        for name in self.rounds[0].check.parts:
-            passing = insensitive_to_all(item.check.parts[name] for item in self.rounds)
+        for name in self.trials[0].check.parts:
+            passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
         return flags
 

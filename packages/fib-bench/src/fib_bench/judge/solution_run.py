@@ -187,7 +187,7 @@ class SolutionRun:
         """
         with self._bind(prepared) as function:
             precision = PrecisionWatch(prepared.error_bounds)
-            for index, item in enumerate(prepared.rounds):
+            for index, item in enumerate(prepared.trials):
                 outputs = function.check(item, f"input set {index} ({item.distribution})")
                 if item.distribution == "normal":
                     layout = prepared.layout

@@ -274,7 +274,7 @@ class Verifier:
         try:
             self._function.compare(item, after, "timed calls")
         except Rejected as error:
-            others = (*prepared.rounds, *prepared.variants)
+            others = (*prepared.trials, *prepared.variants)
             stale = "" if before is None else stale_answer(after, before)
             self._reject(error.with_evidence(stale or kept_answer(after, self._function.layout, item, others)))
         self._look_at_precision(prepared, item, after)

@@ -54,5 +54,5 @@ def _bound(kind: int, most: int) -> None:
 def _foreign_tasks(state: SandboxState) -> int:
     """The number of tasks that the system counts as the worker's although they are not."""
     release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-    has_namespace = Threat.MEMORY in state.held.get("own namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
-    return 0 if has_namespace or "another user" in state.held else tasks_on_machine()
+    has_namespace = Threat.MEMORY in state.held.get("namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
+    return 0 if has_namespace or "user" in state.held else tasks_on_machine()

@@ -28,12 +28,12 @@ from .environment import NOBODY, readable_paths, unreadable_path
 from .model import LIMIT_VARIABLE, Isolation, Level, Measure, NotPossible, SandboxPaths, SandboxPolicy, SandboxState
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("own namespaces", Level.CONFINED, namespaces.enter),
-    Measure("another user", Level.CONFINED, users.change_user),
+    Measure("namespaces", Level.CONFINED, namespaces.enter),
+    Measure("user", Level.CONFINED, users.change_user),
     Measure("limits", Level.PROCESS, limits.limit),
-    Measure("own files", Level.CONFINED, landlock.confine_files),
-    Measure("no privileges", Level.PROCESS, users.drop_privileges),
-    Measure("few calls", Level.SANDBOXED, seccomp.refuse_calls),
+    Measure("landlock", Level.CONFINED, landlock.confine_files),
+    Measure("no_new_privs", Level.PROCESS, users.drop_privileges),
+    Measure("seccomp", Level.SANDBOXED, seccomp.refuse_calls),
 )
 """In this order: the user changes while privileges allow it, and the filter comes last because earlier measures
 need the calls that it refuses."""

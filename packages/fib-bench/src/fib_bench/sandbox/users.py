@@ -142,7 +142,7 @@ def drop_privileges(state: SandboxState) -> frozenset[Threat]:
     driver accepts changes from processes with ``CAP_SYS_ADMIN`` only, whatever their uid.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    is_bounded = "own files" in state.held
+    is_bounded = "landlock" in state.held
     kernel.keep_capabilities(_kept_capabilities(state.paths, os.getuid()) if is_bounded else ())
     return frozenset({Threat.PRIVILEGES})
 

@@ -24,7 +24,8 @@ from .messages import CANDIDATES, AbsentSlot, Bind, InputSlot, Layout, ScalarSlo
 class CallLayout:
     """The layout of the tensors of one call, by name."""
 
-    wire: Layout
+    message: Layout
+    """The same layout as it is sent to workers."""
     inputs: Mapping[str, TensorSlot]
     """The tensors among the inputs."""
     outputs: Mapping[str, TensorSlot]
@@ -138,7 +139,7 @@ class Slots:
     @property
     def message(self) -> Bind:
         """The request that has a worker map them."""
-        return Bind(self.layout.wire, self.count, self._input_arena.handle, self._output_arena.handle)
+        return Bind(self.layout.message, self.count, self._input_arena.handle, self._output_arena.handle)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -166,7 +167,7 @@ class Slots:
             size = tensor_in(self.inputs[0], slot).nbytes // _WORD * _WORD
             if size:
                 self.inputs[self._span(used), slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
-                places.append(next(i for i, other in enumerate(self.layout.wire.inputs) if other is slot))
+                places.append(next(i for i, other in enumerate(self.layout.message.inputs) if other is slot))
         return tuple(places)
 
     def poison(self, pattern: int, used: range | None = None) -> None:
