@@ -35,8 +35,8 @@ from fib_bench import Benchmark, BenchmarkConfig, EvalConfig
 from fib_compile import BuilderRegistry
 from fib_compile.device import hardware_from_device
 from fib_integrations import install_flashinfer_integrations, uninstall_flashinfer_integrations
-from fib_integrations.adapters import chosen
-from fib_integrations.baselines import baseline_name, baselines_of
+from fib_integrations.adapters import select_adapters
+from fib_integrations.baselines import baseline_name, make_baselines
 from fib_schema import (
     BuildSpec,
     Correctness,
@@ -200,7 +200,7 @@ def trace_calls(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
 def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
     """Measure FlashInfer's baselines, and the references as solutions, on what was traced."""
     trace_set = TraceSet.from_path(bench.work)
-    own = baselines_of(trace_set, chosen(None)).solutions
+    own = make_baselines(trace_set, select_adapters(None)).solutions
     trace_set.add_solutions(own if bench.device != "cpu" else map(_for_cpu, own))
     trace_set.add_solutions(_substitute(definition) for definition in trace_set.definitions.values())
     config = BenchmarkConfig(
@@ -354,7 +354,7 @@ def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
 @contextmanager
 def _switch(also: Sequence[str]) -> Iterator[Callable[[bool], None]]:
     """A function that puts the patches of all targets in place, or the originals, without looking for other names."""
-    paths = [target.path for adapter in chosen(None, also) for target in adapter.targets]
+    paths = [target.path for adapter in select_adapters(None, also) for target in adapter.targets]
     places = [place for path in paths if (place := _place(path)) is not None]
     originals = [vars(owner)[name] for owner, name in places]
     with _patched(also):

@@ -44,7 +44,7 @@ def _torch_is_not_looked_through() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(installation, "_has_asked", False)
+    monkeypatch.setattr(installation, "_is_started", False)
     yield
     disable_apply()
     set_apply_hook(None)

@@ -13,7 +13,7 @@ from fib_compile import BuilderRegistry
 from fib_compile.builders.python import PythonBuilder
 from fib_integrations import Adapter, install_flashinfer_integrations
 from fib_integrations.adapters import BUILT_IN
-from fib_integrations.baselines import baseline_name, baseline_solution, baselines_of
+from fib_integrations.baselines import baseline_name, baseline_solution, make_baselines
 from fib_integrations.cli import main
 from fib_schema import Definition, Solution, TraceSet
 from flashinfer_stand_ins.examples import EXAMPLES, Example, data_set, passed, reference_solution
@@ -79,13 +79,13 @@ def test_another_solution_of_its_name_is_a_solution_like_others(
 
 def test_each_covered_public_definition_has_one(public_definitions: Path) -> None:
     trace_set = TraceSet.from_path(public_definitions.parent)
-    found = baselines_of(trace_set, BUILT_IN)
+    found = make_baselines(trace_set, BUILT_IN)
     covered = {solution.definition for solution in found.solutions}
     kinds = {trace_set.definitions[name].op_type for name in covered}
     assert kinds == {"rmsnorm", "rope", "sampling", "gqa_paged", "gqa_ragged", "mla_paged", "mla_ragged", "moe"}
     for solution in found.solutions:
         compile(solution.sources[0].content, solution.name, "exec")
-    products = [name for name in found.uncovered if name.startswith("gemm_")]
+    products = [name for name in found.unsupported if name.startswith("gemm_")]
     assert all(str(trace_set.definitions[name].inputs["A"].dtype) == "float16" for name in products)
 
 
@@ -99,7 +99,7 @@ def test_the_command_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["baselines", str(tmp_path), "--definitions", "rmsnorm_h8"]) == 0
     assert "wrote flashinfer_rmsnorm_h8" in capsys.readouterr().out
     assert main(["baselines", str(tmp_path)]) == 0
-    assert "there already: flashinfer_rmsnorm_h8" in capsys.readouterr().out
+    assert "exists already: flashinfer_rmsnorm_h8" in capsys.readouterr().out
     files = sorted(path.name for path in (tmp_path / "solutions" / "flashinfer").rglob("*.json"))
     assert files == sorted(f"flashinfer_{name}.json" for name in BY_DEFINITION)
 
@@ -126,7 +126,7 @@ def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_status_tells_of_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["not_importable"] == {}
+    assert found["import_errors"] == {}
     assert {target["state"] for target in found["targets"]} == {"installed"}
     assert main(["status"]) == 0
     assert "also BatchDecodeWithPagedKVCacheWrapper.begin_forward" in capsys.readouterr().out

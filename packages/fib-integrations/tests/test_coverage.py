@@ -13,19 +13,18 @@ import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
 from fib_integrations import (
-    Covered,
-    Uncovered,
+    ConvertedCall,
+    UnsupportedCall,
     explain,
     install_flashinfer_integrations,
     status,
     uninstall_flashinfer_integrations,
 )
-from fib_integrations.adapter import Call
-from fib_integrations.adapters import BUILT_IN, chosen
-from fib_integrations.binding import bind
-from fib_integrations.errors import CannotAdapt, NotAdapted
-from fib_integrations.plans import Plans
-from fib_integrations.sites import Site
+from fib_integrations.adapter import Adapter, Call, Target
+from fib_integrations.adapters import BUILT_IN, select_adapters
+from fib_integrations.errors import CannotAdapt, NotPatched
+from fib_integrations.parameters import map_target
+from fib_integrations.patched_function import PatchedFunction, PlanStore
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
     KV_INDICES,
@@ -48,6 +47,7 @@ from flashinfer_stand_ins.examples import (
 
 X, W = random(3, 8), random(8)
 Q, PAIR = random(3, 4, 8), caches(1)
+FP8_CACHE = "the dtype of keys and values (float8_e4m3fn) differs from that of queries (bfloat16)"
 
 
 @pytest.fixture
@@ -60,8 +60,12 @@ def fi(flashinfer: Any) -> Any:
 
 def reason(function: Any, *args: Any, **kwargs: Any) -> str:
     found = explain(function, *args, **kwargs)
-    assert isinstance(found, Uncovered), found
+    assert isinstance(found, UnsupportedCall), found
     return found.reason
+
+
+def patched(adapter: Adapter, target: Target, original: Any) -> PatchedFunction:
+    return PatchedFunction(adapter, target, original, plans=PlanStore(), match_baselines=lambda *_: frozenset())
 
 
 # -- reasons -----------------------------------------------------------------------------------------
@@ -69,19 +73,19 @@ def reason(function: Any, *args: Any, **kwargs: Any) -> str:
 
 def test_norms(fi: Any) -> None:
     rmsnorm = fi.norm.rmsnorm
-    assert isinstance(explain(rmsnorm, X, W, enable_pdl=True), Covered)
-    assert reason(rmsnorm, random(2, 3, 8), W) == "the input is no matrix"
+    assert isinstance(explain(rmsnorm, X, W, enable_pdl=True), ConvertedCall)
+    assert reason(rmsnorm, random(2, 3, 8), W) == "the input is not a matrix"
     wide = random(128)
     assert "eps is 1e-05" in reason(rmsnorm, random(3, 128), wide, 1e-5)
-    assert isinstance(explain(rmsnorm, random(3, 128), wide, 1e-6), Covered)
-    assert reason(fi.norm.fused_add_rmsnorm, X[0], X[0], W) == "the input is no matrix"
+    assert isinstance(explain(rmsnorm, random(3, 128), wide, 1e-6), ConvertedCall)
+    assert reason(fi.norm.fused_add_rmsnorm, X[0], X[0], W) == "the input is not a matrix"
 
 
 def test_rope(fi: Any) -> None:
     rope = fi.rope.apply_rope_with_cos_sin_cache
     arguments = torch.arange(3), random(3, 16), random(3, 8), 8, torch.rand(9, 4)
     assert "interleaved" in reason(rope, *arguments, is_neox=False)
-    assert "no matrix" in reason(rope, arguments[0], random(3, 2, 8), *arguments[2:])
+    assert "not matrices" in reason(rope, arguments[0], random(3, 2, 8), *arguments[2:])
 
 
 def test_sampling(fi: Any) -> None:
@@ -97,18 +101,18 @@ def test_sampling(fi: Any) -> None:
 def test_products(fi: Any) -> None:
     a, b = random(3, 16), random(8, 16)
     assert reason(fi.gemm.mm_bf16, a, b.t(), bias=random(8)) == "bias is given"
-    assert "another type" in reason(fi.gemm.mm_bf16, a, b.t(), out_dtype=torch.float32)
+    assert "differs from that of the factors" in reason(fi.gemm.mm_bf16, a, b.t(), out_dtype=torch.float32)
     assert reason(torch.nn.functional.linear, a, b, random(8)) == "it has a bias"
-    assert reason(torch.nn.functional.linear, a.view(1, 3, 16), b) == "a factor is no matrix"
+    assert reason(torch.nn.functional.linear, a.view(1, 3, 16), b) == "a factor is not a matrix"
     assert reason(torch.mm, a, b.t(), out_dtype=torch.float32) == "an unknown keyword is given"
 
 
 def test_experts(fi: Any) -> None:
     moe, given = fi.fused_moe.trtllm_fp8_block_scale_moe, moe_ds_arguments()
-    assert isinstance(explain(moe, **given), Covered)
-    assert "another way" in reason(moe, **{**given, "routing_method_type": 0})
-    assert "without a bias" in reason(moe, **{**given, "routing_bias": None})
-    assert "with a bias" in reason(moe, **{**given, "routing_method_type": 1})
+    assert isinstance(explain(moe, **given), ConvertedCall)
+    assert "routing method is unsupported" in reason(moe, **{**given, "routing_method_type": 0})
+    assert "lacks a bias" in reason(moe, **{**given, "routing_bias": None})
+    assert "has a bias" in reason(moe, **{**given, "routing_method_type": 1})
     elsewhere = {
         **given,
         "routing_method_type": 1,
@@ -116,19 +120,19 @@ def test_experts(fi: Any) -> None:
         "routed_scaling_factor": None,
         "n_group": None,
     }
-    assert reason(moe, **elsewhere) == "some experts are elsewhere"
+    assert reason(moe, **elsewhere) == "some experts are on other devices"
     assert reason(moe, **{**given, "use_shuffled_weight": True}) == "use_shuffled_weight is given"
 
 
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
-        ({"pos_encoding_mode": "ROPE_LLAMA"}, "positions are encoded inside (ROPE_LLAMA)"),
+        ({"pos_encoding_mode": "ROPE_LLAMA"}, "a positional encoding is applied inside (ROPE_LLAMA)"),
         ({"window_left": 128}, "it has a sliding window"),
-        ({"logits_soft_cap": 30.0}, "logits are capped"),
-        ({"kv_data_type": torch.float8_e4m3fn}, "keys and values have another type than queries"),
-        ({"data_type": torch.float8_e4m3fn}, "keys and values have another type than queries"),
-        ({"o_data_type": torch.float16}, "the output has another type than queries"),
+        ({"logits_soft_cap": 30.0}, "it has a logits soft cap"),
+        ({"kv_data_type": torch.float8_e4m3fn}, FP8_CACHE),
+        ({"data_type": torch.float8_e4m3fn}, FP8_CACHE),
+        ({"o_data_type": torch.float16}, "the dtype of the output (float16) differs from that of queries (bfloat16)"),
         ({"seq_lens": torch.ones(3)}, None),
     ],
 )
@@ -139,13 +143,13 @@ def test_decode_plans(fi: Any, plan: dict[str, Any], expected: str | None) -> No
 
 def test_decode_runs(fi: Any) -> None:
     run = decode_wrapper(fi, 1).run
-    assert isinstance(explain(run, Q, PAIR, k_scale=1.0, v_scale=1.0), Covered)
-    assert "scaled" in reason(run, Q, PAIR, k_scale=0.5)
-    assert "scaled" in reason(run, Q, PAIR, v_scale=torch.ones(1))
+    assert isinstance(explain(run, Q, PAIR, k_scale=1.0, v_scale=1.0), ConvertedCall)
+    assert "quantisation scales" in reason(run, Q, PAIR, k_scale=0.5)
+    assert "quantisation scales" in reason(run, Q, PAIR, v_scale=torch.ones(1))
     assert reason(run, Q, PAIR, window_left=4) == "window_left is given"
     assert reason(run, Q, PAIR, sinks=torch.ones(4)) == "sinks is given"
     assert reason(run, Q, PAIR, 1.0) == "*args is given"
-    assert reason(run, random(6, 4, 8), PAIR) == "there are more queries than were planned for"
+    assert reason(run, random(6, 4, 8), PAIR) == "the number of queries differs from the plan"
 
 
 def test_wrappers_with_kernels_of_their_own(fi: Any) -> None:
@@ -158,23 +162,23 @@ def test_prefill_plans(fi: Any) -> None:
     q = random(5, 4, 8)
     assert reason(prefill_wrapper(fi, 1, causal=False).run, q, PAIR) == "it is not causal"
     assert reason(prefill_wrapper(fi, 1, custom_mask=torch.ones(9)).run, q, PAIR) == "custom_mask is given"
-    assert "another size" in reason(prefill_wrapper(fi, 1, head_dim_vo=4).run, q, PAIR)
+    assert "head_dim_vo differs" in reason(prefill_wrapper(fi, 1, head_dim_vo=4).run, q, PAIR)
     k = random(6, 2, 8)
     assert reason(ragged_wrapper(fi, 2, 8, 8, causal=False).run, q, k, k) == "it is not causal"
     assert "grouped" in reason(ragged_wrapper(fi, 2, 8, 4).run, q, k, k)
-    assert "planned for" in reason(ragged_wrapper(fi, 2, 8, 8).run, q, k[:4], k[:4])
+    assert "differs from the plan" in reason(ragged_wrapper(fi, 2, 8, 8).run, q, k[:4], k[:4])
 
 
 def test_latent_attention(fi: Any) -> None:
     tensors = random(5, 4, 8), random(5, 4, 4), random(8, 1, 8), random(8, 1, 4)
     assert reason(mla_wrapper(fi, 1, QO_INDPTR, causal=False).run, *tensors) == "it is not causal"
     run = mla_wrapper(fi, 1, QO_INDPTR, causal=True).run
-    assert isinstance(explain(run, *tensors), Covered)
+    assert isinstance(explain(run, *tensors), ConvertedCall)
     assert reason(run, *tensors, return_lse_base_on_e=True) == "return_lse_base_on_e is given"
     uneven = torch.tensor([0, 2, 2, 3], dtype=torch.int32)  # three requests, three queries, not one each
     rows = tuple(tensor[:3] for tensor in tensors[:2])
     found = explain(mla_wrapper(fi, 1, uneven, causal=True).run, *rows, *tensors[2:])
-    assert isinstance(found, Covered)
+    assert isinstance(found, ConvertedCall)
     assert found.definition.startswith("mla_paged_prefill_causal_")
 
 
@@ -196,7 +200,7 @@ def test_a_plan_that_somebody_made_by_other_means(fi: Any) -> None:
     wrapper._plan_info = object()  # as fast_decode_plan does
     wrapper.run(Q, PAIR)
     assert len(seen) == 1
-    assert reason(wrapper.run, Q, PAIR) == "it was planned by other means since"
+    assert reason(wrapper.run, Q, PAIR) == "it was replanned without a call of the patched plan method"
 
 
 def test_forward_changes_what_was_planned(fi: Any) -> None:
@@ -216,7 +220,7 @@ def test_what_is_changed_while_nobody_routes_or_listens_is_not_taken_for_the_las
     fi: Any, does: str, is_uninstalled: bool
 ) -> None:
     wrapper = decode_wrapper(fi, 1)
-    assert isinstance(explain(wrapper.run, Q, PAIR), Covered)
+    assert isinstance(explain(wrapper.run, Q, PAIR), ConvertedCall)
     stamp = wrapper._plan_info
     set_apply_hook(None)
     if is_uninstalled:
@@ -247,7 +251,7 @@ def _without_buffers(wrapper: Any) -> dict[str, Any]:
 
 
 def test_plans_go_with_their_wrappers(fi: Any) -> None:
-    plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_site__._plans.by_id
+    plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id
     wrapper = decode_wrapper(fi, 1)
     assert len(plans) == 1
     del wrapper
@@ -348,7 +352,7 @@ def test_a_function_that_takes_more_than_it_shows_gets_that_too(
         set_apply_hook(hook)
         assert flashinfer.norm.rmsnorm(X, W, skip_check=True) == (True, "original")
     assert reason(flashinfer.norm.rmsnorm, X, W, skip_check=True) == "an unknown keyword is given"
-    assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), Covered)
+    assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), ConvertedCall)
 
 
 def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,15 +363,15 @@ def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pyte
         return "original"
 
     monkeypatch.setattr(wrapper, "run", run)
-    (adapter,) = chosen(["gqa_paged_decode"])
+    (adapter,) = select_adapters(["gqa_paged_decode"])
     target = next(target for target in adapter.targets if isinstance(target, Call))
-    site = Site(adapter, target, run, plans=Plans(), own_solutions=lambda *_: frozenset())
+    function = patched(adapter, target, run)
     assert (
         eval(
-            f"give(result, {site.binding.given})",
+            f"give(result, {function.mapping.finalize_arguments})",
             {
-                **site.binding.scope,
-                "give": target.give,
+                **function.mapping.scope,
+                "give": target.finalize,
                 "result": ("output", "lse"),
             },
         )
@@ -376,9 +380,13 @@ def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pyte
 
 
 def test_nothing_of_one_call_is_seen_by_the_next() -> None:
-    (adapter,) = chosen(["rmsnorm"])
-    site = Site(
-        adapter, adapter.targets[0], lambda input, weight: None, plans=Plans(), own_solutions=lambda *_: frozenset()
+    (adapter,) = select_adapters(["rmsnorm"])
+    function = PatchedFunction(
+        adapter,
+        adapter.targets[0],
+        lambda input, weight: None,
+        plans=PlanStore(),
+        match_baselines=lambda *_: frozenset(),
     )
     seen: list[dict[str, Any]] = []
 
@@ -386,26 +394,28 @@ def test_nothing_of_one_call_is_seen_by_the_next() -> None:
         seen.append(dict(kwargs))
         kwargs["return_lse"] = True  # as what calls the original for a comparison may
 
-    site.wrapper.__globals__["_fib_cover"] = cover
+    function.wrapper.__globals__["_fib_dispatch"] = cover
     for _ in range(2):
-        site.wrapper(X, W)
+        function.wrapper(X, W)
     assert seen == [{}, {}]
 
 
 def test_parameters_may_be_named_like_what_is_ours() -> None:
-    def rmsnorm(input: Any, weight: Any, _fib_original: Any = 1, _fib_cover: Any = None) -> Any:
-        return _fib_original, _fib_cover
+    def rmsnorm(input: Any, weight: Any, _fib_original: Any = 1, _fib_dispatch: Any = None) -> Any:
+        return _fib_original, _fib_dispatch
 
-    (adapter,) = chosen(["rmsnorm"])
-    site = Site(adapter, adapter.targets[0], rmsnorm, plans=Plans(), own_solutions=lambda *_: frozenset())
-    assert site.wrapper(X, W, _fib_cover=2) == (1, 2)
+    (adapter,) = select_adapters(["rmsnorm"])
+    function = PatchedFunction(
+        adapter, adapter.targets[0], rmsnorm, plans=PlanStore(), match_baselines=lambda *_: frozenset()
+    )
+    assert function.wrapper(X, W, _fib_dispatch=2) == (1, 2)
 
 
 def test_what_is_given_is_made_of_what_is_read(fi: Any) -> None:
-    (adapter,) = chosen(["rmsnorm"])
-    target = attrs.evolve(adapter.targets[0], give=lambda result, scale: result)
-    with pytest.raises(CannotAdapt, match="`give` takes 'scale', which `read` does not"):
-        bind(target.path, inspect.signature(fi.norm.rmsnorm), target.read, give=target.give, ignored=target.ignored)
+    (adapter,) = select_adapters(["rmsnorm"])
+    target = attrs.evolve(adapter.targets[0], finalize=lambda result, scale: result)
+    with pytest.raises(CannotAdapt, match="`finalize` takes 'scale', which `convert` does not"):
+        map_target(target, fi.norm.rmsnorm)
 
 
 def test_wrong_arguments_are_refused_as_the_original_refuses_them(fi: Any) -> None:
@@ -417,46 +427,46 @@ def test_a_reader_that_raises_costs_nothing_but_a_warning(fi: Any, caplog: pytes
     for _ in range(2):
         with pytest.raises(AttributeError):  # the original's own
             fi.norm.rmsnorm("no tensor", W)
-    assert len([record for record in caplog.records if "could not read" in record.message]) == 1
-    assert "could not read" in reason(fi.norm.rmsnorm, "no tensor", W)
+    assert len([record for record in caplog.records if "conversion raised" in record.message]) == 1
+    assert "conversion raised" in reason(fi.norm.rmsnorm, "no tensor", W)
 
 
 def test_a_key_that_cannot_be_described_goes_to_the_original(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(key: Any) -> Any:
         raise KeyError(key)
 
-    site = fi.norm.rmsnorm.__fib_site__
-    target = attrs.evolve(site.target, describe=failing)
-    monkeypatch.setattr(site, "_maker", attrs.evolve(site._maker, target=target))
-    expected = site.original(X, W)
+    function = fi.norm.rmsnorm.__fib_patched__
+    target = attrs.evolve(function.target, describe=failing)
+    monkeypatch.setattr(function, "target", target)
+    expected = function.original(X, W)
     for _ in range(2):
         assert torch.equal(fi.norm.rmsnorm(X, W), expected)
     assert "KeyError" in reason(fi.norm.rmsnorm, X, W)
 
 
 def test_each_class_has_the_stamp_of_its_own_plans(fi: Any) -> None:
-    (decode,), (prefill,) = chosen(["gqa_paged_decode"]), chosen(["gqa_paged_prefill"])
+    (decode,), (prefill,) = select_adapters(["gqa_paged_decode"]), select_adapters(["gqa_paged_prefill"])
     first, *others = decode.targets
-    both = attrs.evolve(decode, targets=(attrs.evolve(first, stamp="_other"), *others, *prefill.targets))
+    both = attrs.evolve(decode, targets=(attrs.evolve(first, state_attribute="_other"), *others, *prefill.targets))
     stamps = {}
     for target in both.targets:
         module, owner, method = target.path.rsplit(".", 2)
         original = getattr(getattr(sys.modules[module], owner), method)
-        site = Site(both, target, original, plans=Plans(), own_solutions=lambda *_: frozenset())
-        stamps.setdefault(owner, set()).add(site._stamp())
+        function = patched(both, target, original)
+        stamps.setdefault(owner, set()).add(function._state_attribute)
     assert list(stamps.values()) == [{"_other"}, {"_plan_info"}]
 
 
 def test_what_was_refused_is_counted_if_asked_for(fi: Any) -> None:
     for _ in range(2):
         fi.norm.rmsnorm(random(2, 3, 8), W)
-    counts = {target.path: dict(target.refused) for target in status()}
-    assert counts["flashinfer.norm.rmsnorm"] == {"the input is no matrix": 2}
+    counts = {target.path: dict(target.unsupported_calls) for target in status()}
+    assert counts["flashinfer.norm.rmsnorm"] == {"the input is not a matrix": 2}
 
 
 def test_counting_begins_when_it_is_asked_for(flashinfer: Any) -> None:
     def counts() -> dict[str, int]:
-        return next(dict(target.refused) for target in status() if target.path == "flashinfer.norm.rmsnorm")
+        return next(dict(target.unsupported_calls) for target in status() if target.path == "flashinfer.norm.rmsnorm")
 
     install_flashinfer_integrations()
     set_apply_hook(lambda name, inputs: None)
@@ -466,13 +476,13 @@ def test_counting_begins_when_it_is_asked_for(flashinfer: Any) -> None:
     flashinfer.norm.rmsnorm(random(2, 3, 8), W)
     install_flashinfer_integrations()
     flashinfer.norm.rmsnorm(random(2, 3, 8), W)
-    assert counts() == {"the input is no matrix": 2}
+    assert counts() == {"the input is not a matrix": 2}
 
 
 def test_a_method_that_plans_cannot_be_explained(fi: Any) -> None:
     with pytest.raises(CannotAdapt, match="computes nothing itself"):
         explain(decode_wrapper(fi, 1).plan)
-    with pytest.raises(NotAdapted, match="len is not patched"):
+    with pytest.raises(NotPatched, match="len is not patched"):
         explain(len, "")
 
 
@@ -500,12 +510,12 @@ def test_readers_have_the_librarys_defaults(path: Any) -> None:
     recorded = json.loads(path.read_text())["signatures"]
     for adapter in BUILT_IN:
         for target in adapter.targets:
-            if target.path not in recorded or not hasattr(target, "read"):
+            if target.path not in recorded or not hasattr(target, "convert"):
                 continue
             scope: dict[str, Any] = {"torch": torch, "OBJECT": object()}
             exec(f"def stated({recorded[target.path]}): ...", scope)
             theirs = inspect.signature(scope["stated"]).parameters
-            for name, parameter in inspect.signature(target.read).parameters.items():
+            for name, parameter in inspect.signature(target.convert).parameters.items():
                 defaults = parameter.default, theirs[name].default if name in theirs else inspect.Parameter.empty
                 if inspect.Parameter.empty not in defaults:
                     assert defaults[0] == defaults[1], f"{target.path}: {name}"

@@ -58,7 +58,7 @@ class Recorder:
         return recording
 
 
-def read_all(calls: list[RecordedCall], reader: FlashInferReader) -> Iterator[ReadCall]:
+def convert_all(calls: list[RecordedCall], reader: FlashInferReader) -> Iterator[ReadCall]:
     for call in calls:
         assert reader.knows(call.module, call.function)
         found = reader.read(call)
@@ -72,7 +72,7 @@ def test_dumped_calls_name_their_definitions_and_inputs(
 ) -> None:
     recorder = Recorder(flashinfer, monkeypatch)
     example.prepare(flashinfer)()
-    (found,) = read_all(recorder.calls, call_reader())
+    (found,) = convert_all(recorder.calls, call_reader())
     assert found.definition == example.definition.name
     assert list(found.inputs) == list(example.definition.inputs)
     for name, value in inputs_of_examples[example.name].items():
@@ -113,7 +113,7 @@ def test_a_plan_belongs_to_its_instance() -> None:
 def test_a_wrapper_whose_making_was_not_recorded() -> None:
     reader = call_reader()
     reader.read(PLANNED)
-    with pytest.raises(NotCovered, match="how its wrapper was made was not recorded"):
+    with pytest.raises(NotCovered, match="the construction of its wrapper was not recorded"):
         reader.read(RUN)
 
 
@@ -128,11 +128,11 @@ def test_what_no_definition_describes() -> None:
     reader = call_reader()
     reader.read(MADE)
     reader.read(PLANNED)
-    with pytest.raises(NotCovered, match="it is scaled"):
+    with pytest.raises(NotCovered, match="it has quantisation scales"):
         reader.read(call(f"{WRAPPER}.run", **RUN.arguments, k_scale=0.5))
     with pytest.raises(NotCovered, match="sinks is given"):
         reader.read(call(f"{WRAPPER}.run", **RUN.arguments, sinks=torch.ones(4)))
-    with pytest.raises(NotCovered, match="recorded as text alone"):
+    with pytest.raises(NotCovered, match="recorded as text"):
         reader.read(call(f"{WRAPPER}.run", q=random(3, 4, 8), paged_kv_cache=object()))
     with pytest.raises(NotCovered, match="was not recorded"):
         reader.read(call(f"{WRAPPER}.run", q=random(3, 4, 8)))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fib_integrations.patching import PatchManager, PatchSpec, State
+from fib_integrations.patching import PatchManager, PatchSpec, PatchState
 
 SOURCE = '''
 import functools
@@ -75,17 +75,17 @@ def imported(name: str) -> Any:
     return __import__(name)
 
 
-def state(manager: PatchManager, path: str) -> State:
+def state(manager: PatchManager, path: str) -> PatchState:
     return next(status.state for status in manager.status() if status.path == path)
 
 
 def test_before_the_import(library: str, manager: PatchManager) -> None:
     assert not manager.patch(PatchSpec(f"{library}.double"), plus_one)
-    assert state(manager, f"{library}.double") is State.WAITING
+    assert state(manager, f"{library}.double") is PatchState.PENDING
     assert library not in sys.modules
     module = imported(library)
     assert module.double(3) == 7
-    assert state(manager, f"{library}.double") is State.INSTALLED
+    assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
 def test_after_the_import(library: str, manager: PatchManager) -> None:
@@ -178,29 +178,29 @@ def test_a_patch_of_others_after_ours_stays(library: str, manager: PatchManager)
     theirs = module.double = plus_one(PatchSpec(""), module.double)
     manager.unpatch_all()
     assert module.double is theirs
-    assert state(manager, f"{library}.double") is State.BURIED
+    assert state(manager, f"{library}.double") is PatchState.INACTIVE
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
     assert module.double is theirs  # ours is still below
-    assert state(manager, f"{library}.double") is State.INSTALLED
+    assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
 def test_what_is_absent_is_passed_by_and_seen(library: str, manager: PatchManager) -> None:
     imported(library)
     assert not manager.patch(PatchSpec(f"{library}.triple"), plus_one)
     assert not manager.patch(PatchSpec(f"{library}.Missing.use", "method"), plus_one)
-    assert [status.state for status in manager.status()] == [State.ABSENT, State.ABSENT]
+    assert [status.state for status in manager.status()] == [PatchState.MISSING, PatchState.MISSING]
     assert manager.status()[0].detail == f"{library} has no triple"
 
 
 def test_a_module_that_never_comes(manager: PatchManager) -> None:
     assert not manager.patch(PatchSpec("no_such_library_at_all.double"), plus_one)
-    assert manager.status()[0].state is State.WAITING
+    assert manager.status()[0].state is PatchState.PENDING
 
 
 def test_static_methods_are_not_patched(library: str, manager: PatchManager) -> None:
     imported(library)
     assert not manager.patch(PatchSpec(f"{library}.Tool.fixed", "method"), plus_one)
-    assert manager.status()[0].state is State.UNSUITABLE
+    assert manager.status()[0].state is PatchState.INCOMPATIBLE
     assert "staticmethod" in manager.status()[0].detail
 
 
@@ -228,7 +228,7 @@ def test_a_module_that_was_run_anew_is_told_and_patched_anew(library: str, manag
     first = module.Tool
     importlib.reload(module)
     assert module.double(3) == 6
-    assert {status.detail for status in manager.status()} == {"its module was run anew since: install again"}
+    assert {status.detail for status in manager.status()} == {"its module was reloaded: install again"}
     for path, kind in ((f"{library}.double", "function"), (f"{library}.Tool.use", "method")):
         assert manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
     assert (module.double(3), module.Tool().use(1), first().use(1)) == (7, 11, 10)
@@ -349,7 +349,7 @@ def test_a_module_that_is_being_imported_is_patched_when_it_has_run(
         if is_failing:
             with pytest.raises(ValueError, match="not yet"):
                 imported(name)
-            assert state(manager, f"{name}.double") is State.WAITING
+            assert state(manager, f"{name}.double") is PatchState.PENDING
         module = imported(name)
         assert module.double(3) == 7
         assert during.taken is module.double or is_failing  # the second import is one like others
@@ -376,7 +376,7 @@ def test_what_cannot_be_patched_at_all(path: str, manager: PatchManager, monkeyp
     monkeypatch.setitem(sys.modules, "odd_library", odd)
     kind = "method" if path.count(".") == 2 else "function"
     assert not manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
-    assert manager.status()[0].state in (State.UNSUITABLE, State.ABSENT)
+    assert manager.status()[0].state in (PatchState.INCOMPATIBLE, PatchState.MISSING)
 
 
 def test_who_comes_second_is_told(library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import set_apply_hook
-from fib_integrations import Covered, explain, install_flashinfer_integrations
+from fib_integrations import ConvertedCall, explain, install_flashinfer_integrations
 from fib_integrations.adapters import BUILT_IN
-from fib_integrations.adapters.gqa_paged_prefill import PADDED
+from fib_integrations.adapters.gqa_paged import PADDED
 from fib_integrations.adapters.rmsnorm import EPSILON
-from fib_integrations.references import small_constant
+from fib_integrations.definitions import epsilon_constant
 from fib_schema import AxisConst, Definition, load_json_file
 from flashinfer_stand_ins.examples import workspace
 
@@ -42,14 +42,14 @@ def tensors(definition: Definition) -> dict[str, Any]:
     return found
 
 
-def of_rmsnorm(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
-    eps = small_constant(d.reference)
+def of_rmsnorm(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+    eps = epsilon_constant(d.reference)
     if "residual" in t:
         return explain(fi.norm.fused_add_rmsnorm, t["hidden_states"], t["residual"], t["weight"], eps)
     return explain(fi.norm.rmsnorm, t["hidden_states"], t["weight"], eps=eps)
 
 
-def of_gemm(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_gemm(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     a, b = t["A"], t["B"]
     by_torch = explain(torch.nn.functional.linear, a, b)
     assert by_torch.definition == explain(torch.mm, a, b.t()).definition == d.name
@@ -58,13 +58,13 @@ def of_gemm(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
     return by_torch
 
 
-def of_rope(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_rope(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     q, k = t["q"].flatten(1), t["k"].flatten(1)
     size = t["q"].shape[-1]
     return explain(fi.rope.apply_rope_with_cos_sin_cache_inplace, t["positions"], q, k, size, t["cos_sin_cache"])
 
 
-def of_sampling(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_sampling(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     return explain(getattr(fi.sampling, d.name.rpartition("_v")[0]), *t.values())
 
 
@@ -75,7 +75,7 @@ INDICES = torch.zeros(9, dtype=INTS)
 BF16 = {"q_data_type": torch.bfloat16}
 
 
-def of_gqa_paged(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_gqa_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     _, page_size, kv_heads, size = t["k_cache"].shape
     sizes = t["q"].shape[1], kv_heads, size, page_size
     last = torch.ones(3, dtype=INTS)
@@ -88,14 +88,14 @@ def of_gqa_paged(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
     return explain(wrapper.run, t["q"], (t["k_cache"], t["v_cache"]))
 
 
-def of_ragged(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_ragged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     wrapper = fi.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace())
     sizes = t["q"].shape[1], t["k"].shape[1], t["q"].shape[2], t["v"].shape[2]
     wrapper.plan(QUERIES, OFFSETS, *sizes, causal=True, **BF16)
     return explain(wrapper.run, t["q"], t["k"], t["v"])
 
 
-def of_mla_paged(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_mla_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     wrapper = fi.mla.BatchMLAPagedAttentionWrapper(workspace())
     is_decode = "decode" in d.name
     _, page_size, ckv = t["ckv_cache"].shape
@@ -116,7 +116,7 @@ def of_mla_paged(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
     return explain(wrapper.run, t["q_nope"], t["q_pe"], t["ckv_cache"], t["kpe_cache"])
 
 
-def of_moe(fi: Any, d: Definition, t: dict[str, Any]) -> Covered:
+def of_moe(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     numbers = dict(_numbered(word) for word in d.name.split("_") if word[-1].isdigit() and word != "fp8")
     local, is_deepseek = t["gemm1_weights"].shape[0], "_ds_routing_" in d.name
     return explain(
@@ -139,7 +139,7 @@ def _numbered(word: str) -> tuple[str, int]:
     return letters, int(word[len(letters) :])
 
 
-CALLS: dict[str, Callable[[Any, Definition, dict[str, Any]], Covered]] = {
+CALLS: dict[str, Callable[[Any, Definition, dict[str, Any]], ConvertedCall]] = {
     "rmsnorm": of_rmsnorm,
     "gemm": of_gemm,
     "rope": of_rope,
@@ -168,7 +168,7 @@ def test_calls_have_the_names_and_inputs_of_definitions(public_definitions: Path
     assert len(definitions) >= 90
     for definition in definitions:
         found = CALLS[definition.op_type](fi, definition, tensors(definition))
-        assert isinstance(found, Covered), f"{definition.name}: {found}"
+        assert isinstance(found, ConvertedCall), f"{definition.name}: {found}"
         assert (found.definition, list(found.inputs)) == (definition.name, list(definition.inputs))
         definition.get_axes_values_from_inputs(list(found.inputs.values()))  # raises where shapes disagree
         for name, spec in definition.inputs.items():
@@ -179,7 +179,7 @@ def test_calls_have_the_names_and_inputs_of_definitions(public_definitions: Path
 
 def test_declared_epsilons_are_those_of_references(public_definitions: Path) -> None:
     references = {d.name: d.reference for d in covered(public_definitions) if d.op_type == "rmsnorm"}
-    assert {name: small_constant(reference) for name, reference in references.items()} == EPSILON
+    assert {name: epsilon_constant(reference) for name, reference in references.items()} == EPSILON
 
 
 def test_definitions_that_pad_the_lengths_of_last_pages_are_declared(public_definitions: Path) -> None:

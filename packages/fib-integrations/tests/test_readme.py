@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from fib_apply import set_apply_hook
-from fib_integrations import Covered, Uncovered, explain, install_flashinfer_integrations
+from fib_integrations import ConvertedCall, UnsupportedCall, explain, install_flashinfer_integrations
 from fib_integrations.adapters import BUILT_IN, all_adapters
-from fib_integrations.errors import CannotAdapt, ClashingAdapters
+from fib_integrations.errors import CannotAdapt, DuplicateAdapter
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -64,21 +64,21 @@ def test_an_adapter_of_another_package(acme: Path) -> None:
     assert acme_ops.silu_and_mul(x, out=out, enable_pdl=True) is out
     acme_ops.silu_and_mul(torch.ones(1, 2, 8))
     assert seen == ["silu_and_mul_d4", "silu_and_mul_d4"]
-    assert isinstance(explain(acme_ops.silu_and_mul, x), Covered)
-    assert explain(acme_ops.silu_and_mul, torch.ones(1, 2, 8)) == Uncovered("the input is no matrix")
+    assert isinstance(explain(acme_ops.silu_and_mul, x), ConvertedCall)
+    assert explain(acme_ops.silu_and_mul, torch.ones(1, 2, 8)) == UnsupportedCall("the input is not a matrix")
 
 
 def test_two_adapters_of_one_name_are_refused(acme: Path) -> None:
     (acme / "acme_fib.py").write_text(FILES["acme_fib.py"].replace("acme_silu", "rmsnorm"))
     with pytest.raises(
-        ClashingAdapters, match="two adapters are called 'rmsnorm': of fib_integrations and of acme_fib"
+        DuplicateAdapter, match="adapter name 'rmsnorm' is used twice: in fib_integrations and in acme_fib"
     ):
         all_adapters()
 
 
 def test_an_entry_point_that_is_no_adapter_is_refused(acme: Path) -> None:
     write_entry_points(acme, "fib_integrations.adapters", "acme = acme_fib:describe\n")
-    with pytest.raises(CannotAdapt, match="the entry point 'acme' gives a function"):
+    with pytest.raises(CannotAdapt, match="the entry point 'acme' is a function, not an Adapter"):
         all_adapters()
 
 

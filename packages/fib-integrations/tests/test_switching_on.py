@@ -21,8 +21,8 @@ from fib_integrations import (
     status,
     uninstall_flashinfer_integrations,
 )
-from fib_integrations.patching import State
-from fib_integrations.run import HOOKS, environment
+from fib_integrations.environment import HOOKS, with_startup_hook
+from fib_integrations.patching import PatchState
 from flashinfer_stand_ins.examples import EXAMPLES, Example, random
 
 RMSNORM = next(example for example in EXAMPLES if example.name == "rmsnorm")
@@ -49,10 +49,10 @@ def test_nothing_happens_by_importing_us(flashinfer: Any) -> None:
 
 def test_installed_before_the_library_is_imported(importable: None) -> None:
     install_flashinfer_integrations()
-    assert {target.state for target in status()} == {State.WAITING}
+    assert {target.state for target in status()} == {PatchState.PENDING}
     assert "flashinfer" not in sys.modules
     flashinfer = importlib.import_module("flashinfer")
-    assert {target.state for target in status()} == {State.INSTALLED}
+    assert {target.state for target in status()} == {PatchState.INSTALLED}
     assert flashinfer.rmsnorm is flashinfer.norm.rmsnorm
     assert seen_names(DECODE, flashinfer) == [DECODE.definition.name]
 
@@ -145,9 +145,9 @@ def test_what_a_solution_calls_goes_to_the_originals(flashinfer: Any, runtime_of
     set_apply_hook(lambda name, inputs: seen.append(name))
     with runtime_of("returning"):
         x, w = random(3, 8), random(8)
-        site = flashinfer.norm.rmsnorm.__fib_site__
+        function = flashinfer.norm.rmsnorm.__fib_patched__
         flashinfer.norm.rmsnorm(x, w)
-        routes = site._scope["_fib_returning"]
+        routes = function._scope["_fib_handlers"]
         (key,) = routes
         routes[key] = lambda *values: flashinfer.norm.rmsnorm(x, w)  # as a solution would that calls it
         assert flashinfer.norm.rmsnorm(x, w).shape == (3, 8)
@@ -309,7 +309,7 @@ def test_engines_find_the_plugin(group: str) -> None:
 def test_a_start_up_hook_for_everything_below(some_stand_ins: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the one that was there')\n")
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
-    inner = "import torch, flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_site__'))"
+    inner = "import torch, flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
     paths = os.pathsep.join([str(tmp_path), str(some_stand_ins), str(Path(__file__).parent / "support")])
     given = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
     command = [sys.executable, "-m", "fib_integrations.run", "-c", child, inner]
@@ -320,7 +320,7 @@ def test_a_start_up_hook_for_everything_below(some_stand_ins: Path, tmp_path: Pa
 
 def test_the_start_up_hook_where_the_library_is_what_imports_torch(some_stand_ins: Path) -> None:
     paths = os.pathsep.join([str(some_stand_ins), str(Path(__file__).parent / "support")])
-    program = "import flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_site__'))"
+    program = "import flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
     command = [sys.executable, "-m", "fib_integrations.run", "-c", program]
     given = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
@@ -329,7 +329,7 @@ def test_the_start_up_hook_where_the_library_is_what_imports_torch(some_stand_in
 
 def test_the_start_up_hook_leaves_a_python_alone_that_has_us_not(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the one that was there')\n")
-    given = {**environment({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
+    given = {**with_startup_hook({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
     program = f"import sys; sys.path[:0] = [{str(HOOKS)!r}, {str(tmp_path)!r}]; import sitecustomize"
     command = [sys.executable, "-S", "-I", "-c", program]  # nothing is installed for it
     done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
@@ -346,6 +346,6 @@ def test_an_engine_starts_though_an_adapter_of_others_cannot_be_imported(some_st
 
 
 def test_the_hook_goes_first_on_the_path_once() -> None:
-    once = environment({"PYTHONPATH": "/a"})
-    assert environment(once) == once
+    once = with_startup_hook({"PYTHONPATH": "/a"})
+    assert with_startup_hook(once) == once
     assert once["PYTHONPATH"].endswith(f"hooks{os.pathsep}/a")

@@ -60,10 +60,10 @@ REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "Evaluation.error": "Evaluation.log holds it, behind what the solution printed",
         },
         "flashinfer_bench.integration.flashinfer.adapters.gqa_paged_decode": {
-            "GQAPagedDecodeAdapter": _ADAPTER.format(module="gqa_paged_decode", name="GQA_PAGED_DECODE"),
+            "GQAPagedDecodeAdapter": _ADAPTER.format(module="gqa_paged", name="GQA_PAGED_DECODE"),
         },
         "flashinfer_bench.integration.flashinfer.adapters.gqa_paged_prefill": {
-            "GQAPagedPrefillAdapter": _ADAPTER.format(module="gqa_paged_prefill", name="GQA_PAGED_PREFILL"),
+            "GQAPagedPrefillAdapter": _ADAPTER.format(module="gqa_paged", name="GQA_PAGED_PREFILL"),
         },
         "flashinfer_bench.integration.flashinfer.adapters.mla_paged": {
             "MLAPagedAdapter": _ADAPTER.format(module="mla_paged", name="MLA_PAGED"),

@@ -1,6 +1,6 @@
-"""Connects FlashInfer and other kernel libraries to apply and tracing. Importing this imports no torch.
+"""Adapters that connect FlashInfer and other kernel libraries to fib-apply and fib-tracer.
 
-The names below are imported from their modules when they are first used.
+Importing this package does not import torch: the names below are imported from their modules on first use.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ __all__ = [
     "Adapter",
     "Call",
     "CannotAdapt",
-    "ClashingAdapters",
-    "Covered",
-    "Described",
-    "NotAdapted",
+    "Conversion",
+    "ConvertedCall",
+    "DefinitionRef",
+    "DuplicateAdapter",
+    "InvalidatePlan",
+    "NotPatched",
     "PatchManager",
     "PatchSpec",
     "Plan",
-    "Reading",
     "TargetStatus",
-    "Uncovered",
     "UnknownAdapter",
-    "Unplan",
+    "UnsupportedCall",
     "__version__",
     "explain",
     "get_manager",
@@ -36,8 +36,8 @@ __all__ = [
 require_linux("fib-integrations")
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, Call, Described, Plan, Reading, Unplan
-    from .errors import CannotAdapt, ClashingAdapters, NotAdapted, UnknownAdapter
+    from .adapter import Adapter, Call, Conversion, DefinitionRef, InvalidatePlan, Plan
+    from .errors import CannotAdapt, DuplicateAdapter, NotPatched, UnknownAdapter
     from .installation import (
         TargetStatus,
         explain,
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
         status,
         uninstall_flashinfer_integrations,
     )
+    from .patched_function import ConvertedCall, UnsupportedCall
     from .patching import PatchManager, PatchSpec, get_manager
-    from .sites import Covered, Uncovered
 
     __version__: str
 else:
@@ -54,12 +54,12 @@ else:
         __name__,
         "fib-integrations",
         {
-            "adapter": "Adapter Call Described Plan Reading Unplan",
-            "errors": "CannotAdapt ClashingAdapters NotAdapted UnknownAdapter",
+            "adapter": "Adapter Call Conversion DefinitionRef InvalidatePlan Plan",
+            "errors": "CannotAdapt DuplicateAdapter NotPatched UnknownAdapter",
             "installation": (
                 "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations"
             ),
+            "patched_function": "ConvertedCall UnsupportedCall",
             "patching": "PatchManager PatchSpec get_manager",
-            "sites": "Covered Uncovered",
         },
     )

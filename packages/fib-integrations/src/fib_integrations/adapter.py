@@ -1,9 +1,9 @@
-"""What an adapter declares: which functions of a library compute what definitions describe, and how.
+"""Adapter declarations: which functions of a kernel library are patched, and how their calls are converted.
 
-An `Adapter` is a list of targets. Each target names a function by its path and gives a plain function
-that *reads* a call: its parameters are named like those of the library that matter, and it returns what
-the call computes, or a sentence why no definition describes it. Parameters that it does not name must be left
-at their defaults, so that what a new version of the library adds is never overlooked.
+An `Adapter` is a list of targets. A `Call` names a function by its import path and has a plain Python function
+`convert`, whose parameters are those of the library that matter. It returns the inputs of a definition, or a string:
+the reason why no definition describes the call, which then falls through to the original function. Parameters that
+`convert` does not name must be at their defaults, so that a parameter of a newer library version is never ignored.
 """
 
 from __future__ import annotations
@@ -14,78 +14,78 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import Definition
 
-Reading: TypeAlias = "tuple[Hashable, tuple[Any, ...], bool] | str"
-"""What a call computes, or why it is not covered.
+Conversion: TypeAlias = "tuple[Hashable, tuple[Any, ...], bool] | str"
+"""The result of `Call.convert`: ``(key, values, is_dps)``, or the reason why the call is unsupported.
 
-A key that decides on the definition; the definition's inputs, in order, and its outputs behind them where the
-caller passed all of them as buffers; whether it did.
+`Call.describe` maps the key to a definition. The values are the definition's inputs, in order, followed by its
+outputs if `is_dps` (destination-passing style: the caller gave a buffer for each of them).
 """
 Original: TypeAlias = Callable[..., Any]
 
 
 @attrs.frozen
-class Described:
-    """The definition of calls with one key."""
+class DefinitionRef:
+    """The definition that calls with one key compute."""
 
     name: str
     inputs: tuple[str, ...]
     """Names, in the definition's order."""
     outputs: tuple[str, ...]
-    baked: Mapping[str, float] = attrs.field(factory=dict)
-    """Scalars of the call that are no inputs, because the reference has them built in."""
+    constants: Mapping[str, float] = attrs.field(factory=dict)
+    """Scalars of the call that the reference has as constants instead of inputs, such as an epsilon."""
 
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """A function whose calls compute what a definition describes.
+    """A function that computes what a definition describes.
 
-    A method's `read` comes with `reads_plan`: its first argument then is what `Plan.read` made.
+    For a method with `uses_plan`, the first argument of `convert` is the value that `Plan.convert` returned.
     """
 
     path: str
-    """Where it is: ``flashinfer.norm.rmsnorm``."""
-    read: Callable[..., Reading]
-    describe: Callable[[Any], Described]
-    """The definition of a key."""
-    give: Callable[..., Any] | None = None
-    """Makes what the caller gets of the definition's outputs (None if they were passed): takes them, and by name those
-    parameters of `read` that it wants. It writes to inputs what the library writes there. None: the caller gets the
-    one output, its own buffer if it passed that."""
+    """The import path: ``flashinfer.norm.rmsnorm``."""
+    convert: Callable[..., Conversion]
+    describe: Callable[[Any], DefinitionRef]
+    """Maps a key to its definition."""
+    finalize: Callable[..., Any] | None = None
+    """Makes the caller's result from the definition's outputs (None if they were passed as buffers); it also takes, by
+    name, any parameters of `convert`, and writes to inputs that the library modifies in place. Without it, the caller
+    gets the only output, or its own buffer if it passed one."""
     shadow: Callable[[Original, tuple[Any, ...], dict[str, Any], Sequence[Any]], Any] | None = None
-    """Calls the original and returns the definition's outputs, for calls that are made both ways: takes it, the call's
-    arguments, and the values that `read` gave. What came by keyword may be among those by position, with all that were
-    left out: bind them to set one. None: the original returns the outputs itself."""
-    is_comparable: bool = True
-    """Whether two calls with the same arguments give the same; samples do not, and are never made both ways."""
+    """Calls the original for a shadow comparison and returns the definition's outputs; takes the original, the call's
+    positional and keyword arguments, and the converted values. A keyword argument may have been moved to its position:
+    bind the arguments to change one. Without it, the original is expected to return the outputs."""
+    is_deterministic: bool = True
+    """Whether equal arguments give equal results; if not (sampling), calls are never shadow-compared."""
     ignored: frozenset[str] = frozenset()
-    """Parameters that do not change what is computed, such as hints to a backend."""
+    """Parameters that do not change the result, such as backend hints."""
     signature: str | None = None
-    """The parameters, where the function does not tell them: ``"input, weight, bias=None"``."""
-    reads_plan: bool = False
-    """Whether it is a method that computes what another one has planned."""
+    """The parameters, for a function that `inspect` cannot read: ``"input, weight, bias=None"``."""
+    uses_plan: bool = False
+    """Whether this method runs what an earlier call of a `Plan` method set up."""
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """A method that tells an object what its next calls will be."""
+    """A method that sets up the next runs of an object, such as FlashInfer's ``plan``."""
 
     path: str
-    read: Callable[..., Any]
-    """Takes the object and parameters; returns what is to be remembered, or why such calls are not covered. What it
-    returns has an attribute `is_routable`."""
+    convert: Callable[..., Any]
+    """Takes the object and parameters; returns the value to keep for runs, which has an attribute `is_routable`, or
+    the reason why the runs are unsupported."""
     ignored: frozenset[str] = frozenset()
-    stamp: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
-    """The object's attribute that each plan replaces: shows that it was planned by other means since."""
+    state_attribute: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
+    """The attribute of the object that every plan replaces: reveals a plan that bypassed the patched method."""
 
 
 @attrs.frozen(kw_only=True)
-class Unplan:
-    """A method that changes what was planned, in ways that no definition describes."""
+class InvalidatePlan:
+    """A method that changes the plan in ways that no definition describes: runs are unsupported until the next plan."""
 
     path: str
 
 
-Target: TypeAlias = "Call | Plan | Unplan"
+Target: TypeAlias = "Call | Plan | InvalidatePlan"
 
 
 @attrs.frozen(kw_only=True)
@@ -94,15 +94,15 @@ class Adapter:
 
     name: str
     op_types: tuple[str, ...]
-    """The kinds of definitions that it knows."""
+    """The op_types of its definitions."""
     targets: tuple[Target, ...]
-    covers: str
-    """What is covered, in a line."""
-    leaves: str
-    """What goes to the original, in a line."""
+    supported: str
+    """One line: the calls that are converted."""
+    unsupported: str
+    """One line: the calls that fall through to the original."""
     is_default: bool = True
-    """Whether it is installed unless somebody says otherwise."""
-    declared: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
-    """By definition, the scalars that its reference has built in. A reference at hand is believed before this."""
+    """Whether it is installed unless the user selects adapters."""
+    reference_constants: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
+    """By definition, the constants of its reference. They apply only where the definition itself is not available."""
     baseline: Callable[[Definition], str | None] | None = None
-    """The source of a solution that calls the library itself; None for a definition that it does not cover."""
+    """Returns the source of a solution that calls the library itself; None for an unsupported definition."""

@@ -1,7 +1,7 @@
-"""Other names that a function already has: ``from flashinfer.norm import rmsnorm`` has made one.
+"""Aliases of a patched function: further names for it, as ``from flashinfer.norm import rmsnorm`` makes one.
 
-Names in modules and in the class of a method can be found and rebound. What else holds the function, a
-dictionary, an object or a closure, can only be told.
+Names in modules and in a method's class are found and rebound. Any other reference, such as a dictionary, an object or
+a closure, can only be reported.
 """
 
 from __future__ import annotations
@@ -23,26 +23,28 @@ class Alias:
     owner: Any
     name: str
     value: Any = attrs.field(repr=False)
-    """What it was before."""
+    """The previous value."""
 
     def __str__(self) -> str:
         return f"{getattr(self.owner, '__name__', self.owner)}.{self.name}"
 
 
 def rebind_in_modules(pairs: Iterable[tuple[Any, Any]]) -> dict[int, tuple[Alias, ...]]:
-    """Rebind all names in imported modules but torch's own, which tells functions apart by what they are; one pass.
+    """Rebind names in all imported modules, in one pass.
+
+    torch's own modules are left alone: torch distinguishes functions by identity.
 
     Args:
-        pairs: What is bound now, and what shall be.
+        pairs: Current and new values.
 
     Returns:
-        What was rebound, by the identity of what was bound before.
+        The rebound names by the id of the current value.
     """
     by_id = {id(old): (old, new) for old, new in pairs}
     if not by_id:
         return {}
     found: dict[int, list[Alias]] = {}
-    modules = {id(module): module for place, module in list(sys.modules.items()) if place.partition(".")[0] != "torch"}
+    modules = {id(module): module for name, module in list(sys.modules.items()) if name.partition(".")[0] != "torch"}
     for module in modules.values():
         names = getattr(module, "__dict__", None)
         if not isinstance(names, dict):
@@ -51,7 +53,7 @@ def rebind_in_modules(pairs: Iterable[tuple[Any, Any]]) -> dict[int, tuple[Alias
             if id(value) in by_id:
                 old, names[name] = by_id[id(value)]
                 found.setdefault(id(old), []).append(Alias(module, name, old))
-    return {place: tuple(aliases) for place, aliases in found.items()}
+    return {key: tuple(aliases) for key, aliases in found.items()}
 
 
 def rebind_in_class(owner: type, old: Any, new: Any) -> tuple[Alias, ...]:
@@ -70,44 +72,45 @@ def rebind_in_class(owner: type, old: Any, new: Any) -> tuple[Alias, ...]:
 
 
 def restore(aliases: Iterable[Alias], wrapper: Any) -> None:
-    """Give names back what they had, but those that somebody else has bound since."""
+    """Restore the previous values of names that nobody else has rebound since."""
     for alias in aliases:
         current = vars(alias.owner).get(alias.name)
         if current is wrapper or getattr(current, "func", None) is wrapper:
             setattr(alias.owner, alias.name, alias.value)
 
 
-_NOT_CALLED = ("__wrapped__", "_torchdynamo_inline", "_fib_original")
-"""Where wrappers, ours among them, keep what they wrap: calls do not come from there."""
-_MOST_NAMED = 4
-_HOLDERS = (dict, list, tuple, set, CellType, functools.partial, staticmethod, classmethod)
+_WRAPPED_ATTRIBUTES = ("__wrapped__", "_torchdynamo_inline", "_fib_original")
+"""Where wrappers, ours among them, keep the function they wrap: no calls come from there."""
+_MAX_NAMED = 4
+"""Naming a holder takes a pass over all objects."""
+_HOLDER_TYPES = (dict, list, tuple, set, CellType, functools.partial, staticmethod, classmethod)
 
 
 def other_holders(functions: Mapping[int, Any]) -> dict[int, tuple[str, ...]]:
-    """What else refers to functions and cannot be rebound; one pass over all objects.
+    """Objects that refer to functions and cannot be rebound; takes one pass over all objects.
 
     Args:
-        functions: By identity.
+        functions: By id.
 
     Returns:
-        Descriptions, by the function's identity.
+        Descriptions of the objects, by the function's id.
     """
     values = list(functions.values())
-    expected = {id(functions), id(values)}
+    own = {id(functions), id(values)}
     found: dict[int, list[str]] = {}
     for holder in gc.get_referrers(*values):
-        if id(holder) in expected or not isinstance(holder, _HOLDERS):
+        if id(holder) in own or not isinstance(holder, _HOLDER_TYPES):
             continue
         for item in _items(holder):
             names = found.setdefault(id(item), []) if id(item) in functions else None
-            if names is not None and len(names) < _MOST_NAMED:  # to name one takes a pass over all objects
-                names.append(_named(holder))
-    return {place: tuple(dict.fromkeys(names)) for place, names in found.items()}
+            if names is not None and len(names) < _MAX_NAMED:
+                names.append(_describe(holder))
+    return {key: tuple(dict.fromkeys(names)) for key, names in found.items()}
 
 
 def _items(holder: Any) -> Iterable[Any]:
     if isinstance(holder, dict):
-        return [value for name, value in list(holder.items()) if name not in _NOT_CALLED]
+        return [value for name, value in list(holder.items()) if name not in _WRAPPED_ATTRIBUTES]
     if isinstance(holder, functools.partial):
         return (holder.func, *holder.args)
     if isinstance(holder, (staticmethod, classmethod)):
@@ -115,7 +118,7 @@ def _items(holder: Any) -> Iterable[Any]:
     return (holder.cell_contents,) if isinstance(holder, CellType) else list(holder)
 
 
-def _named(holder: Any) -> str:
+def _describe(holder: Any) -> str:
     if isinstance(holder, dict) and isinstance(holder.get("__name__"), str):
         return f"the module {holder['__name__']}"
     kind = "a closure" if isinstance(holder, CellType) else f"a {type(holder).__name__}"

@@ -1,4 +1,4 @@
-"""What the adapters of attention wrappers share: targets, plans, caches by layout, buffers, baselines."""
+"""Shared parts of the attention adapters: targets, plans, cache layouts, output buffers, baselines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from .adapter import Call, Described, Original, Plan, Reading, Target, Unplan
+from .adapter import Call, Conversion, DefinitionRef, InvalidatePlan, Original, Plan, Target
 
 OUTPUTS = ("output", "lse")
 DECODE_HINTS = frozenset({"non_blocking", "fixed_split_size", "disable_split_kv", "rope_scale", "rope_theta"})
-"""Parameters of ``plan`` that change nothing where positions are not encoded inside."""
+"""Parameters of ``plan`` that have no effect on the result without a positional encoding."""
 PREFILL_HINTS = DECODE_HINTS | {"max_token_per_sequence", "max_sequence_kv", "uniform_q_len"}
 """Likewise."""
 _BASELINE = """\
@@ -42,94 +42,87 @@ def run({inputs}, output, lse, *, wrapper):
 
 @attrs.frozen(eq=False)
 class AttentionPlan:
-    """What runs of one wrapper have in common until it is planned anew; it is their key, for routes go with it."""
+    """The state that all runs of a wrapper share until its next plan; also the key of their handlers."""
 
-    described: Described
+    definition: DefinitionRef
     rows: int
-    """How many rows queries must have; others are padded by the engine, and no definition describes that."""
-    tail: tuple[Any, ...]
-    """The inputs behind the caches."""
+    """The number of query rows. More rows are padding by the engine, which no definition describes."""
+    inputs: tuple[Any, ...]
+    """The definition's inputs after the caches."""
     layout: str = "NHD"
     keys: int | None = None
-    """Likewise how many rows keys and values must have, where these are not paged."""
+    """The number of rows of keys and values, unless these are paged."""
     is_routable: bool = True
-    """False where a CUDA graph may replay its runs after another plan: they are seen, and not routed."""
-    scratch: list[torch.Tensor] = attrs.field(factory=list)
-    """A log-sum-exp that nobody wants to see, kept for the next run: making one costs 2 us."""
+    """False if a CUDA graph may replay the runs after a later plan: listeners see them, but they are not routed."""
+    lse_buffers: list[torch.Tensor] = attrs.field(factory=list)
+    """A buffer for a log-sum-exp that the caller does not want, kept because allocating one costs 2 us."""
 
 
-def described(name: str, inputs: str) -> Described:
-    """An attention definition."""
-    return Described(name, tuple(inputs.split()), OUTPUTS)
+def definition_ref(name: str, inputs: str) -> DefinitionRef:
+    """An attention definition; `inputs` are names separated by spaces."""
+    return DefinitionRef(name, tuple(inputs.split()), OUTPUTS)
 
 
-def describe(plan: AttentionPlan) -> Described:
-    """The definition of a plan's runs."""
-    return plan.described
+def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
+    """The ``plan`` method of a wrapper class; `hints` are parameters that do not matter."""
+    return Plan(path=f"{wrapper}.plan", convert=convert, ignored=hints)
 
 
-def targets(
-    wrapper: str,
-    *,
-    plan: Callable[..., Any],
-    run: Callable[..., Reading],
-    hints: frozenset[str],
-) -> tuple[Target, ...]:
-    """The methods of a wrapper's class: what plans, what computes, and the older ones that plan anew by themselves.
-
-    Args:
-        wrapper: The path of the class.
-        plan: Reads calls of ``plan``; see `Plan`.
-        run: Reads calls of ``run``, with the parameters that `given` takes among others.
-        hints: Parameters of ``plan`` that do not matter.
-    """
-    return (
-        Plan(path=f"{wrapper}.plan", read=plan, ignored=hints),
-        Call(
-            path=f"{wrapper}.run",
-            read=run,
-            describe=describe,
-            give=given,
-            shadow=both_outputs,
-            ignored=frozenset({"enable_pdl"}),
-            reads_plan=True,
-        ),
-        Unplan(path=f"{wrapper}.forward"),
-        Unplan(path=f"{wrapper}.forward_return_lse"),
+def run_target(wrapper: str, convert: Callable[..., Conversion]) -> Call:
+    """The ``run`` method of a wrapper class; `convert` has the parameters ``out``, ``lse`` and ``return_lse``."""
+    return Call(
+        path=f"{wrapper}.run",
+        convert=convert,
+        describe=lambda plan: plan.definition,
+        finalize=finalize,
+        shadow=both_outputs,
+        ignored=frozenset({"enable_pdl"}),
+        uses_plan=True,
     )
 
 
-def why_not_plain(
-    *, pos_encoding_mode: str = "NONE", window_left: int = -1, logits_soft_cap: float | None = None
+def targets(
+    wrapper: str, *, plan: Callable[..., Any], run: Callable[..., Conversion], hints: frozenset[str]
+) -> tuple[Target, ...]:
+    """``plan``, ``run`` and the deprecated ``forward`` methods of a wrapper class, which change the plan."""
+    forwards = (InvalidatePlan(path=f"{wrapper}.{name}") for name in ("forward", "forward_return_lse"))
+    return (plan_target(wrapper, plan, hints), run_target(wrapper, run), *forwards)
+
+
+def unsupported_plan(
+    wrapper: Any,
+    dtypes: tuple[Any, Any, Any],
+    *,
+    pos_encoding_mode: str = "NONE",
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    has_layout: bool = True,
 ) -> str | None:
-    """Why no definition describes attention of a kind; None if one may."""
+    """Why no definition describes the runs of a plan; None if one may.
+
+    Args:
+        wrapper: The planned wrapper.
+        dtypes: Of queries, of keys and values, and of the output; None stands for that of the queries.
+        pos_encoding_mode: As in ``plan``; likewise the next two.
+        window_left: See above.
+        logits_soft_cap: See above.
+        has_layout: Whether wrappers of this class have a KV-cache layout.
+    """
+    if getattr(wrapper, "_jit_module", None) is not None:
+        return "the wrapper has a custom kernel (jit_args)"
+    if has_layout and getattr(wrapper, "_kv_layout", None) not in ("NHD", "HND"):
+        return "the wrapper's KV-cache layout is unknown"
     if pos_encoding_mode != "NONE":
-        return f"positions are encoded inside ({pos_encoding_mode})"
+        return f"a positional encoding is applied inside ({pos_encoding_mode})"
     if window_left >= 0:
         return "it has a sliding window"
-    return "logits are capped" if logits_soft_cap else None
-
-
-def why_not_wrapper(wrapper: Any, *, has_layout: bool = True) -> str | None:
-    """Why no definition describes what a wrapper computes; None if one may."""
-    if getattr(wrapper, "_jit_module", None) is not None:
-        return "the wrapper has a kernel of its own (jit_args)"
-    if has_layout and getattr(wrapper, "_kv_layout", None) not in ("NHD", "HND"):
-        return "the layout of the wrapper's cache is unknown"
+    if logits_soft_cap:
+        return "it has a logits soft cap"
+    query, *others = (None if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
+    for name, dtype in zip(("keys and values", "the output"), others, strict=True):
+        if dtype not in (None, query):
+            return f"the dtype of {name} ({dtype}) differs from that of queries ({query})"
     return None
-
-
-def why_not_dtypes(q_data_type: Any, kv_data_type: Any, o_data_type: Any) -> str | None:
-    """Why no definition describes a mixture of types; None if they are one."""
-    if kv_data_type is not None and _name(kv_data_type) != _name(q_data_type):
-        return "keys and values have another type than queries"
-    if o_data_type is not None and _name(o_data_type) != _name(q_data_type):
-        return "the output has another type than queries"
-    return None
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def is_replayed(wrapper: Any) -> bool:
@@ -138,11 +131,11 @@ def is_replayed(wrapper: Any) -> bool:
 
 
 def on_device(wrapper: Any, tensor: torch.Tensor, buffer: str) -> torch.Tensor:
-    """A tensor that was planned with, where the wrapper computes; of a replayed one, what its kernels read.
+    """An index tensor of a plan, on the wrapper's device; for CUDA graphs, the buffer that the kernels read.
 
     Args:
         wrapper: Has been planned.
-        tensor: What its ``plan`` was given.
+        tensor: The argument of ``plan``.
         buffer: The wrapper's attribute for it.
     """
     kept = getattr(wrapper, buffer, None)
@@ -153,17 +146,17 @@ def on_device(wrapper: Any, tensor: torch.Tensor, buffer: str) -> torch.Tensor:
 
 
 def last_value(tensor: torch.Tensor) -> int:
-    """The last of cumulative counts. Where they are on a device this waits for it, as the plan before has done."""
+    """The total in an offsets tensor. On a device this synchronises, as FlashInfer's plan has just done."""
     return int(tensor[-1])
 
 
-def scale_of(sm_scale: float | None, head_dim: int) -> float:
+def softmax_scale(sm_scale: float | None, head_dim: int) -> float:
     """The softmax scale; by default, FlashInfer's."""
     return 1.0 / math.sqrt(head_dim) if sm_scale is None else float(sm_scale)
 
 
 def paged_caches(cache: Any, layout: str) -> tuple[Any, Any]:
-    """Keys and values by page, token, head and element: views, whatever form the cache has.
+    """Views of the key and value caches in NHD order.
 
     Shapes:
         cache: Two of [pages, tokens, heads, elements], or one [pages, 2, tokens, heads, elements]; in
@@ -174,28 +167,29 @@ def paged_caches(cache: Any, layout: str) -> tuple[Any, Any]:
 
 
 def is_scaled(*scales: Any) -> bool:
-    """Whether a quantisation scale does anything; one in a tensor may."""
+    """Whether a quantisation scale may have an effect: it is a tensor, or a number other than 1."""
     return any(scale is not None and not (type(scale) in (float, int) and scale == 1) for scale in scales)
 
 
-def buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
-    """Both outputs where a solution can write them at once: the caller's, and one that nobody wants to see.
+def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
+    """Buffers for both outputs; a log-sum-exp that the caller does not want goes to a buffer of ours.
 
-    Nothing where the caller wants a log-sum-exp and gave no buffer for it.
+    Empty if the caller wants an output for which it gave no buffer.
     """
+    if out is None:
+        return ()
     if return_lse:
         return () if lse is None else (out, lse)
-    if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has memory of its own
+    if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has its own memory pool
         return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
-    scratch = plan.scratch
-    if not scratch:
-        with torch.inference_mode(mode=False):  # a later run outside of it could not write to what was made inside
-            scratch[:] = [torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)]
-    return (out, scratch[0])
+    if not plan.lse_buffers:
+        with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
+            plan.lse_buffers.append(torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
+    return (out, plan.lse_buffers[0])
 
 
-def given(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
-    """What a wrapper's caller gets of the definition's outputs; None were written already."""
+def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
+    """The caller's result, from the definition's outputs or from buffers that were written (`result` is None)."""
     if out is None and lse is None:
         return tuple(result) if return_lse else result[0]
     if result is None:
@@ -209,7 +203,7 @@ def given(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
 
 
 def both_outputs(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
-    """Call a wrapper's ``run`` so that it gives both outputs, whatever the caller wants."""
+    """Call a wrapper's ``run`` with ``return_lse=True``, whatever the caller gave."""
     bound = inspect.signature(original).bind(*args, **kwargs)
     bound.arguments["return_lse"] = True
     if isinstance(values[-1], torch.Tensor):
@@ -222,16 +216,18 @@ def baseline(definition: Definition, wrapper: str, *, plan: Sequence[str], run: 
 
     Args:
         definition: What it computes.
-        wrapper: The path of the class that does.
-        plan: The arguments of its ``plan`` but the scale, in terms of the definition's inputs.
-        run: The arguments of its ``run`` but the outputs.
-        workspace_mib: The size of the buffer that it is made with.
+        wrapper: The path of the wrapper class.
+        plan: Arguments of ``plan`` other than the scale and dtypes, in terms of the definition's inputs.
+        run: Arguments of ``run`` other than the outputs.
+        workspace_mib: The size of the workspace buffer.
     """
+    keys = "k_cache" if "k_cache" in definition.inputs else "k"
+    arguments = (*plan, "q_data_type=q.dtype", f"kv_data_type={keys}.dtype")
     return _BASELINE.format(
         module=wrapper.rpartition(".")[0],
         wrapper=wrapper,
         workspace_mib=workspace_mib,
         inputs=", ".join(definition.inputs),
-        plan="\n".join(f"        {argument}," for argument in plan),
+        plan="\n".join(f"        {argument}," for argument in arguments),
         run=run,
     )

@@ -1,11 +1,12 @@
-"""Solutions that call the library itself: what speedups should be quoted against."""
+"""Baselines: solutions that call the library itself, against which speedups are quoted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
-from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet
+from fib_schema import BuildSpec, Definition, FibError, Solution, SourceFile, TraceSet
 
 from .adapter import Adapter
 
@@ -19,23 +20,22 @@ def baseline_name(definition: Definition) -> str:
 
 
 def baseline_solution(adapter: Adapter, definition: Definition, author: str = AUTHOR) -> Solution | None:
-    """A solution that calls the library; None if the adapter does not cover the definition.
+    """A solution that calls the library; None if the adapter does not support the definition.
 
-    Where the library plans, ``setup`` does. It returns its outputs or takes them as arguments, as the library does.
+    ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it.
     """
     if definition.op_type not in adapter.op_types or adapter.baseline is None:
         return None
     source = adapter.baseline(definition)
     if source is None:
         return None
-    first_line = next(line for line in source.splitlines() if line.startswith("def run("))
-    is_passing = all(f" {name}" in first_line for name in definition.outputs)
+    signature = next(line for line in source.splitlines() if line.startswith("def run("))
     spec = BuildSpec(
         "python",
         list(_HARDWARE),
         "main.py::run",
         dependencies=["flashinfer-python"],
-        destination_passing_style=is_passing,
+        destination_passing_style=all(f" {name}" in signature for name in definition.outputs),
     )
     return Solution(
         baseline_name(definition),
@@ -47,38 +47,53 @@ def baseline_solution(adapter: Adapter, definition: Definition, author: str = AU
     )
 
 
+def matching_baselines(adapter: Adapter, runtime: Any, definition: Definition) -> frozenset[str]:
+    """The solutions in a runtime's data set that are the adapter's own baseline: at most one.
+
+    Where it is the best solution, the original function is called: it is planned already, and writes in place.
+    """
+    ours = baseline_solution(adapter, definition)
+    if ours is None:
+        return frozenset()
+    try:
+        theirs = runtime.table.solution(ours.name)
+    except FibError:
+        return frozenset()  # the data set has no solution of this name
+    return frozenset({ours.name}) if theirs.hash() == ours.hash() else frozenset()
+
+
 @attrs.frozen
 class Baselines:
-    """What was written, and what is not covered."""
+    """The baselines of a data set's definitions."""
 
     solutions: tuple[Solution, ...]
-    uncovered: tuple[str, ...]
-    """Names of definitions."""
+    unsupported: tuple[str, ...]
+    """Names of definitions without a baseline."""
     existing: tuple[str, ...] = ()
-    """Names of solutions that were there already, and stay as they are."""
+    """Names of solutions that the data set already has."""
 
 
-def baselines_of(
+def make_baselines(
     trace_set: TraceSet, adapters: Iterable[Adapter], *, author: str = AUTHOR, names: Iterable[str] = ()
 ) -> Baselines:
     """The baselines of a data set's definitions.
 
     Args:
         trace_set: The data set.
-        adapters: Whose libraries to call; the first that covers a definition.
-        author: Who they are by.
-        names: Definitions; nothing means all.
+        adapters: The first one that supports a definition makes its baseline.
+        author: The author of the solutions.
+        names: Definitions; all by default.
     """
     wanted = list(names) or list(trace_set.definitions)
     definitions = [trace_set.get_definition(name) for name in wanted]
     candidates = tuple(adapters)
     made = {definition.name: _first(candidates, definition, author) for definition in definitions}
     solutions = [solution for solution in made.values() if solution is not None]
-    there = set(trace_set.solution_names())
+    existing = set(trace_set.solution_names())
     return Baselines(
-        tuple(solution for solution in solutions if solution.name not in there),
+        tuple(solution for solution in solutions if solution.name not in existing),
         tuple(name for name, solution in made.items() if solution is None),
-        tuple(solution.name for solution in solutions if solution.name in there),
+        tuple(solution.name for solution in solutions if solution.name in existing),
     )
 
 

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from fib_schema import FibError
+import attrs
+from fib_schema import FibError, TraceSet
 
-from . import commands as doing
-from .baselines import AUTHOR
+from .adapter import Adapter
+from .adapters import all_adapters, select_adapters
+from .baselines import AUTHOR, make_baselines
+from .installation import TargetStatus, install_flashinfer_integrations, patch_spec, status
+from .patching import PatchState
 
 _DESCRIPTION = """\
-Adapters between kernel libraries and apply or tracing: what they cover, what of it is patched
-here, and solutions that call the library itself. Exit codes: 0, 1 where something could not be
-done, 2 where the command is wrong."""
+Adapters between kernel libraries and fib-apply or fib-tracer: the supported calls, the status of
+the patches here, and solutions that call the library itself. Exit codes: 0; 1 if a target is
+incompatible with its adapter; 2 for a wrong command."""
 
 _LIST_EXAMPLES = """\
 examples:
@@ -23,8 +31,8 @@ examples:
   fib-integrations list --json | jq -r '.[] | select(.is_default) | .name'"""
 
 _STATUS = """\
-Install the adapters in a process of this command, import the library, and say what became of
-each target: installed, absent in this version, or not what the adapter was written for."""
+Install the adapters in the process of this command, import the library, and print the status of
+each target: installed, missing in this version, or incompatible with its adapter."""
 
 _STATUS_EXAMPLES = """\
 examples:
@@ -32,16 +40,15 @@ examples:
   fib-integrations status --also torch_linear --json"""
 
 _BASELINES = """\
-Write, for every definition of a data set that an adapter covers, a solution that calls FlashInfer
-itself (with setup() doing plan): the baseline that speedups should be quoted against. A solution
-of the same name that is there already stays as it is."""
+Write, for every supported definition of a data set, a solution that calls FlashInfer itself (its
+plan in setup()): the baseline for quoted speedups. An existing solution of the same name is kept."""
 
 _BASELINES_EXAMPLES = """\
 examples:
   fib-integrations baselines DATASET --dry-run
   fib-integrations baselines DATASET --definitions rmsnorm_h4096 gqa_paged_decode_h32_kv8_d128_ps1
-  fib-integrations baselines DATASET --json | jq -r '.uncovered[]'
-  fib-bench run DATASET                and then measure them"""
+  fib-integrations baselines DATASET --json | jq -r '.unsupported[]'
+  fib-bench run DATASET                then measures them"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,39 +67,106 @@ def _parser() -> argparse.ArgumentParser:
         prog="fib-integrations", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_command(commands, "list", "which adapters there are", "List the adapters.", _LIST_EXAMPLES).set_defaults(
-        run=doing.list_adapters
-    )
-    status = _add_command(commands, "status", "what is patched here", _STATUS, _STATUS_EXAMPLES)
-    status.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters beside the default ones")
-    status.set_defaults(run=doing.status)
-    _add_baselines(commands)
+
+    def add(
+        run: Callable[[argparse.Namespace], int], name: str, summary: str, text: str, examples: str
+    ) -> argparse.ArgumentParser:
+        formatter = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=summary, description=text, epilog=examples, formatter_class=formatter)
+        command.add_argument("--json", action="store_true", help="print only JSON to stdout")
+        command.set_defaults(run=run)
+        return command
+
+    add(_list, "list", "list the adapters", "List the adapters.", _LIST_EXAMPLES)
+    command = add(_status, "status", "print the status of the patches", _STATUS, _STATUS_EXAMPLES)
+    command.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters besides the default ones")
+    command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES, _BASELINES_EXAMPLES)
+    command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
+    command.add_argument("--author", default=AUTHOR, help="author of the solutions (default: %(default)s)")
+    command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
+    command.add_argument("--dry-run", action="store_true", help="write nothing")
     return parser
 
 
-def _add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, text: str, examples: str
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        name,
-        help=summary,
-        description=text,
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
-    return command
+def _list(options: argparse.Namespace) -> int:
+    """Print the adapters."""
+    adapters = all_adapters().values()
+    if options.json:
+        fields = ("name", "op_types", "is_default", "supported", "unsupported")
+        records = [{name: getattr(adapter, name) for name in fields} for adapter in adapters]
+        for record, adapter in zip(records, adapters, strict=True):
+            record["targets"] = [target.path for target in adapter.targets]
+        print(json.dumps(records, indent=2))
+        return 0
+    for adapter in adapters:
+        mark = "" if adapter.is_default else " (not by default)"
+        print(f"{adapter.name}{mark}: {', '.join(adapter.op_types)}")
+        print(f"  supported    {adapter.supported}\n  unsupported  {adapter.unsupported}")
+        for target in adapter.targets:
+            print(f"  target       {target.path}")
+    return 0
 
 
-def _add_baselines(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(
-        commands, "baselines", "write solutions that call FlashInfer", _BASELINES, _BASELINES_EXAMPLES
-    )
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
-    command.add_argument("--author", default=AUTHOR, help="who they are by (default: %(default)s)")
-    command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only for these definitions")
-    command.add_argument("--dry-run", action="store_true", help="write nothing")
-    command.set_defaults(run=doing.baselines)
+def _status(options: argparse.Namespace) -> int:
+    """Print the status of each target; the exit code is 1 if one is incompatible."""
+    logger = logging.getLogger(__package__)
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # the table contains what warnings would say
+    try:
+        install_flashinfer_integrations(also=options.also)
+        import_errors = _import_targets(select_adapters(None, options.also))
+    finally:
+        logger.setLevel(level)
+    targets = status()
+    if options.json:
+        values: list[dict[str, Any]] = [attrs.asdict(target) for target in targets]
+        print(json.dumps({"targets": values, "import_errors": import_errors}, indent=2))
+    else:
+        _print_status(targets, import_errors)
+    return int(any(target.state is PatchState.INCOMPATIBLE for target in targets))
+
+
+def _import_targets(adapters: Iterable[Adapter]) -> dict[str, str]:
+    """Import the modules of targets; returns the errors by module."""
+    errors = {}
+    specs = [patch_spec(adapter, target) for adapter in adapters for target in adapter.targets]
+    for module in dict.fromkeys(spec.module for spec in specs):
+        try:
+            import_module(module)
+        except ImportError as error:
+            errors[module] = str(error)
+    return errors
+
+
+def _print_status(targets: Sequence[TargetStatus], import_errors: dict[str, str]) -> None:
+    width = max(len(target.path) for target in targets)
+    for target in targets:
+        print(f"{target.path:<{width}}  {target.state}  {target.detail}".rstrip())
+        for name in target.aliases:
+            print(f"  also {name}")
+        for holder in target.holders:
+            print(f"  not seen: calls through {holder}")
+    for module, error in import_errors.items():
+        print(f"{module} cannot be imported: {error}")
+
+
+def _baselines(options: argparse.Namespace) -> int:
+    """Write the baselines, and list definitions without one."""
+    trace_set = TraceSet.from_path(options.dataset)
+    made = make_baselines(trace_set, select_adapters(None), author=options.author, names=options.definitions)
+    if not options.dry_run:
+        trace_set.add_solutions(made.solutions)
+    names = [solution.name for solution in made.solutions]
+    if options.json:
+        print(json.dumps({"solutions": names, "existing": made.existing, "unsupported": made.unsupported}, indent=2))
+        return 0
+    verb = "would write" if options.dry_run else "wrote"
+    for name in names:
+        print(f"{verb} {name}")
+    for name in made.existing:
+        print(f"exists already: {name}")
+    print(f"{verb} {len(names)}; {len(made.unsupported)} definitions are unsupported")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Reads calls that FlashInfer has dumped, with the adapters' own knowledge; FlashInfer need not be there.
+"""Reader for FlashInfer's call dumps: converts recorded calls with the adapters. FlashInfer need not be installed.
 
-This is a call reader of fib-tracer, which is the extra ``tracing``; nothing else here imports it.
+This is a plugin of fib-tracer (extra ``tracing``); nothing else in this package imports it.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from fib_tracer.recorded_calls import NotCovered, ReadCall, RecordedCall
 
 from .adapter import Adapter, Call, Plan
 from .adapters import all_adapters
-from .routes import problem
+from .definitions import definition_mismatch
 
 _LIBRARY = "flashinfer"
-_LEFT_OUT = (None, False, ())
-"""What a parameter that no adapter reads may be: the defaults of those that FlashInfer has."""
+_DEFAULTS = (None, False, ())
+"""The values that a parameter unknown to the adapter may have: FlashInfer's defaults."""
 
 
 @attrs.frozen
-class _Place:
-    """A function that a reader knows."""
+class _KnownFunction:
+    """A function that an adapter converts."""
 
     adapter: Adapter
     target: Call | Plan
 
 
 class FlashInferReader:
-    """Tells what dumped calls compute; remembers what wrappers were made and planned with.
+    """Converts dumped calls; keeps the constructor arguments and the plan of each wrapper.
 
     Args:
-        adapters: Whose knowledge is used.
+        adapters: They convert the calls.
     """
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
-        self._places = {
-            _short(target.path): _Place(adapter, target)
+        self._functions = {
+            _short(target.path): _KnownFunction(adapter, target)
             for adapter in adapters
             for target in adapter.targets
             if isinstance(target, (Call, Plan)) and target.path.startswith(f"{_LIBRARY}.")
@@ -50,108 +50,108 @@ class FlashInferReader:
         self._plans: dict[str | None, Any] = {}
 
     def knows(self, module: str, function: str) -> bool:
-        """Whether calls of a function are its business."""
+        """Whether this reader handles calls of a function."""
         is_ours = module.partition(".")[0] == _LIBRARY
-        return is_ours and (self._place(function) is not None or self._is_making(function))
+        return is_ours and (self._find(function) is not None or self._is_constructor(function))
 
     def read(self, call: RecordedCall) -> ReadCall | None:
-        """What a call computes; None for one that makes or plans a wrapper.
+        """The definition and inputs of a call; None for the construction or plan of a wrapper.
 
         Raises:
             NotCovered: No definition describes it.
         """
-        if self._is_making(call.function):
-            self._wrappers[call.instance] = _made(call.arguments)
+        if self._is_constructor(call.function):
+            self._wrappers[call.instance] = _wrapper(call.arguments)
             self._plans.pop(call.instance, None)
             return None
-        place = self._place(call.function)
-        if place is None:
-            raise NotCovered(call.function, "no adapter knows it")
-        if isinstance(place.target, Plan):
-            self._plans[call.instance] = self._planned(call, place.target)
+        known = self._find(call.function)
+        if known is None:
+            raise NotCovered(call.function, "no adapter converts it")
+        if isinstance(known.target, Plan):
+            self._plans[call.instance] = self._read_plan(call, known.target)
             return None
-        return self._computed(call, place.adapter, place.target)
+        return self._read_call(call, known.adapter, known.target)
 
-    def _place(self, function: str) -> _Place | None:
-        """Of a function; a subclass of a wrapper is known by the end of its name."""
+    def _find(self, function: str) -> _KnownFunction | None:
+        """Find a function by name; the name of a wrapper's subclass must end like the wrapper's."""
         if "." not in function:
-            return self._places.get(function)
+            return self._functions.get(function)
         owner, _, method = function.rpartition(".")
-        return next((p for name, p in self._places.items() if _matches(name, owner, method)), None)
+        return next((p for name, p in self._functions.items() if _matches(name, owner, method)), None)
 
-    def _is_making(self, function: str) -> bool:
+    def _is_constructor(self, function: str) -> bool:
         owner, _, method = function.rpartition(".")
-        return method == "__init__" and any(_matches(name, owner, name.rpartition(".")[2]) for name in self._places)
+        return method == "__init__" and any(_matches(name, owner, name.rpartition(".")[2]) for name in self._functions)
 
-    def _planned(self, call: RecordedCall, target: Plan) -> Any:
+    def _read_plan(self, call: RecordedCall, target: Plan) -> Any:
         wrapper = self._wrappers.get(call.instance)
         if wrapper is None:
-            return "how its wrapper was made was not recorded"
+            return "the construction of its wrapper was not recorded"
         try:
-            return _read(target.read, (wrapper,), call.arguments, target.ignored)
-        except NotRead as error:
+            return _convert(target.convert, (wrapper,), call.arguments, target.ignored)
+        except _CannotConvert as error:
             return str(error)
 
-    def _computed(self, call: RecordedCall, adapter: Adapter, target: Call) -> ReadCall:
+    def _read_call(self, call: RecordedCall, adapter: Adapter, target: Call) -> ReadCall:
         leading: tuple[Any, ...] = ()
-        if target.reads_plan:
+        if target.uses_plan:
             leading = (self._plans.get(call.instance, "its plan was not recorded"),)
             if isinstance(leading[0], str):
                 raise NotCovered(call.function, leading[0])
         try:
-            found = _read(target.read, leading, call.arguments, target.ignored)
-        except NotRead as error:
+            found = _convert(target.convert, leading, call.arguments, target.ignored)
+        except _CannotConvert as error:
             raise NotCovered(call.function, str(error)) from error
         if isinstance(found, str):
             raise NotCovered(call.function, found)
-        described = target.describe(found[0])
-        if reason := problem(adapter, described, None):
+        definition = target.describe(found[0])
+        if reason := definition_mismatch(adapter, definition, None):
             raise NotCovered(call.function, reason)
-        return ReadCall(described.name, dict(zip(described.inputs, found[1], strict=False)))
+        return ReadCall(definition.name, dict(zip(definition.inputs, found[1], strict=False)))
 
 
-class NotRead(Exception):
-    """An adapter cannot read a call as it was recorded."""
+class _CannotConvert(Exception):
+    """A call cannot be converted as it was recorded."""
 
 
-def _read(
-    read: Callable[..., Any], leading: tuple[Any, ...], arguments: Mapping[str, Any], ignored: frozenset[str]
+def _convert(
+    convert: Callable[..., Any], leading: tuple[Any, ...], arguments: Mapping[str, Any], ignored: frozenset[str]
 ) -> Any:
-    """What an adapter's reader makes of arguments by name.
+    """The result of an adapter's `convert` for arguments by name.
 
     Raises:
-        NotRead: Something is missing, or is there that no reader looks at.
+        _CannotConvert: An argument is missing, or unknown to the adapter.
     """
-    parameters = list(inspect.signature(read).parameters.values())[len(leading) :]
+    parameters = list(inspect.signature(convert).parameters.values())[len(leading) :]
     given = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
     for parameter in parameters:
         if parameter.name not in given and parameter.default is Parameter.empty:
-            raise NotRead(f"its {parameter.name!r} was not recorded")
+            raise _CannotConvert(f"its {parameter.name!r} was not recorded")
     for name, value in arguments.items():
-        if name not in given and name not in ignored and not _is_left_out(value):
-            raise NotRead(f"{name} is given")
+        if name not in given and name not in ignored and not _is_default(value):
+            raise _CannotConvert(f"{name} is given")
     for name, value in given.items():
         if _is_lost(value):
-            raise NotRead(f"its {name!r} was recorded as text alone")
+            raise _CannotConvert(f"its {name!r} was recorded as text, without its value")
     try:
-        return read(*leading, **given)
+        return convert(*leading, **given)
     except Exception as error:
-        raise NotRead(f"its arguments cannot be read: {type(error).__name__}: {error}") from error
+        raise _CannotConvert(f"its conversion raised {type(error).__name__}: {error}") from error
 
 
-def _is_left_out(value: Any) -> bool:
-    return any(value is default or value == default for default in _LEFT_OUT if not isinstance(value, torch.Tensor))
+def _is_default(value: Any) -> bool:
+    return any(value is default or value == default for default in _DEFAULTS if not isinstance(value, torch.Tensor))
 
 
 def _is_lost(value: Any) -> bool:
-    """Whether a dump does not hold a value: it has words for it, or for a part of it."""
+    """Whether a dump has only a description of a value, or of a part of it."""
     if isinstance(value, (tuple, list)):
         return any(_is_lost(item) for item in value)
     return not isinstance(value, (torch.Tensor, torch.dtype, bool, int, float, str, type(None)))
 
 
-def _made(arguments: Mapping[str, Any]) -> SimpleNamespace:
-    """A wrapper as far as adapters look at it."""
+def _wrapper(arguments: Mapping[str, Any]) -> SimpleNamespace:
+    """The attributes of a wrapper that adapters read."""
     return SimpleNamespace(
         _kv_layout=arguments.get("kv_layout", "NHD"),
         _use_cuda_graph=bool(arguments.get("use_cuda_graph")),
@@ -160,7 +160,7 @@ def _made(arguments: Mapping[str, Any]) -> SimpleNamespace:
 
 
 def _short(path: str) -> str:
-    """A function's name, of a method with the class."""
+    """The name of a function, or of a class and a method."""
     *_, owner, name = path.split(".")
     return f"{owner}.{name}" if owner[:1].isupper() else name
 
@@ -171,5 +171,5 @@ def _matches(name: str, owner: str, method: str) -> bool:
 
 
 def call_reader() -> FlashInferReader:
-    """A reader with all adapters, those of others included."""
+    """A reader with all adapters, those of other packages included."""
     return FlashInferReader(tuple(all_adapters().values()))

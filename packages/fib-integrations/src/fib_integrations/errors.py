@@ -1,8 +1,6 @@
-"""What can go wrong in adapting a library; all of it is a `fib_schema.FibError`."""
+"""Errors of this package; all are `fib_schema.FibError`."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import attrs
 from fib_schema import FibError
@@ -10,7 +8,7 @@ from fib_schema import FibError
 
 @attrs.frozen
 class CannotAdapt(FibError, TypeError):
-    """A target is not what its adapter was written for."""
+    """A target differs from what its adapter was written for."""
 
     target: str
     problem: str
@@ -21,7 +19,7 @@ class CannotAdapt(FibError, TypeError):
 
 @attrs.frozen
 class UnknownAdapter(FibError, LookupError):
-    """There is no adapter of a name that somebody asked for."""
+    """No adapter has the requested name."""
 
     name: str
     known: tuple[str, ...]
@@ -31,26 +29,23 @@ class UnknownAdapter(FibError, LookupError):
 
 
 @attrs.frozen
-class ClashingAdapters(FibError, ValueError):
+class DuplicateAdapter(FibError, ValueError):
     """Two adapters have the same name."""
 
     name: str
     places: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"two adapters are called {self.name!r}: of {' and of '.join(self.places)}; rename one"
+        return f"adapter name {self.name!r} is used twice: in {' and in '.join(self.places)}; rename one"
 
 
 @attrs.frozen
-class NotAdapted(FibError, LookupError):
+class NotPatched(FibError, LookupError):
     """A function has no adapter, or its patch is not installed."""
 
     function: str
-    installed: tuple[str, ...]
+    patched: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.function} is not patched (patched: {_listed(self.installed)})"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing; call install_flashinfer_integrations() first"
+        patched = ", ".join(self.patched) or "nothing; call install_flashinfer_integrations() first"
+        return f"{self.function} is not patched (patched: {patched})"

@@ -202,7 +202,7 @@ def _check_kind(name: Name, function: Function) -> None:
 
 def _is_kept(attribute: str) -> bool:
     """Not what torch.compile has left there: it may say not to look at the function."""
-    return not attribute.startswith("_torch") and attribute not in ("__wrapped__", "__fib_site__")
+    return not attribute.startswith(("_torch", "__fib_")) and attribute != "__wrapped__"
 
 
 def _identifier(name: str) -> str:

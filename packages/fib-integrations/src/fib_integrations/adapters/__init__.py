@@ -1,4 +1,4 @@
-"""The adapters of this package, and those that others offer as entry points."""
+"""Registry of adapters: those of this package, and those that other packages offer as entry points."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from ..adapter import Adapter
-from ..errors import CannotAdapt, ClashingAdapters, UnknownAdapter
+from ..errors import CannotAdapt, DuplicateAdapter, UnknownAdapter
 from .gemm import GEMM, TORCH_LINEAR, TORCH_MM
-from .gqa_paged_decode import GQA_PAGED_DECODE
-from .gqa_paged_prefill import GQA_PAGED_PREFILL
+from .gqa_paged import GQA_PAGED_DECODE, GQA_PAGED_PREFILL
 from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
@@ -18,7 +17,7 @@ from .rope import ROPE
 from .sampling import SAMPLING
 
 GROUP = "fib_integrations.adapters"
-"""Entry points of this group are adapters, or sequences of them."""
+"""The entry-point group; an entry point is an `Adapter` or a sequence of them."""
 BUILT_IN = (
     GQA_PAGED_DECODE,
     GQA_PAGED_PREFILL,
@@ -36,18 +35,18 @@ BUILT_IN = (
 
 
 def all_adapters() -> Mapping[str, Adapter]:
-    """Every adapter by its name, those of others included.
+    """All adapters by name, those of other packages included.
 
     Raises:
-        ClashingAdapters: Two have the same name.
-        CannotAdapt: An entry point is no adapter, or cannot be loaded.
+        DuplicateAdapter: Two have the same name.
+        CannotAdapt: An entry point cannot be loaded, or is not an adapter.
     """
     found = {adapter.name: adapter for adapter in BUILT_IN}
     places = dict.fromkeys(found, "fib_integrations")
     for point in entry_points(group=GROUP):
         for adapter in _load(point):
             if adapter.name in found:
-                raise ClashingAdapters(adapter.name, (places[adapter.name], point.value))
+                raise DuplicateAdapter(adapter.name, (places[adapter.name], point.value))
             found[adapter.name], places[adapter.name] = adapter, point.value
     return found
 
@@ -58,28 +57,29 @@ def _load(point: EntryPoint) -> Iterable[Adapter]:
     except Exception as error:
         problem = f"the entry point {point.name!r} cannot be loaded: {type(error).__name__}: {error}"
         raise CannotAdapt(point.value, problem) from error
-    adapters = (
-        (value,) if isinstance(value, Adapter) else tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    )
+    adapters = value if isinstance(value, (tuple, list)) else (value,)
     for adapter in adapters:
         if not isinstance(adapter, Adapter):
-            raise CannotAdapt(point.value, f"the entry point {point.name!r} gives a {type(adapter).__name__}")
+            raise CannotAdapt(
+                point.value, f"the entry point {point.name!r} is a {type(adapter).__name__}, not an Adapter"
+            )
     return adapters
 
 
-def chosen(names: Iterable[str] | None, also: Iterable[str] = ()) -> tuple[Adapter, ...]:
-    """Adapters by their names; those that are installed by default, if no names are given.
+def select_adapters(names: Iterable[str] | None, also: Iterable[str] = ()) -> tuple[Adapter, ...]:
+    """Adapters by name.
 
     Args:
-        names: Which ones; None means the default.
-        also: More of them.
+        names: None selects the default ones.
+        also: Further ones.
 
     Raises:
-        UnknownAdapter: There is none of a name.
+        UnknownAdapter: No adapter has a given name.
     """
     known = all_adapters()
     wanted = [name for name, adapter in known.items() if adapter.is_default] if names is None else list(names)
-    for name in (*wanted, *also):
+    wanted.extend(also)
+    for name in wanted:
         if name not in known:
             raise UnknownAdapter(name, tuple(known))
-    return tuple(known[name] for name in dict.fromkeys((*wanted, *also)))
+    return tuple(known[name] for name in dict.fromkeys(wanted))

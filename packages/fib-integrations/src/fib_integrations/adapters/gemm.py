@@ -1,4 +1,10 @@
-"""Matrix products: ``flashinfer.gemm.mm_bf16``, and torch's own where asked for."""
+"""Adapters for matrix products.
+
+Patched: ``flashinfer.gemm.mm_bf16``; on request also ``torch.nn.functional.linear`` and ``torch.mm``.
+
+Converted: products of two matrices, the second one stored as definitions have it, N by K. Fall through: a bias, an
+output dtype other than that of the factors, other than two dimensions.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +13,38 @@ from typing import Any
 import torch
 from fib_schema import Definition
 
-from ..adapter import Adapter, Call, Described, Reading
+from ..adapter import Adapter, Call, Conversion, DefinitionRef
 
 
-def _reading(a: torch.Tensor, b: torch.Tensor, out: Any) -> Reading:
-    """A product with `b` by rows: what definitions call A and B."""
+def _convert(a: torch.Tensor, b: torch.Tensor, out: Any) -> Conversion:
+    """A product of the definition's A (M by K) and B (N by K)."""
     if a.dim() != 2 or b.dim() != 2:
-        return "a factor is no matrix"
+        return "a factor is not a matrix"
     key = b.shape[0], b.shape[1]
     return (key, (a, b), False) if out is None else (key, (a, b, out), True)
 
 
-def _describe(key: tuple[int, int]) -> Described:
-    return Described(f"gemm_n{key[0]}_k{key[1]}", ("A", "B"), ("C",))
+def _describe(key: tuple[int, int]) -> DefinitionRef:
+    return DefinitionRef(f"gemm_n{key[0]}_k{key[1]}", ("A", "B"), ("C",))
 
 
-def read_mm_bf16(a: torch.Tensor, b: torch.Tensor, out: Any = None, out_dtype: torch.dtype = torch.bfloat16) -> Reading:
-    """FlashInfer's `b` is by columns."""
+def convert_mm_bf16(
+    a: torch.Tensor, b: torch.Tensor, out: Any = None, out_dtype: torch.dtype = torch.bfloat16
+) -> Conversion:
+    """FlashInfer takes `b` in column-major order: K by N."""
     if out_dtype is not a.dtype:
-        return "the result has another type than the factors"
-    return _reading(a, b.t(), out)
+        return f"the output dtype ({out_dtype}) differs from that of the factors"
+    return _convert(a, b.t(), out)
 
 
-def read_linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Reading:
+def convert_linear(input: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> Conversion:
     """A layer without bias."""
-    return "it has a bias" if bias is not None else _reading(input, weight, None)
+    return "it has a bias" if bias is not None else _convert(input, weight, None)
 
 
-def read_mm(input: torch.Tensor, mat2: torch.Tensor, out: Any = None) -> Reading:
-    """Covered where the second factor is the transpose of a matrix by rows."""
-    return _reading(input, mat2.t(), out)
+def convert_mm(input: torch.Tensor, mat2: torch.Tensor, out: Any = None) -> Conversion:
+    """Routed only if `mat2` is the transpose of a contiguous matrix: solutions are verified for that layout."""
+    return _convert(input, mat2.t(), out)
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -56,13 +64,13 @@ GEMM = Adapter(
     targets=(
         Call(
             path="flashinfer.gemm.gemm_base.mm_bf16",
-            read=read_mm_bf16,
+            convert=convert_mm_bf16,
             describe=_describe,
             ignored=frozenset({"pdl", "backend"}),
         ),
     ),
-    covers="`mm_bf16`, with `out` or without",
-    leaves="a bias; another type of the result",
+    supported="`mm_bf16`, with or without `out`",
+    unsupported="a bias; another output dtype",
     baseline=_baseline,
 )
 TORCH_LINEAR = Adapter(
@@ -71,13 +79,13 @@ TORCH_LINEAR = Adapter(
     targets=(
         Call(
             path="torch.nn.functional.linear",
-            read=read_linear,
+            convert=convert_linear,
             describe=_describe,
             signature="input, weight, bias=None",
         ),
     ),
-    covers="`torch.nn.functional.linear` of a matrix",
-    leaves="a bias; other than two dimensions",
+    supported="`torch.nn.functional.linear` of a matrix",
+    unsupported="a bias; other than two dimensions",
     is_default=False,
 )
 TORCH_MM = Adapter(
@@ -86,12 +94,12 @@ TORCH_MM = Adapter(
     targets=(
         Call(
             path="torch.mm",
-            read=read_mm,
+            convert=convert_mm,
             describe=_describe,
             signature="input, mat2, *args, out=None, **kwargs",
         ),
     ),
-    covers="`torch.mm`, where the second factor is the transpose of a matrix by rows",
-    leaves="everything else",
+    supported="`torch.mm`, if the second factor is the transpose of a contiguous matrix",
+    unsupported="all other calls",
     is_default=False,
 )

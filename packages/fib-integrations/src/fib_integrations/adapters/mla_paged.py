@@ -1,4 +1,11 @@
-"""``flashinfer.mla.BatchMLAPagedAttentionWrapper``: decoding, and incremental prefill."""
+"""Adapter for multi-head latent attention (MLA) with a paged KV cache: decode and incremental prefill.
+
+Patched: ``plan`` and ``run`` of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``.
+
+Converted: one query per request, or causal prefill, with or without ``out``, ``lse`` and ``return_lse``. Fall through:
+several non-causal queries per request, log-sum-exps to base e, packed inputs, quantisation scales, sinks, mixed dtypes,
+``jit_args``, padded queries. Runs of wrappers for CUDA graphs are traced, not routed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +15,7 @@ import torch
 from fib_schema import Definition
 
 from .. import attention
-from ..adapter import Adapter, Call, Plan, Reading
+from ..adapter import Adapter, Conversion
 from ..attention import AttentionPlan
 
 _WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
@@ -16,7 +23,7 @@ _DECODE = "q_nope q_pe ckv_cache kpe_cache kv_indptr kv_indices"
 _PREFILL = "q_nope q_pe ckv_cache kpe_cache qo_indptr kv_indptr kv_indices"
 
 
-def read_plan(
+def convert_plan(
     wrapper: Any,
     qo_indptr: Any = None,
     kv_indptr: Any = None,
@@ -31,23 +38,20 @@ def read_plan(
     q_data_type: Any = None,
     kv_data_type: Any = None,
 ) -> AttentionPlan | str:
-    """Whether each request has one query decides on the definition; this waits for the device, as the plan has done."""
-    told = (qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe, page_size, sm_scale)
-    if any(value is None for value in told) or page_size is None or sm_scale is None:
-        return "it was planned in another way than by offsets and indices"
-    problem = attention.why_not_wrapper(wrapper, has_layout=False) or attention.why_not_dtypes(
-        q_data_type, kv_data_type, None
-    )
+    """One query per request makes it a decode. Reading the offsets synchronises, as FlashInfer's plan has just done."""
+    required = (qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe)
+    if any(value is None for value in required) or page_size is None or sm_scale is None:
+        return "it was planned without offsets, indices, sizes or a scale"
+    if problem := attention.unsupported_plan(wrapper, (q_data_type, kv_data_type, None), has_layout=False):
+        return problem
     queries, offsets, lengths = qo_indptr.cpu(), kv_indptr.cpu(), kv_len_arr.cpu()
     is_decode = bool((queries.diff() == 1).all())
-    if problem is None and not is_decode and not causal:
-        problem = "it is not causal"
-    if problem is None and not torch.equal((lengths + page_size - 1) // page_size, offsets.diff().to(lengths.dtype)):
-        problem = "lengths and offsets of pages disagree"
-    if problem:
-        return problem
+    if not is_decode and not causal:
+        return "it is not causal"
+    if not torch.equal((lengths + page_size - 1) // page_size, offsets.diff().to(lengths.dtype)):
+        return "kv_len_arr and kv_indptr disagree about the number of pages"
     last = (attention.on_device(wrapper, kv_len_arr, "_kv_len_arr_buf") - 1) % page_size + 1
-    tail = (
+    planned = (
         *(() if is_decode else (attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),)),
         attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
         attention.on_device(wrapper, kv_indices, "_kv_indices_buf")[: int(offsets[-1])],
@@ -57,16 +61,16 @@ def read_plan(
     stage = "decode" if is_decode else "prefill_causal"
     inputs = f"{_DECODE if is_decode else _PREFILL}{'' if page_size == 1 else ' kv_last_page_len'} sm_scale"
     return AttentionPlan(
-        attention.described(
+        attention.definition_ref(
             f"mla_paged_{stage}_h{num_heads}_ckv{head_dim_ckv}_kpe{head_dim_kpe}_ps{page_size}", inputs
         ),
         int(queries[-1]),
-        tail,
+        planned,
         is_routable=not attention.is_replayed(wrapper),
     )
 
 
-def read_run(
+def convert_run(
     plan: AttentionPlan,
     q_nope: torch.Tensor | None,
     q_pe: torch.Tensor | None,
@@ -75,14 +79,14 @@ def read_run(
     out: Any = None,
     lse: Any = None,
     return_lse: bool = False,
-) -> Reading:
-    """All inputs but queries and caches were planned."""
+) -> Conversion:
+    """All inputs other than queries and caches come from the plan."""
     if q_nope is None or q_pe is None or ckv_cache is None or kpe_cache is None:
-        return "queries or caches are packed"
+        return "its queries or caches are packed"
     if q_nope.shape[0] != plan.rows:
-        return "there are more queries than were planned for"
-    outputs = () if out is None else attention.buffers(plan, q_nope, out, lse, return_lse)
-    return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.tail, *outputs), bool(outputs)
+        return "the number of queries differs from the plan"
+    outputs = attention.output_buffers(plan, q_nope, out, lse, return_lse)
+    return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.inputs, *outputs), bool(outputs)
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -129,20 +133,9 @@ def run({", ".join(definition.inputs)}, output, lse, *, wrapper):
 MLA_PAGED = Adapter(
     name="mla_paged",
     op_types=("mla_paged",),
-    targets=(
-        Plan(path=f"{_WRAPPER}.plan", read=read_plan),
-        Call(
-            path=f"{_WRAPPER}.run",
-            read=read_run,
-            describe=attention.describe,
-            give=attention.given,
-            shadow=attention.both_outputs,
-            ignored=frozenset({"enable_pdl"}),
-            reads_plan=True,
-        ),
-    ),
-    covers="one query for each request, or causal prefill; `out`, `lse`, `return_lse`",
-    leaves="more queries that are not causal, log-sum-exps of base e, packed inputs, scales, sinks; wrappers for CUDA "
-    "graphs are seen by listeners, not routed",
+    targets=(attention.plan_target(_WRAPPER, convert_plan), attention.run_target(_WRAPPER, convert_run)),
+    supported="one query per request, or causal prefill; `out`, `lse`, `return_lse`",
+    unsupported="several non-causal queries per request, log-sum-exps to base e, packed inputs, scales, sinks; "
+    "CUDA-graph wrappers are traced, not routed",
     baseline=_baseline,
 )

@@ -1,4 +1,10 @@
-"""``flashinfer.fused_moe.trtllm_fp8_block_scale_moe``."""
+"""Adapter for mixture-of-experts layers in fp8 with block scales.
+
+Patched: ``flashinfer.fused_moe.trtllm_fp8_block_scale_moe``.
+
+Converted: DeepSeek's grouped routing with a bias and a scaling factor, and renormalised top-k routing of all experts.
+Fall through: other routing methods, shuffled or blocked weights, unfinalised outputs, other activations.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from typing import Any
 import torch
 from fib_schema import AxisConst, Definition
 
-from ..adapter import Adapter, Call, Described, Reading
+from ..adapter import Adapter, Call, Conversion, DefinitionRef
 
 _RENORMALIZE, _DEEPSEEK = 1, 2
 """FlashInfer's ``RoutingMethodType``."""
@@ -21,7 +27,7 @@ _TENSORS = (
 )
 
 
-def read_moe(
+def convert_moe(
     routing_logits: torch.Tensor,
     routing_bias: Any,
     hidden_states: torch.Tensor,
@@ -39,8 +45,8 @@ def read_moe(
     local_num_experts: int,
     routed_scaling_factor: float | None,
     routing_method_type: int = 0,
-) -> Reading:
-    """Experts that route as DeepSeek's do, or by a softmax of the best."""
+) -> Conversion:
+    """DeepSeek's routing, or a softmax of the top-k logits."""
     sizes = top_k, local_num_experts, hidden_states.shape[1], intermediate_size
     tensors = (
         hidden_states,
@@ -52,27 +58,27 @@ def read_moe(
     )
     if routing_method_type == _DEEPSEEK:
         if routing_bias is None or routed_scaling_factor is None or not n_group or not topk_group:
-            return "DeepSeek's routing without a bias, a factor or groups"
+            return "DeepSeek routing lacks a bias, a scaling factor or groups"
         scalars = int(local_expert_offset), float(routed_scaling_factor)
         return (n_group, topk_group, *sizes), (routing_logits, routing_bias, *tensors, *scalars), False
     if routing_method_type != _RENORMALIZE:
-        return f"experts are chosen in another way (routing_method_type={routing_method_type!r})"
+        return f"the routing method is unsupported (routing_method_type={routing_method_type!r})"
     if routing_bias is not None or routed_scaling_factor not in (None, 1.0) or (n_group or 0) > 1:
-        return "renormalised routing with a bias, a factor or groups"
+        return "renormalised routing has a bias, a scaling factor or groups"
     if num_experts != local_num_experts or local_expert_offset:
-        return "some experts are elsewhere"
+        return "some experts are on other devices"
     return sizes, (routing_logits, *tensors), False
 
 
-def _describe(key: tuple[int, ...]) -> Described:
+def _describe(key: tuple[int, ...]) -> DefinitionRef:
     top_k, experts, hidden, intermediate = key[-4:]
     ending = f"e{experts}_h{hidden}_i{intermediate}"
     if len(key) == 4:
         name = f"moe_fp8_block_scale_renorm_topk{top_k}_{ending}"
-        return Described(name, ("routing_logits", *_TENSORS), ("output",))
+        return DefinitionRef(name, ("routing_logits", *_TENSORS), ("output",))
     name = f"moe_fp8_block_scale_ds_routing_topk{top_k}_ng{key[0]}_kg{key[1]}_{ending}"
     inputs = ("routing_logits", "routing_bias", *_TENSORS, "local_expert_offset", "routed_scaling_factor")
-    return Described(name, inputs, ("output",))
+    return DefinitionRef(name, inputs, ("output",))
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -121,12 +127,12 @@ MOE_FP8 = Adapter(
     targets=(
         Call(
             path="flashinfer.fused_moe.core.trtllm_fp8_block_scale_moe",
-            read=read_moe,
+            convert=convert_moe,
             describe=_describe,
             ignored=frozenset({"enable_pdl", "tune_max_num_tokens"}),
         ),
     ),
-    covers="fp8 with block scales, DeepSeek's routing or renormalised top-k",
-    leaves="other routing, shuffled or blocked weights, unfinished results, other activations, missing bias or factor",
+    supported="fp8 with block scales, DeepSeek routing or renormalised top-k",
+    unsupported="other routing, shuffled or blocked weights, unfinalised outputs, other activations, a missing bias",
     baseline=_baseline,
 )

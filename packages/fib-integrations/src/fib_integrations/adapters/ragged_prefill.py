@@ -1,4 +1,13 @@
-"""``flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper``, causal: GQA, and MLA before absorption."""
+"""Adapter for prefill attention with a ragged KV cache: GQA, and MLA before weight absorption.
+
+Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
+``flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper``.
+
+Converted: causal runs in NHD or HND layout, with or without ``out``, ``lse`` and ``return_lse``. Fall through:
+non-causal runs, custom masks, separate offsets of values or outputs, sliding windows, soft caps, positional
+encodings, quantisation scales, mixed dtypes, ``jit_args``, padded queries. Runs of wrappers for CUDA graphs are
+traced, not routed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +17,7 @@ import torch
 from fib_schema import Definition
 
 from .. import attention
-from ..adapter import Adapter, Reading
+from ..adapter import Adapter, Conversion
 from ..attention import AttentionPlan
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
@@ -21,7 +30,7 @@ def _name(heads: int, kv_heads: int, qk: int, vo: int) -> str | None:
     return f"mla_ragged_prefill_causal_h{heads}_qk{qk}_vo{vo}" if heads == kv_heads else None
 
 
-def read_plan(
+def convert_plan(
     wrapper: Any,
     qo_indptr: torch.Tensor,
     kv_indptr: torch.Tensor,
@@ -38,26 +47,28 @@ def read_plan(
     kv_data_type: Any = None,
     o_data_type: Any = None,
 ) -> AttentionPlan | str:
-    """Requests with any number of queries, whose keys and values lie one after the other."""
+    """Any number of queries per request; keys and values of the requests are concatenated."""
+    if not causal:
+        return "it is not causal"
     name = _name(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk)
-    problem = (
-        (None if causal else "it is not causal")
-        or (None if name else "values have another size than keys, and heads are grouped")
-        or attention.why_not_wrapper(wrapper)
-        or attention.why_not_plain(
-            pos_encoding_mode=pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap
-        )
-        or attention.why_not_dtypes(q_data_type, kv_data_type, o_data_type)
+    if name is None:
+        return "head_dim_vo differs from head_dim_qk, and heads are grouped"
+    problem = attention.unsupported_plan(
+        wrapper,
+        (q_data_type, kv_data_type, o_data_type),
+        pos_encoding_mode=pos_encoding_mode,
+        window_left=window_left,
+        logits_soft_cap=logits_soft_cap,
     )
-    if problem or name is None:
-        return problem or "no definition"
+    if problem:
+        return problem
     return AttentionPlan(
-        attention.described(name, _INPUTS),
+        attention.definition_ref(name, _INPUTS),
         attention.last_value(qo_indptr),
         (
             attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
             attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
-            attention.scale_of(sm_scale, head_dim_qk),
+            attention.softmax_scale(sm_scale, head_dim_qk),
         ),
         layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
         keys=attention.last_value(kv_indptr),
@@ -65,7 +76,7 @@ def read_plan(
     )
 
 
-def read_run(
+def convert_run(
     plan: AttentionPlan,
     q: torch.Tensor,
     k: torch.Tensor,
@@ -77,39 +88,33 @@ def read_run(
     out: Any = None,
     lse: Any = None,
     return_lse: bool = False,
-) -> Reading:
-    """In the layout HND, heads of keys and values come first."""
+) -> Conversion:
+    """In the layout HND, the heads of keys and values come first."""
     has_scale = q_scale is not None or k_scale is not None or v_scale is not None or o_scale is not None
     if has_scale and attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
-        return "it is scaled, as quantised values are"
+        return "it has quantisation scales"
     if plan.layout != "NHD":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     if q.shape[0] != plan.rows or k.shape[0] != plan.keys:
-        return "there are more queries or keys than were planned for"
-    outputs = () if out is None else attention.buffers(plan, q, out, lse, return_lse)
-    return plan, (q, k, v, *plan.tail, *outputs), bool(outputs)
+        return "the number of queries or keys differs from the plan"
+    outputs = attention.output_buffers(plan, q, out, lse, return_lse)
+    return plan, (q, k, v, *plan.inputs, *outputs), bool(outputs)
 
 
 def _baseline(definition: Definition) -> str | None:
     is_known = definition.name.startswith(("gqa_ragged_prefill_causal_h", "mla_ragged_prefill_causal_h"))
-    if not is_known or [*definition.inputs] != _INPUTS.split():
+    if not is_known or list(definition.inputs) != _INPUTS.split():
         return None
     sizes = ("q.shape[1]", "k.shape[1]", "q.shape[2]", "v.shape[2]")
-    types = ("q_data_type=q.dtype", "kv_data_type=k.dtype")
-    return attention.baseline(
-        definition,
-        _WRAPPER,
-        plan=("qo_indptr", "kv_indptr", *sizes, "causal=True", *types),
-        run="q, k, v",
-        workspace_mib=256,
-    )
+    plan = ("qo_indptr", "kv_indptr", *sizes, "causal=True")
+    return attention.baseline(definition, _WRAPPER, plan=plan, run="q, k, v", workspace_mib=256)
 
 
 RAGGED_PREFILL = Adapter(
     name="ragged_prefill",
     op_types=("gqa_ragged", "mla_ragged"),
-    targets=attention.targets(_WRAPPER, plan=read_plan, run=read_run, hints=attention.PREFILL_HINTS),
-    covers="causal; GQA, and MLA where values are smaller than keys; `out`, `lse`, `return_lse`",
-    leaves="what is not causal, custom masks, other offsets of values or outputs, and what decoding leaves",
+    targets=attention.targets(_WRAPPER, plan=convert_plan, run=convert_run, hints=attention.PREFILL_HINTS),
+    supported="causal; GQA, and MLA with smaller values than keys; `out`, `lse`, `return_lse`",
+    unsupported="non-causal attention, custom masks, other offsets, and what `gqa_paged_decode` does not support",
     baseline=_baseline,
 )

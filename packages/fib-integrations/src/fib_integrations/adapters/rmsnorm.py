@@ -1,4 +1,10 @@
-"""``flashinfer.norm.rmsnorm`` and ``fused_add_rmsnorm``."""
+"""Adapters for RMS normalisation.
+
+Patched: ``flashinfer.norm.rmsnorm`` and ``flashinfer.norm.fused_add_rmsnorm``.
+
+Converted: calls on matrices, with or without ``out``. Fall through: three-dimensional inputs, and an epsilon other
+than the constant in the definition's reference.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,8 @@ from typing import Any
 import torch
 from fib_schema import Definition
 
-from ..adapter import Adapter, Call, Described, Original, Reading
-from ..references import small_constant
+from ..adapter import Adapter, Call, Conversion, DefinitionRef, Original
+from ..definitions import epsilon_constant
 
 EPSILON = {
     "rmsnorm_h128": 1e-6,
@@ -24,38 +30,39 @@ EPSILON = {
     "fused_add_rmsnorm_h5376": 1e-6,
     "fused_add_rmsnorm_h7168": 1e-6,
 }
-"""What the references of the public data set have built in."""
-_DECLARED = {name: {"eps": value} for name, value in EPSILON.items()}
+"""The constants in the references of the public data set."""
+_CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
+_NOT_A_MATRIX = "the input is not a matrix"
 
 
-def read_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, out: Any = None) -> Reading:
-    """Rows of one size, normalised."""
+def convert_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, out: Any = None) -> Conversion:
+    """Rows of one size."""
     if input.dim() != 2:
-        return "the input is no matrix"
+        return _NOT_A_MATRIX
     key = weight.shape[0], eps
     return (key, (input, weight), False) if out is None else (key, (input, weight, out), True)
 
 
-def _describe_rmsnorm(key: tuple[int, float]) -> Described:
-    return Described(f"rmsnorm_h{key[0]}", ("hidden_states", "weight"), ("output",), {"eps": key[1]})
+def _describe_rmsnorm(key: tuple[int, float]) -> DefinitionRef:
+    return DefinitionRef(f"rmsnorm_h{key[0]}", ("hidden_states", "weight"), ("output",), {"eps": key[1]})
 
 
-def read_fused_add_rmsnorm(
+def convert_fused_add_rmsnorm(
     input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
-) -> Reading:
-    """The same of a sum."""
+) -> Conversion:
+    """Rows of one size."""
     if input.dim() != 2:
-        return "the input is no matrix"
+        return _NOT_A_MATRIX
     return (weight.shape[0], eps), (input, residual, weight), False
 
 
-def _describe_fused_add(key: tuple[int, float]) -> Described:
+def _describe_fused_add(key: tuple[int, float]) -> DefinitionRef:
     inputs = ("hidden_states", "residual", "weight")
-    return Described(f"fused_add_rmsnorm_h{key[0]}", inputs, ("output",), {"eps": key[1]})
+    return DefinitionRef(f"fused_add_rmsnorm_h{key[0]}", inputs, ("output",), {"eps": key[1]})
 
 
-def _give_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
-    """Write the sum and the result where FlashInfer writes them; the definition knows of the result alone."""
+def _finalize_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
+    """Write the sum and the result in place, as FlashInfer does; the definition returns only the result."""
     if result is not input:
         residual.add_(input)
         input.copy_(result)
@@ -67,8 +74,8 @@ def _shadow_fused_add(original: Original, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _baseline_rmsnorm(definition: Definition) -> str | None:
-    epsilon = small_constant(definition.reference)
-    if epsilon is None:
+    epsilon = epsilon_constant(definition.reference)
+    if epsilon is None or not definition.name.startswith("rmsnorm_h"):
         return None
     return f"""import flashinfer.norm
 
@@ -79,8 +86,8 @@ def run(hidden_states, weight, output):
 
 
 def _baseline_fused_add(definition: Definition) -> str | None:
-    epsilon = small_constant(definition.reference)
-    if epsilon is None:
+    epsilon = epsilon_constant(definition.reference)
+    if epsilon is None or not definition.name.startswith("fused_add_"):
         return None
     return f"""import flashinfer.norm
 
@@ -97,15 +104,15 @@ RMSNORM = Adapter(
     targets=(
         Call(
             path="flashinfer.norm.rmsnorm",
-            read=read_rmsnorm,
+            convert=convert_rmsnorm,
             describe=_describe_rmsnorm,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
-    covers="matrices, with `out` or without",
-    leaves="three dimensions; another epsilon than the reference's",
-    declared=_DECLARED,
-    baseline=lambda definition: _baseline_rmsnorm(definition) if definition.name.startswith("rmsnorm_h") else None,
+    supported="matrices, with or without `out`",
+    unsupported="three dimensions; an epsilon other than the reference's",
+    reference_constants=_CONSTANTS,
+    baseline=_baseline_rmsnorm,
 )
 FUSED_ADD_RMSNORM = Adapter(
     name="fused_add_rmsnorm",
@@ -113,15 +120,15 @@ FUSED_ADD_RMSNORM = Adapter(
     targets=(
         Call(
             path="flashinfer.norm.fused_add_rmsnorm",
-            read=read_fused_add_rmsnorm,
+            convert=convert_fused_add_rmsnorm,
             describe=_describe_fused_add,
-            give=_give_fused_add,
+            finalize=_finalize_fused_add,
             shadow=_shadow_fused_add,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
-    covers="matrices; the sum and the result are written in place",
-    leaves="another epsilon than the reference's",
-    declared=_DECLARED,
-    baseline=lambda definition: _baseline_fused_add(definition) if definition.name.startswith("fused_add_") else None,
+    supported="matrices; the sum and the result are written in place",
+    unsupported="three dimensions; an epsilon other than the reference's",
+    reference_constants=_CONSTANTS,
+    baseline=_baseline_fused_add,
 )

@@ -1,4 +1,10 @@
-"""``flashinfer.rope.apply_rope_with_cos_sin_cache`` and its in-place form."""
+"""Adapter for rotary position embeddings.
+
+Patched: ``flashinfer.rope.apply_rope_with_cos_sin_cache`` and ``apply_rope_with_cos_sin_cache_inplace``.
+
+Converted: NeoX style, on queries and keys that are matrices. Fall through: interleaved pairs (``is_neox=False``), other
+than two dimensions.
+"""
 
 from __future__ import annotations
 
@@ -8,42 +14,42 @@ from typing import Any
 import torch
 from fib_schema import Definition
 
-from ..adapter import Adapter, Call, Described, Original, Reading
+from ..adapter import Adapter, Call, Conversion, DefinitionRef, Original
 
 _INPUTS = ("q", "k", "cos_sin_cache", "positions")
 
 
-def read_rope(
+def convert_rope(
     positions: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
     head_size: int,
     cos_sin_cache: torch.Tensor,
     is_neox: bool = True,
-) -> Reading:
-    """Heads are a dimension of their own in the definition; FlashInfer has them side by side."""
+) -> Conversion:
+    """The definition has a dimension for heads; FlashInfer concatenates them."""
     if not is_neox:
         return "rotated pairs are interleaved (is_neox=False)"
     if query.dim() != 2 or key.dim() != 2:
-        return "queries or keys are no matrix"
+        return "queries or keys are not matrices"
     q, k = query.view(query.shape[0], -1, head_size), key.view(key.shape[0], -1, head_size)
     return (head_size, cos_sin_cache.shape[1]), (q, k, cos_sin_cache, positions), False
 
 
-def _describe(key: tuple[int, int]) -> Described:
+def _describe(key: tuple[int, int]) -> DefinitionRef:
     head_size, rotary_dim = key
     name = f"rope_with_cos_sin_cache_neox_style_d{head_size}_rd{rotary_dim}"
-    return Described(name, _INPUTS, ("q_out", "k_out"))
+    return DefinitionRef(name, _INPUTS, ("q_out", "k_out"))
 
 
-def _give(
+def _finalize(
     result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     q, k = result
     return q.reshape(query.shape), k.reshape(key.shape)
 
 
-def _give_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
+def _finalize_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
     q, k = result
     if q.data_ptr() != query.data_ptr():
         query.copy_(q.reshape(query.shape))
@@ -74,26 +80,21 @@ def run(q, k, cos_sin_cache, positions):
 """
 
 
+_PATH = "flashinfer.rope.apply_rope_with_cos_sin_cache"
 ROPE = Adapter(
     name="rope",
     op_types=("rope",),
     targets=(
+        Call(path=_PATH, convert=convert_rope, describe=_describe, finalize=_finalize, shadow=_shadow),
         Call(
-            path="flashinfer.rope.apply_rope_with_cos_sin_cache",
-            read=read_rope,
+            path=f"{_PATH}_inplace",
+            convert=convert_rope,
             describe=_describe,
-            give=_give,
-            shadow=_shadow,
-        ),
-        Call(
-            path="flashinfer.rope.apply_rope_with_cos_sin_cache_inplace",
-            read=read_rope,
-            describe=_describe,
-            give=_give_in_place,
+            finalize=_finalize_in_place,
             shadow=_shadow_in_place,
         ),
     ),
-    covers="NeoX style, new tensors or in place",
-    leaves="interleaved pairs (`is_neox=False`); queries that are no matrix",
+    supported="NeoX style, out of place or in place",
+    unsupported="interleaved pairs (`is_neox=False`); other than two dimensions",
     baseline=_baseline,
 )

@@ -1,47 +1,57 @@
-"""``flashinfer.sampling``: sampling from probabilities by top-k, top-p, and both."""
+"""Adapter for sampling from probabilities.
+
+Patched: ``top_k_sampling_from_probs``, ``top_p_sampling_from_probs`` and ``top_k_top_p_sampling_from_probs`` of
+``flashinfer.sampling``.
+
+Converted: limits as tensors or numbers, top-k before top-p. Fall through: ``indices``, a generator or a seed (the
+caller wants particular samples), ``check_nan``, both limits at once (``filter_apply_order="joint"``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from fib_schema import Definition
 
-from ..adapter import Adapter, Call, Described, Reading
+from ..adapter import Adapter, Call, Conversion, DefinitionRef
 
 
-def _row_values(value: Any, probs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A limit for each row; FlashInfer takes one for all as well."""
+def _per_row(value: Any, probs: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A limit for each row; FlashInfer also takes one number for all rows."""
     if isinstance(value, torch.Tensor):
         return value
     return torch.full((probs.shape[0],), value, dtype=dtype, device=probs.device)
 
 
-def read_top_k(probs: torch.Tensor, top_k: Any) -> Reading:
-    """The likeliest k of each row."""
-    return ("top_k", probs.shape[-1]), (probs, _row_values(top_k, probs, torch.int32)), False
+def convert_top_k(probs: torch.Tensor, top_k: Any) -> Conversion:
+    """The k most likely tokens of each row."""
+    return ("top_k", probs.shape[-1]), (probs, _per_row(top_k, probs, torch.int32)), False
 
 
-def read_top_p(probs: torch.Tensor, top_p: Any) -> Reading:
-    """The likeliest of each row that make up p."""
-    return ("top_p", probs.shape[-1]), (probs, _row_values(top_p, probs, torch.float32)), False
+def convert_top_p(probs: torch.Tensor, top_p: Any) -> Conversion:
+    """The most likely tokens of each row whose probabilities sum up to p."""
+    return ("top_p", probs.shape[-1]), (probs, _per_row(top_p, probs, torch.float32)), False
 
 
-def read_top_k_top_p(probs: torch.Tensor, top_k: Any, top_p: Any, filter_apply_order: str = "top_k_first") -> Reading:
-    """First the one, then the other."""
+def convert_top_k_top_p(
+    probs: torch.Tensor, top_k: Any, top_p: Any, filter_apply_order: str = "top_k_first"
+) -> Conversion:
+    """Top-k, then top-p."""
     if filter_apply_order != "top_k_first":
         return f"both limits apply at once (filter_apply_order={filter_apply_order!r})"
-    limits = _row_values(top_k, probs, torch.int32), _row_values(top_p, probs, torch.float32)
+    limits = _per_row(top_k, probs, torch.int32), _per_row(top_p, probs, torch.float32)
     return ("top_k", "top_p", probs.shape[-1]), (probs, *limits), False
 
 
-def _describe(key: tuple[Any, ...]) -> Described:
+def _describe(key: tuple[Any, ...]) -> DefinitionRef:
     *limits, vocabulary = key
-    return Described(f"{'_'.join(limits)}_sampling_from_probs_v{vocabulary}", ("probs", *limits), ("samples",))
+    return DefinitionRef(f"{'_'.join(limits)}_sampling_from_probs_v{vocabulary}", ("probs", *limits), ("samples",))
 
 
-def _give(samples: torch.Tensor) -> torch.Tensor:
-    """FlashInfer's samples are of 32 bits, those of definitions of 64."""
+def _finalize(samples: torch.Tensor) -> torch.Tensor:
+    """FlashInfer returns int32, definitions int64."""
     return samples.to(torch.int32)
 
 
@@ -60,38 +70,26 @@ def run({arguments}):
 """
 
 
-_HINTS = frozenset({"deterministic"})
-
+_CONVERSIONS: dict[str, Callable[..., Conversion]] = {
+    "top_k": convert_top_k,
+    "top_p": convert_top_p,
+    "top_k_top_p": convert_top_k_top_p,
+}
 SAMPLING = Adapter(
     name="sampling",
     op_types=("sampling",),
-    targets=(
+    targets=tuple(
         Call(
-            path="flashinfer.sampling.top_k_sampling_from_probs",
-            read=read_top_k,
+            path=f"flashinfer.sampling.{name}_sampling_from_probs",
+            convert=convert,
             describe=_describe,
-            give=_give,
-            is_comparable=False,
-            ignored=_HINTS,
-        ),
-        Call(
-            path="flashinfer.sampling.top_p_sampling_from_probs",
-            read=read_top_p,
-            describe=_describe,
-            give=_give,
-            is_comparable=False,
-            ignored=_HINTS,
-        ),
-        Call(
-            path="flashinfer.sampling.top_k_top_p_sampling_from_probs",
-            read=read_top_k_top_p,
-            describe=_describe,
-            give=_give,
-            is_comparable=False,
-            ignored=_HINTS,
-        ),
+            finalize=_finalize,
+            is_deterministic=False,
+            ignored=frozenset({"deterministic"}),
+        )
+        for name, convert in _CONVERSIONS.items()
     ),
-    covers="limits as tensors or numbers; top-k before top-p",
-    leaves="`indices`, a generator or a seed (the caller wants certain samples), `check_nan`, both limits at once",
+    supported="limits as tensors or numbers; top-k before top-p",
+    unsupported="`indices`, a generator or a seed, `check_nan`, both limits at once",
     baseline=_baseline,
 )

@@ -1,4 +1,4 @@
-"""Found first on PYTHONPATH by every Python below ``python -m fib_integrations.run``."""
+"""Start-up hook: every Python process below ``python -m fib_integrations.run`` finds it first on PYTHONPATH."""
 
 import importlib.machinery
 import importlib.util
@@ -7,13 +7,13 @@ from pathlib import Path
 
 try:
     from fib_integrations.startup import install_with_torch
-except ImportError:  # a Python of another environment, which a program may start as well
+except ImportError:  # a Python of another environment, without this package
     pass
 else:
     install_with_torch()
 
 
-def _run_the_next_one() -> None:
+def _run_hidden_sitecustomize() -> None:
     """Run the ``sitecustomize`` that this one hides."""
     here = Path(__file__).resolve().parent
     others = [path for path in sys.path if Path(path).resolve() != here]
@@ -22,4 +22,4 @@ def _run_the_next_one() -> None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
 
 
-_run_the_next_one()
+_run_hidden_sitecustomize()

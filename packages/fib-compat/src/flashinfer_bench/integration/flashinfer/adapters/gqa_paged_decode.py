@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fib_integrations.adapters.gqa_paged_decode import GQA_PAGED_DECODE
+from fib_integrations.adapters.gqa_paged import GQA_PAGED_DECODE
 
 from ....replaced import explaining
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fib_integrations.adapters.gqa_paged_prefill import GQA_PAGED_PREFILL
+from fib_integrations.adapters.gqa_paged import GQA_PAGED_PREFILL
 
 from ....replaced import explaining
 

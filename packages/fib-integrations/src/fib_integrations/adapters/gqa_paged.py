@@ -1,0 +1,201 @@
+"""Adapters for grouped-query attention with a paged KV cache.
+
+Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
+``flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper`` and
+``flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper``.
+
+Converted: runs of NHD and HND caches, in one tensor or two, with or without ``out``, ``lse`` and ``return_lse``;
+prefill if it is causal. Fall through: custom masks, sliding windows, soft caps, positional encodings, quantisation
+scales, sinks, mixed dtypes, ``jit_args``, padded queries. Runs of wrappers for CUDA graphs are traced, not routed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fib_schema import Definition
+
+from .. import attention
+from ..adapter import Adapter, Conversion
+from ..attention import AttentionPlan
+
+_DECODE_WRAPPER = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
+_PREFILL_WRAPPER = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
+PADDED = frozenset(
+    {
+        "gqa_paged_prefill_causal_h16_kv1_d128_ps64",
+        "gqa_paged_prefill_causal_h20_kv4_d128_ps64",
+        "gqa_paged_prefill_causal_h24_kv4_d128_ps64",
+    }
+)
+"""Definitions whose ``kv_last_page_len`` has the length of the offsets: one more than there are requests."""
+
+
+def _inputs(*, is_prefill: bool, page_size: int) -> str:
+    """The inputs of a definition; pages of one token have no last-page length."""
+    offsets = "qo_indptr kv_indptr" if is_prefill else "kv_indptr"
+    return f"q k_cache v_cache {offsets} kv_indices {'' if page_size == 1 else 'kv_last_page_len '}sm_scale"
+
+
+def convert_decode_plan(
+    wrapper: Any,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    last_page_len: torch.Tensor,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    pos_encoding_mode: str = "NONE",
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    q_data_type: Any = "float16",
+    kv_data_type: Any = None,
+    o_data_type: Any = None,
+    data_type: Any = None,
+    sm_scale: float | None = None,
+) -> AttentionPlan | str:
+    """One query per request."""
+    problem = attention.unsupported_plan(
+        wrapper,
+        (q_data_type or data_type, kv_data_type or data_type, o_data_type),
+        pos_encoding_mode=pos_encoding_mode,
+        window_left=window_left,
+        logits_soft_cap=logits_soft_cap,
+    )
+    if problem:
+        return problem
+    kv_indptr = attention.on_device(wrapper, indptr, "_paged_kv_indptr_buf")
+    kv_indices = attention.on_device(wrapper, indices, "_paged_kv_indices_buf")[: attention.last_value(indptr)]
+    last = attention.on_device(wrapper, last_page_len, "_paged_kv_last_page_len_buf")
+    name = f"gqa_paged_decode_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim}_ps{page_size}"
+    scale = attention.softmax_scale(sm_scale, head_dim)
+    return AttentionPlan(
+        attention.definition_ref(name, _inputs(is_prefill=False, page_size=page_size)),
+        len(last_page_len),
+        (kv_indptr, kv_indices, scale) if page_size == 1 else (kv_indptr, kv_indices, last, scale),
+        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
+        is_routable=not attention.is_replayed(wrapper),
+    )
+
+
+def convert_prefill_plan(
+    wrapper: Any,
+    qo_indptr: torch.Tensor,
+    paged_kv_indptr: torch.Tensor,
+    paged_kv_indices: torch.Tensor,
+    paged_kv_last_page_len: torch.Tensor,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    head_dim_qk: int,
+    page_size: int,
+    head_dim_vo: int | None = None,
+    causal: bool = False,
+    pos_encoding_mode: str = "NONE",
+    sm_scale: float | None = None,
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    q_data_type: Any = "float16",
+    kv_data_type: Any = None,
+    o_data_type: Any = None,
+) -> AttentionPlan | str:
+    """Any number of queries per request: the last tokens of its sequence."""
+    if not causal:
+        return "it is not causal"
+    if head_dim_vo not in (None, head_dim_qk):
+        return "head_dim_vo differs from head_dim_qk"
+    problem = attention.unsupported_plan(
+        wrapper,
+        (q_data_type, kv_data_type, o_data_type),
+        pos_encoding_mode=pos_encoding_mode,
+        window_left=window_left,
+        logits_soft_cap=logits_soft_cap,
+    )
+    if problem:
+        return problem
+    name = f"gqa_paged_prefill_causal_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim_qk}_ps{page_size}"
+    offsets = (
+        attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
+        attention.on_device(wrapper, paged_kv_indptr, "_paged_kv_indptr_buf"),
+    )
+    indices = attention.on_device(wrapper, paged_kv_indices, "_paged_kv_indices_buf")
+    last = attention.on_device(wrapper, paged_kv_last_page_len, "_paged_kv_last_page_len_buf")
+    if name in PADDED:
+        last = torch.nn.functional.pad(last, (0, 1), value=1)
+    scale = attention.softmax_scale(sm_scale, head_dim_qk)
+    kv_indices = indices[: attention.last_value(paged_kv_indptr)]
+    return AttentionPlan(
+        attention.definition_ref(name, _inputs(is_prefill=True, page_size=page_size)),
+        attention.last_value(qo_indptr),
+        (*offsets, kv_indices, scale) if page_size == 1 else (*offsets, kv_indices, last, scale),
+        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
+        is_routable=not attention.is_replayed(wrapper),
+    )
+
+
+def convert_run(
+    plan: AttentionPlan,
+    q: torch.Tensor,
+    paged_kv_cache: Any,
+    q_scale: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Conversion:
+    """All inputs other than queries and caches come from the plan."""
+    has_scale = k_scale is not None or v_scale is not None or q_scale is not None
+    if has_scale and attention.is_scaled(q_scale, k_scale, v_scale):
+        return "it has quantisation scales"
+    if q.shape[0] != plan.rows:
+        return "the number of queries differs from the plan"
+    if type(paged_kv_cache) is not tuple or plan.layout != "NHD":
+        paged_kv_cache = attention.paged_caches(paged_kv_cache, plan.layout)
+    k_cache, v_cache = paged_kv_cache
+    if out is None:
+        return plan, (q, k_cache, v_cache, *plan.inputs), False
+    outputs = attention.output_buffers(plan, q, out, lse, return_lse)
+    return plan, (q, k_cache, v_cache, *plan.inputs, *outputs), bool(outputs)
+
+
+def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
+    prefix = "gqa_paged_prefill_causal_h" if is_prefill else "gqa_paged_decode_h"
+    has_pages = "kv_last_page_len" in definition.inputs
+    inputs = _inputs(is_prefill=is_prefill, page_size=2 if has_pages else 1).split()
+    if not definition.name.startswith(prefix) or list(definition.inputs) != inputs:
+        return None
+    last = "torch.ones_like(kv_indptr[1:])"
+    if has_pages:
+        last = "kv_last_page_len[: len(kv_indptr) - 1]" if is_prefill else "kv_last_page_len"
+    sizes = ("q.shape[1]", "k_cache.shape[2]", "q.shape[2]", "k_cache.shape[1]")
+    pages = ("kv_indptr", "kv_indices", last, *sizes)
+    return attention.baseline(
+        definition,
+        _PREFILL_WRAPPER if is_prefill else _DECODE_WRAPPER,
+        plan=("qo_indptr", *pages, "causal=True") if is_prefill else pages,
+        run="q, (k_cache, v_cache)",
+        workspace_mib=256 if is_prefill else 128,
+    )
+
+
+GQA_PAGED_DECODE = Adapter(
+    name="gqa_paged_decode",
+    op_types=("gqa_paged",),
+    targets=attention.targets(_DECODE_WRAPPER, plan=convert_decode_plan, run=convert_run, hints=attention.DECODE_HINTS),
+    supported="NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`",
+    unsupported="windows, soft caps, positional encodings, scales, sinks, mixed dtypes, `jit_args`, `forward`; "
+    "CUDA-graph wrappers are traced, not routed",
+    baseline=lambda definition: _baseline(definition, is_prefill=False),
+)
+GQA_PAGED_PREFILL = Adapter(
+    name="gqa_paged_prefill",
+    op_types=("gqa_paged",),
+    targets=attention.targets(
+        _PREFILL_WRAPPER, plan=convert_prefill_plan, run=convert_run, hints=attention.PREFILL_HINTS
+    ),
+    supported="causal; NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`",
+    unsupported="non-causal attention, custom masks, and what `gqa_paged_decode` does not support",
+    baseline=lambda definition: _baseline(definition, is_prefill=True),
+)

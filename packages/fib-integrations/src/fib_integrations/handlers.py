@@ -1,0 +1,148 @@
+"""Call handlers: what serves the calls of one key.
+
+A handler takes the definition's inputs (followed by its outputs, if the caller passed buffers for them) and the
+call's original ``args`` and ``kwargs``. It notifies the listeners, then calls fib-apply's route, a planned solution
+or the original.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+import torch
+from fib_apply.hook import notes_for
+from fib_apply.routing.matching import Form
+from fib_apply.routing.sites import Runtime
+from fib_schema import FibError
+
+from .adapter import Call, DefinitionRef
+
+if TYPE_CHECKING:
+    from fib_apply.routing.dispatcher import Dispatcher
+
+_logger = logging.getLogger(__name__)
+Handler: TypeAlias = Callable[..., Any]
+_CALL_ARGUMENTS = ("fib_call_args", "fib_call_kwargs")
+_NOT_PLANNED: Any = object()
+"""The result of a planned solution's fallback."""
+
+
+@attrs.frozen
+class OriginalResult:
+    """A result of the original function, which the caller gets unchanged."""
+
+    value: Any
+
+
+@attrs.frozen
+class HandlerFactory:
+    """Makes the handlers of one patched function."""
+
+    target: Call
+    original: Callable[..., Any]
+
+    def make(
+        self,
+        definition: DefinitionRef,
+        dispatcher: Dispatcher | None,
+        values: Sequence[Any],
+        *,
+        is_dps: bool,
+        baselines: frozenset[str] = frozenset(),
+        plan: Any = None,
+    ) -> Handler:
+        """The handler of calls with one key.
+
+        Args:
+            definition: What the calls compute.
+            dispatcher: Of the definition, if a runtime is enabled.
+            values: The converted values of the first call.
+            is_dps: Whether output buffers are among them.
+            baselines: Solutions that call the original: where one of them is the best, the original is called instead.
+            plan: The value that `Plan.convert` returned, for a method with a plan.
+        """
+        handler: Handler = self._call_original
+        if dispatcher is not None and (plan is None or plan.is_routable):
+            inputs = values[: len(definition.inputs)]
+            planned = None if plan is None else self._planned(dispatcher, inputs, baselines)
+            handler = planned or self._routed(dispatcher, definition, baselines, is_dps=is_dps)
+        return _with_listeners(definition, handler)
+
+    def _call_original(self, *values: Any) -> OriginalResult:
+        *_, args, kwargs = values
+        return OriginalResult(self.original(*args, **kwargs))
+
+    def _routed(
+        self, dispatcher: Dispatcher, definition: DefinitionRef, baselines: frozenset[str], *, is_dps: bool
+    ) -> Handler:
+        outputs = definition.outputs if is_dps else ()
+        names = (*definition.inputs, *outputs, *_CALL_ARGUMENTS)
+        parameters = tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names)
+        is_compared = dispatcher.config.shadow_ratio > 0
+        if is_compared and not self.target.is_deterministic:
+            return self._call_original
+        label = f"{self.target.path.rpartition('.')[2]}_{'dps' if is_dps else 'value_returning'}"
+        form = Form(parameters, definition.inputs, outputs)
+        return dispatcher.route(label, form, self._shadow if is_compared else self._call_original, own=baselines)
+
+    def _shadow(self, *values: Any) -> Any:
+        """The definition's outputs as the original computes them, for a comparison with a solution's."""
+        *converted, args, kwargs = values
+        if self.target.shadow is None:
+            return self.original(*args, **kwargs)
+        return self.target.shadow(self.original, args, kwargs, converted)
+
+    def _planned(self, dispatcher: Dispatcher, inputs: Sequence[Any], baselines: frozenset[str]) -> Handler | None:
+        """A handler for the best solution, whose ``setup`` runs now; None if that one has no ``setup``."""
+        if _is_capturing(inputs):
+            return None
+        run = dispatcher.plan_setup(*inputs, fallback=_return_not_planned, own=baselines)
+        if run is None:
+            return None
+        original = self.original
+
+        def planned(*values: Any) -> Any:
+            *converted, args, kwargs = values
+            result = run(*converted)
+            return OriginalResult(original(*args, **kwargs)) if result is _NOT_PLANNED else result
+
+        return planned
+
+
+def _return_not_planned(*values: Any) -> Any:
+    del values
+    return _NOT_PLANNED
+
+
+def _is_capturing(values: Sequence[Any]) -> bool:
+    """Whether a CUDA graph is being captured: a setup must not run then."""
+    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
+    return is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def find_dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
+    """The dispatcher of a definition; None if there is none, or its files are damaged: the engine must go on."""
+    try:
+        return None if runtime is None else runtime.dispatcher(name)
+    except FibError as error:
+        _logger.warning("calls of %r go to the original: %s", name, error)
+        return None
+
+
+def _with_listeners(definition: DefinitionRef, handler: Handler) -> Handler:
+    """A handler that first notifies the definition's listeners of its inputs."""
+    notes = notes_for(definition.name, definition.inputs)
+    if not notes:
+        return handler
+    count = len(definition.inputs)
+
+    def notified(*values: Any) -> Any:
+        for note in notes:
+            note(*values[:count])
+        return handler(*values)
+
+    return notified

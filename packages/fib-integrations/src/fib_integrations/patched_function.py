@@ -1,0 +1,325 @@
+"""Patched functions: the wrapper that replaces a library function, and the state behind it.
+
+While no runtime is enabled and nobody listens, a call goes to the original. Otherwise generated code
+(`wrapper_codegen`) converts the call and looks up its handler (`handlers`). Handlers are made at the first call of a
+key and discarded when a runtime starts or stops, or the listeners change.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+from fib_apply.hook import is_listened
+from fib_apply.routing.sites import Runtime
+from fib_schema import Definition
+
+from .adapter import Adapter, Call, DefinitionRef, Plan, Target
+from .definitions import definition_mismatch
+from .errors import CannotAdapt
+from .handlers import Handler, HandlerFactory, OriginalResult, find_dispatcher
+from .parameters import map_target
+from .wrapper_codegen import compiled, dispatch_source, identifier, wrapper_source
+
+if TYPE_CHECKING:
+    from fib_apply.routing.dispatcher import Dispatcher
+
+_logger = logging.getLogger(__name__)
+MatchBaselines: TypeAlias = "Callable[[Adapter, Runtime, Definition], frozenset[str]]"
+"""Returns the solutions of a definition that call the original; see `baselines.matching_baselines`."""
+_MAX_HANDLERS = 4096
+_CONVERSION_ERRORS = (Exception,)
+"""An adapter may be third-party code, and the engine must go on."""
+_INLINE = "_torchdynamo_inline"
+"""The function that torch.compile traces instead of this one, as in `fib_apply.routing.compiling`."""
+
+
+class _ThreadState(threading.local):
+    """Whether this thread is inside a handler: a solution's own calls of the library go to the originals."""
+
+    is_in_handler = False
+
+
+_thread_state = _ThreadState()
+
+
+@attrs.frozen
+class ConvertedCall:
+    """The definition that describes a call, and its inputs."""
+
+    definition: str
+    inputs: Mapping[str, Any] = attrs.field(repr=lambda inputs: str(list(inputs)))
+
+
+@attrs.frozen
+class UnsupportedCall:
+    """The reason why no definition describes a call."""
+
+    reason: str
+
+
+class RecordedPlan:
+    """What one call of a `Plan` method set up; replaced by the next one.
+
+    Args:
+        owner: The object.
+        value: What `Plan.convert` returned: the shared state of runs, or the reason why they are unsupported.
+        state: The object's `Plan.state_attribute`, to detect a plan that bypassed the patched method.
+    """
+
+    __slots__ = ("dps_handlers", "generation", "handlers", "owner", "state", "value")
+
+    def __init__(self, owner: weakref.ref[Any], value: Any, state: Any) -> None:
+        self.owner, self.value, self.state = owner, value, state
+        self.discard_handlers(None)
+
+    def discard_handlers(self, generation: object) -> None:
+        """Forget handlers that were made before the runtime or the listeners changed."""
+        self.generation = generation
+        self.handlers: dict[Any, Handler] = {}
+        self.dps_handlers: dict[Any, Handler] = {}
+
+
+class PlanStore:
+    """Recorded plans by object, held weakly. Each write is one dictionary operation, so no locks are needed.
+
+    The key is the object's id, because looking up a weak reference costs 0.2 us more. An entry is removed with its
+    object, before another object can have the same id.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, RecordedPlan] = {}
+
+    def record(self, owner: Any, value: Any, state: Any) -> None:
+        """Replace the plan of an object."""
+        key = id(owner)
+        try:
+            reference = weakref.ref(owner, lambda _: self.by_id.pop(key, None))
+        except TypeError:
+            _logger.warning("%s: its objects have no weak references; their runs are unsupported", type(owner).__name__)
+            return
+        self.by_id[key] = RecordedPlan(reference, value, state)
+
+    def invalidate(self, owner: Any = None) -> None:
+        """Remove the plan of an object: its runs are unsupported until the next plan."""
+        self.by_id.pop(id(owner), None)
+
+
+class PatchedFunction:
+    """A library function and the wrapper that replaces it.
+
+    Args:
+        adapter: The adapter of the target.
+        target: How calls are converted.
+        original: The library function.
+        plans: The plans of the adapter's objects.
+        match_baselines: Finds the solutions that call the original.
+
+    Raises:
+        CannotAdapt: The function differs from what the adapter was written for.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        target: Target,
+        original: Callable[..., Any],
+        *,
+        plans: PlanStore,
+        match_baselines: MatchBaselines,
+    ) -> None:
+        self.adapter, self.target, self.original = adapter, target, original
+        self.unsupported_counts: Counter[str] = Counter()
+        """The number of unsupported calls by reason, if they are counted."""
+        self._plans = plans
+        self._match_baselines = match_baselines
+        self._is_active = True
+        self._runtime: Runtime | None = None
+        self._reported: set[str] = set()
+        self._name = identifier(getattr(original, "__name__", "call"))
+        self.mapping = map_target(target, original)
+        self._state_attribute = _state_attribute(adapter, target)
+        self._source = dispatch_source(self._name, target, self.mapping, self._state_attribute)
+        self._scope = self._make_scope()
+        self._dispatch = compiled(self._source, self._name, self._scope)
+        self.wrapper = compiled(wrapper_source(self._name, target, self.mapping), self._name, self._scope)
+        functools.update_wrapper(self.wrapper, original)
+        vars(self.wrapper).update({"__fib_patched__": self, _INLINE: original})
+
+    def _make_scope(self) -> dict[str, Any]:
+        return {
+            **self.mapping.scope,
+            "_fib_original": self.original,
+            "_fib_dispatch": None,
+            "_fib_thread": _thread_state,
+            "_fib_type": type,
+            "_fib_str": str,
+            "_fib_id": id,
+            "_fib_errors": _CONVERSION_ERRORS,
+            "_fib_original_result": OriginalResult,
+            "_fib_convert": getattr(self.target, "convert", None),
+            "_fib_finalize": getattr(self.target, "finalize", None),
+            "_fib_fall_through": self._fall_through,
+            "_fib_conversion_failed": self._conversion_failed,
+            "_fib_add_handler": self._add_handler,
+            "_fib_plans": self._plans.by_id,
+            "_fib_invalidate": self._plans.invalidate,
+            "_fib_record_plan": self._record_plan,
+            "_fib_generation": None,
+            "_fib_handlers": {},
+            "_fib_dps_handlers": {},
+        }
+
+    # -- switching -----------------------------------------------------------------------------------
+
+    def point(self, runtime: Runtime | None) -> None:
+        """Route calls through a runtime, notify listeners only, or call the original directly."""
+        if not self._is_active:
+            return
+        self._runtime = runtime
+        self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
+        self._scope["_fib_dispatch"] = self._dispatch if runtime is not None or is_listened() else None
+
+    def start_at_first_call(self, start: Callable[[], None]) -> None:
+        """Call a function at the first call, which is to call `point`."""
+
+        def starting(args: tuple[Any, ...], kwargs: dict[str, Any], *same: Any, **named: Any) -> Any:
+            del same, named
+            start()
+            return self.wrapper(*args, **kwargs)
+
+        self._scope["_fib_dispatch"] = starting
+
+    def enable_counting(self) -> None:
+        """Count unsupported calls by reason from now on."""
+        self._scope["_fib_fall_through"] = self._count_and_fall_through
+
+    def deactivate(self) -> None:
+        """Send all calls to the original, for callers that still hold the wrapper."""
+        self._is_active = False
+        self._scope["_fib_dispatch"] = None
+
+    def reactivate(self) -> None:
+        """Undo `deactivate` for a wrapper that is in place again."""
+        self._is_active = True
+
+    # -- calls ---------------------------------------------------------------------------------------
+
+    def _add_handler(
+        self,
+        handlers: dict[Any, Handler],
+        key: Hashable,
+        values: Sequence[Any],
+        is_dps: bool,
+        plan: RecordedPlan | None,
+    ) -> Handler:
+        found = self._describe(key)
+        if isinstance(found, str):
+            handler = self._unsupported_handler(found)
+        else:
+            definition, dispatcher = found
+            handler = HandlerFactory(self._call_target(), self.original).make(
+                definition,
+                dispatcher,
+                values,
+                is_dps=is_dps,
+                baselines=self._baselines(dispatcher),
+                plan=None if plan is None else plan.value,
+            )
+        if len(handlers) >= _MAX_HANDLERS:
+            handlers.clear()
+        handlers[key] = handler
+        return handler
+
+    def _describe(self, key: Any) -> tuple[DefinitionRef, Dispatcher | None] | str:
+        """The definition of a key and its dispatcher, or the reason why the calls are unsupported."""
+        try:
+            definition = self._call_target().describe(key)
+            dispatcher = find_dispatcher(definition.name, self._runtime)
+            at_hand = None if dispatcher is None else dispatcher.definition
+            return definition_mismatch(self.adapter, definition, at_hand) or (definition, dispatcher)
+        except _CONVERSION_ERRORS as error:
+            return self._conversion_failed(error)
+
+    def _call_target(self) -> Call:
+        assert isinstance(self.target, Call)  # other targets have no handlers
+        return self.target
+
+    def _baselines(self, dispatcher: Dispatcher | None) -> frozenset[str]:
+        if dispatcher is None or self._runtime is None:
+            return frozenset()
+        return self._match_baselines(self.adapter, self._runtime, dispatcher.definition)
+
+    def _unsupported_handler(self, reason: str) -> Handler:
+        def unsupported(*values: Any) -> OriginalResult:
+            *_, args, kwargs = values
+            return OriginalResult(self._scope["_fib_fall_through"](reason, args, kwargs))
+
+        return unsupported
+
+    def _fall_through(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        del reason
+        return self.original(*args, **kwargs)
+
+    def _count_and_fall_through(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.unsupported_counts[reason] += 1
+        return self.original(*args, **kwargs)
+
+    def _conversion_failed(self, error: Exception) -> str:
+        """The reason to state for a call whose conversion raised; a defect of the adapter, logged once."""
+        reason = f"its conversion raised {type(error).__name__}: {error}"
+        if reason not in self._reported:
+            self._reported.add(reason)
+            _logger.warning("%s: the call falls through, because %s", self.target.path, reason)
+        return reason
+
+    def _record_plan(self, owner: Any, value: Any) -> None:
+        self._plans.record(owner, value, getattr(owner, self._state_attribute, None))
+
+    # -- explaining ----------------------------------------------------------------------------------
+
+    def explain(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ConvertedCall | UnsupportedCall:
+        """Convert a call without making it.
+
+        Raises:
+            CannotAdapt: The function is a method that plans: it computes nothing itself.
+            TypeError: The arguments do not match the function's parameters.
+        """
+        if not isinstance(self.target, Call):
+            raise CannotAdapt(self.target.path, "it computes nothing itself")
+        plan = self._plans.by_id.get(id(args[0])) if args else None
+        copied = {} if plan is None else {id(args[0]): RecordedPlan(plan.owner, plan.value, plan.state)}
+        overrides = {
+            "_fib_thread": _ThreadState(),
+            "_fib_plans": copied,
+            "_fib_handlers": {},
+            "_fib_dps_handlers": {},
+            "_fib_add_handler": self._explaining_handler,
+            "_fib_fall_through": lambda reason, *_: UnsupportedCall(reason),
+        }
+        dispatch = compiled(self._source, self._name, {**self._scope, **overrides})
+        found: ConvertedCall | UnsupportedCall = dispatch(tuple(args), dict(kwargs), *args, **kwargs)
+        return found
+
+    def _explaining_handler(self, handlers: Any, key: Hashable, values: Sequence[Any], *others: Any) -> Handler:
+        del handlers, others
+        found = self._describe(key)
+        if isinstance(found, str):
+            result: ConvertedCall | UnsupportedCall = UnsupportedCall(found)
+        else:
+            result = ConvertedCall(found[0].name, dict(zip(found[0].inputs, values, strict=False)))
+        return lambda *_: OriginalResult(result)
+
+
+def _state_attribute(adapter: Adapter, target: Target) -> str:
+    """The `Plan.state_attribute` of a target's class; of the adapter's first plan if that class has none."""
+    owner = target.path.rpartition(".")[0]
+    plans = [plan for plan in adapter.targets if isinstance(plan, Plan)]
+    plans.sort(key=lambda plan: plan.path.rpartition(".")[0] != owner)
+    return plans[0].state_attribute if plans else "_plan_info"
