@@ -1,7 +1,6 @@
 """Pytest configuration for the tests of all packages."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,20 +14,8 @@ for _name, _examples in _PROFILES.items():
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a second run leave out what a first one has done."""
-    text = "leave out the tests whose node ids are in this file, a line each"
-    parser.addoption("--passed-before", metavar="FILE", type=Path, help=text)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what has passed."""
-    path: Path | None = config.getoption("--passed-before")
-    if path is None:
-        return
-    try:
-        passed = set(path.read_text("utf-8").splitlines())
-    except OSError as error:
-        raise pytest.UsageError(f"--passed-before: {error}") from error
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-    items[:] = [item for item in items if item.nodeid not in passed]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all tests that need a GPU, so that none of them shares the device with another."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.xdist_group("gpu"))

@@ -1,52 +1,118 @@
 #!/usr/bin/env python3
-"""Develop FIB: `python tools/dev.py VERB`, with nothing installed but Python.
+"""Developer commands of FIB: `python tools/dev.py COMMAND [ARGUMENTS]`, with only Python and a C++ compiler installed.
 
-`python tools/dev.py help` lists the verbs. This file stays readable for old Pythons, so that it can say what is
-missing; everything else lives in `workshop/` beside it.
+The commands are the nox sessions of `noxfile.py`; `help` lists them. This script installs nox and uv below `.dev/` and
+runs them. It also parses under old Pythons, to name the version that is needed.
 """
 
+import importlib.util
+import os
+import runpy
+import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / ".dev"
 OLDEST_PYTHON = (3, 11)
+NOX, UV = "nox==2026.10.20", "uv==0.13.9"  # pinned: parallel sessions of nox are new
+COMPILING = ("demo", "test", "slow", "check", "lowest", "bench")  # commands that build C++ solutions
+REPORTED = {"test": ["--session", "test"], "check": ["--tags", "check", "--parallel", "2"]}
 
 
 def explain_old_python(version: Sequence[object]) -> Optional[str]:
-    """The message for a Python that is too old, or None where it is new enough."""
+    """The message for a Python that is too old, or None."""
     if tuple(version[:2]) >= OLDEST_PYTHON:
         return None
-    found = ".".join(str(part) for part in version[:3])
-    wanted = ".".join(str(part) for part in OLDEST_PYTHON)
+    found, wanted = (".".join(str(number) for number in numbers) for numbers in (version[:3], OLDEST_PYTHON))
     return (
-        "Python " + wanted + " or newer is missing: this is Python " + found + " (" + sys.executable + ").\n"
-        "  why: the packages use the syntax and the standard library of " + wanted + ".\n"
-        "  do:  run this script with a newer one, for example `python" + wanted + " tools/dev.py help`."
+        "Python {0} or newer is needed, this is Python {1} ({2}); run for example `python{0} tools/dev.py help`".format(
+            wanted, found, sys.executable
+        )
     )
 
 
-def explain_lonely_script(folder: Path) -> Optional[str]:
-    """The message for a script without the modules beside it, or None where they are there."""
-    if (folder / "workshop").is_dir():
-        return None
-    return (
-        "the rest of the repository is missing: no workshop/ in " + str(folder) + ".\n"
-        "  why: this script sets up and tests the packages that lie beside it.\n"
-        "  do:  clone the repository and run tools/dev.py from there; do not copy the script out of it."
+def find_compiler() -> str:
+    """The C++ compiler that CXX names, else the first one on the path; exits without one."""
+    wanted = os.environ.get("CXX", "").strip()
+    for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
+        if shutil.which(shlex.split(name)[0]):
+            return name
+    sys.exit(
+        "no C++ compiler: {} not found on the path; install g++ or set CXX".format(wanted or "c++, g++ and clang++")
     )
 
 
-def main() -> int:
-    """Run one verb and return the exit code."""
-    folder = Path(__file__).resolve().parent
-    message = explain_old_python(sys.version_info) or explain_lonely_script(folder)
-    if message is not None:
-        sys.stderr.write(message + "\n")
-        return 2
-    from workshop.verbs import run
+def find_machine_torch() -> str:
+    """The site-packages folder of a torch with CUDA that this Python imports, or an empty string."""
+    spec = importlib.util.find_spec("torch")
+    version = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    if version is None or not version.exists() or not runpy.run_path(str(version)).get("cuda"):
+        return ""
+    return str(version.parent.parent)
 
-    return run(sys.argv[1:])
+
+def install_nox() -> str:
+    """Install nox, and uv if the package index has it, into `.dev/nox`; returns the Python there."""
+    folder, stamp = WORK / "nox", WORK / "nox" / "installed"
+    python = str(folder / "bin" / "python")
+    wanted = " ".join([str(folder), sys.version, NOX, UV])
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print("installing nox and uv into", folder, flush=True)
+        shutil.rmtree(str(folder), ignore_errors=True)
+        pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        if subprocess.call([sys.executable, "-m", "venv", str(folder)]):
+            sys.exit("creating a virtual environment failed; on Debian and Ubuntu: apt install python3-venv")
+        if subprocess.call([*pip, NOX, UV]) and subprocess.call([*pip, NOX]):
+            sys.exit("installing nox failed; the first run needs a package index: see `pip config list`")
+        stamp.write_text(wanted)
+    return python
+
+
+def run_recorded(command: List[str], variables: Dict[str, str], output: Path) -> int:
+    """Run a command and copy what it prints to a file."""
+    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process, output.open("wb") as file:
+        for line in process.stdout or ():
+            file.write(line)
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    return process.returncode
+
+
+def main(arguments: List[str]) -> int:
+    """Run one command and return its exit code."""
+    message = explain_old_python(sys.version_info)
+    if message:
+        sys.exit(message)
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    if command == "report":
+        from devtools.report import report
+
+        return report(WORK / "reports", *rest)
+    reports = WORK / "reports" / command
+    variables = dict(os.environ, FIB_MACHINE_TORCH=find_machine_torch(), FIB_REPORTS=str(reports))
+    if command in COMPILING:
+        variables["CXX"] = find_compiler()
+    nox = [install_nox(), "-m", "nox", "--noxfile", str(ROOT / "noxfile.py")]
+    if command in ("help", "-h", "--help"):
+        code = subprocess.call([*nox, "--list"])
+        print("Also: `check` runs all that are marked [check]; `report` summarizes the last `test` and `check`.")
+        return code
+    if command not in REPORTED:
+        return subprocess.call([*nox, "--session", command, "--", *rest], env=variables)
+    shutil.rmtree(str(reports), ignore_errors=True)
+    reports.mkdir(parents=True)
+    nox += ["--report", str(reports / "nox.json"), *REPORTED[command], "--", *rest]
+    return (
+        subprocess.call(nox, env=variables)
+        if sys.stdout.isatty()
+        else run_recorded(nox, variables, reports / "output.txt")
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,40 +1,70 @@
 import ast
+import re
 import sys
 from pathlib import Path
 
 import dev
 import pytest
 
-TOOLS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("version", [(3, 11, 0), (3, 12, 1), (4, 0, 0)])
-def test_a_supported_python_is_not_refused(version):
+@pytest.mark.parametrize("version", [(3, 11, 0), (3, 14, 1), (4, 0, 0)])
+def test_a_supported_python_is_accepted(version):
     assert dev.explain_old_python(version) is None
 
 
-def test_an_old_python_is_told_what_was_found_what_is_wanted_and_what_to_do():
+def test_an_old_python_gets_the_version_that_is_needed_and_a_command():
     message = dev.explain_old_python((3, 8, 18, "final", 0))
-    assert "this is Python 3.8.18" in message
-    assert "Python 3.11 or newer" in message
+    assert "Python 3.11 or newer is needed, this is Python 3.8.18" in message
     assert "`python3.11 tools/dev.py help`" in message
 
 
-def test_the_script_parses_under_pythons_that_it_refuses():
-    ast.parse((TOOLS / "dev.py").read_text(), feature_version=(3, 8))
+def test_the_script_parses_under_old_pythons():
+    ast.parse((ROOT / "tools/dev.py").read_text(), feature_version=(3, 8))
 
 
-def test_a_script_that_was_copied_out_of_the_repository_says_so(tmp_path):
-    assert "clone the repository" in dev.explain_lonely_script(tmp_path)
-    assert dev.explain_lonely_script(TOOLS) is None
-
-
-def test_the_tools_need_nothing_but_the_standard_library():
+@pytest.mark.parametrize("path", ["tools/dev.py", "tools/devtools/report.py"])
+def test_the_script_needs_only_the_standard_library(path):
     names = set()
-    for path in [TOOLS / "dev.py", *(TOOLS / "workshop").glob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                names |= {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                names.add((node.module or "").partition(".")[0])
-    assert names - {"workshop"} <= sys.stdlib_module_names
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add((node.module or "").partition(".")[0])
+    assert names - {"devtools"} <= sys.stdlib_module_names
+
+
+def test_a_compiler_is_the_one_of_the_variable_or_the_first_on_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    for name in ("g++", "icpx"):
+        (tmp_path / name).touch(0o755)
+    assert dev.find_compiler() == "g++"
+    monkeypatch.setenv("CXX", "icpx -fast")
+    assert dev.find_compiler() == "icpx -fast"
+    monkeypatch.setenv("CXX", "absent")
+    with pytest.raises(SystemExit, match="no C\\+\\+ compiler: absent not found"):
+        dev.find_compiler()
+
+
+@pytest.mark.parametrize(("cuda", "found"), [("'13.0'", True), ("None", False)])
+def test_a_torch_with_cuda_is_found_without_importing_it(tmp_path, monkeypatch, cuda, found):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/__init__.py").write_text("raise RuntimeError")
+    (tmp_path / "torch/version.py").write_text(f"cuda = {cuda}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert dev.find_machine_torch() == (str(tmp_path) if found else "")
+
+
+def test_documented_commands_exist():
+    sessions = set(re.findall(r"^@nox\.session.*\ndef (\w+)", (ROOT / "noxfile.py").read_text(), re.MULTILINE))
+    texts = [
+        path.read_text()
+        for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")]
+    ]
+    named = {name for text in texts for name in re.findall(r"python tools/dev\.py ([a-z]+)", text)}
+    assert named - sessions <= {"check", "report", "help"}
+    table = set(re.findall(r"^\| `([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert table == sessions | {"check", "report"}

@@ -1,48 +1,78 @@
-import subprocess
-import sys
-
-from workshop.environment import Environment, hatch_variables, locked, make_venv, pins
-from workshop.machine import MACHINE, Host
-from workshop.process import Console
+import pytest
+from devtools import environment
+from devtools.environment import Environment, expects_cpu_torch, uv_variables
 
 
-def test_an_activated_environment_comes_first_on_the_path(tmp_path):
-    environment = Environment(tmp_path / ".venv")
-    variables = environment.variables({"PATH": "/bin", "PYTHONHOME": "/elsewhere", "LANG": "C"})
-    assert variables["PATH"] == f"{tmp_path}/.venv/bin:/bin"
-    assert variables["VIRTUAL_ENV"] == str(environment.folder)
-    assert "PYTHONHOME" not in variables
-    assert variables["LANG"] == "C"
+@pytest.fixture
+def pip(monkeypatch):
+    """Pip's settings, and no wish for a backend of torch."""
+    settings = {}
+    monkeypatch.setattr(environment, "pip_settings", lambda: settings)
+    monkeypatch.delenv("UV_TORCH_BACKEND", raising=False)
+    return settings
 
 
-def test_hatch_keeps_its_files_in_the_checkout_and_the_readers_settings_out(checkout):
-    base = {"HATCH_ENV_TYPE_VIRTUAL_PATH": "/elsewhere", "PIP_FIND_LINKS": "/wheels"}
-    variables = hatch_variables(checkout, Host("/usr/bin/python3"), base)
-    assert "HATCH_ENV_TYPE_VIRTUAL_PATH" not in variables
-    assert variables["HATCH_PYTHON"] == "/usr/bin/python3"
-    assert variables["HATCH_DATA_DIR"].startswith(str(checkout.work))
-    assert variables["PIP_FIND_LINKS"] == "/wheels"
+def test_uv_uses_the_indexes_of_pip(pip):
+    pip |= {"index-url": "https://a/simple", "extra-index-url": "https://b https://c", "find-links": "/a /b"}
+    assert uv_variables() == {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_DEFAULT_INDEX": "https://a/simple",
+        "UV_INDEX": "https://b https://c",
+        "UV_FIND_LINKS": "/a,/b",
+    }
 
 
-def test_the_pin_is_a_uri_without_spaces_and_falls_away_beside_a_machines_own_torch(checkout):
-    (pin,) = pins(checkout, Host("python"))
-    assert pin.startswith("file://")
-    assert " " not in pin
-    assert pins(checkout, Host("python", MACHINE, "2.11.0")) == []
+def test_a_cpu_build_is_expected_if_pip_finds_one_or_uv_is_asked_for_it(pip, tmp_path, monkeypatch):
+    pip["find-links"] = f"{tmp_path} https://a"
+    assert not expects_cpu_torch()
+    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    assert expects_cpu_torch()
+    pip.clear()
+    assert not expects_cpu_torch()
+    monkeypatch.setenv("UV_TORCH_BACKEND", "cpu")
+    assert expects_cpu_torch()
 
 
-def test_an_environment_beside_a_machines_torch_sees_the_folder_that_holds_it(checkout, tmp_path):
-    """A torch in a virtual environment stays importable from an environment that is made from its base."""
-    (tmp_path / "outer").mkdir()
-    (tmp_path / "outer" / "marker_of_outer.py").touch()
-    base = getattr(sys, "_base_executable", sys.executable)
-    folder = checkout.work / "venv"
-    make_venv(checkout, folder, Host(base, MACHINE, "2.11.0", str(tmp_path / "outer")))
-    subprocess.run([Environment(folder).python, "-c", "import marker_of_outer"], check=True)
-    assert "include-system-site-packages = true" in (folder / "pyvenv.cfg").read_text()
+def test_pip_settings_are_those_of_this_pip(monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", "/some/folder")
+    assert environment.pip_settings.__wrapped__()["find-links"] == "/some/folder"
 
 
-def test_the_lock_can_be_taken_again_after_it_was_released(checkout):
-    for _ in range(2):
-        with locked(checkout, Console()):
-            assert (checkout.work / "lock").exists()
+def test_the_version_of_torch_is_read_without_importing_it(tmp_path):
+    assert Environment(tmp_path).torch_version == "absent"
+    folder = tmp_path / "lib/python3.11/site-packages/torch"
+    folder.mkdir(parents=True)
+    (folder / "version.py").write_text("__version__ = '2.13.0+cpu'\n")
+    assert Environment(tmp_path).torch_version == "2.13.0+cpu"
+
+
+class Session:
+    """Records commands; uv puts a build of torch into the environment."""
+
+    def __init__(self, installed):
+        self.commands, self.installed = [], installed
+
+    def run(self, *command, **_):
+        self.commands.append(command)
+        if "uv" in command:
+            if self.installed is None:
+                raise environment.CommandFailed("uv")
+            self.installed.write_text("__version__ = '2.13.0'\n")
+
+    warn = log = print
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_pip_takes_over_if_uv_fails_or_installs_another_build_of_torch(pip, tmp_path, monkeypatch, fails):
+    monkeypatch.setattr(environment, "MACHINE_TORCH", "")
+    monkeypatch.setattr(environment, "_PIP_ONLY", tmp_path / "pip-only")
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setenv("UV_TORCH_BACKEND", "cpu")
+    version = tmp_path / "venv/lib/python3.11/site-packages/torch/version.py"
+    version.parent.mkdir(parents=True)
+    session = Session(None if fails else version)
+    Environment(tmp_path / "venv").install(session, "torch")
+    assert "uv" in session.commands[0]
+    assert "pip" in session.commands[-1]
+    assert "uv" not in session.commands[-1]
+    assert not environment.uses_uv()

@@ -1,42 +1,32 @@
-"""What every package's manifest has to say; a package that comes to life is checked from its first day."""
+"""What the manifest of every package has to declare."""
 
-import ast
-import collections
-import itertools
 import re
-import subprocess
-import sys
-from pathlib import Path
+import tomllib
 
 import pytest
+from devtools.repository import ROOT, dependency_group, find_packages
 from packaging.requirements import Requirement
-from packaging.version import Version
-from workshop.checkout import Checkout
 
-ROOT = Checkout(Path(__file__).parents[2])
+PACKAGES = find_packages(ROOT)
 FRAGMENT = re.compile(r"(\d+|\+[a-z0-9-]+)\.(breaking|added|changed|fixed)(\.\d+)?\.md")
-every_package = pytest.mark.parametrize("package", ROOT.packages, ids=lambda package: package.name)
-
-
-def import_name(package):
-    """That of the distribution, except of fib-compat, which offers another's."""
-    return "flashinfer_bench" if package.name == "fib-compat" else package.name.replace("-", "_")
+every_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 
 
 @every_package
-def test_a_package_is_laid_out_like_its_siblings(package):
-    expected = ["README.md", "CHANGELOG.md", "LICENSE", "changes", "tests", f"src/{import_name(package)}/py.typed"]
+def test_all_packages_have_the_same_layout(package):
+    expected = ["README.md", "CHANGELOG.md", "LICENSE", "changes", "tests/test_readme.py"]
     assert [path for path in expected if not (package.folder / path).exists()] == []
+    assert (package.sources / "py.typed").exists()
     assert package.folder.name == package.name
 
 
 @every_package
-def test_a_package_declares_the_same_ground_as_its_siblings(package):
+def test_all_packages_declare_the_same_license_and_python(package):
     project = package.manifest["project"]
     assert project["requires-python"] == ">=3.11"
     assert project["license"] == "Apache-2.0"
     assert "Typing :: Typed" in project["classifiers"]
-    assert (package.folder / "LICENSE").read_text() == (ROOT.root / "LICENSE").read_text()
+    assert (package.folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 @every_package
@@ -51,156 +41,40 @@ def test_every_dependency_has_a_lower_bound_and_a_reason_beside_it(package):
 
 
 @every_package
-def test_a_package_is_in_the_environment_and_under_the_import_contracts(package):
-    hatch = ROOT.manifest["tool"]["hatch"]["envs"]["default"]
-    members = {member["path"] for member in hatch["workspace"]["members"]}
-    assert f"packages/{package.name}" in members
-    assert import_name(package) in ROOT.manifest["tool"]["importlinter"]["root_packages"]
+def test_a_package_is_in_the_development_environment_and_under_the_import_contracts(package):
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert package.name in {Requirement(text).name for text in dependency_group("packages")}
+    assert package.sources.name in root["tool"]["importlinter"]["root_packages"]
 
 
 @every_package
-def test_changelog_fragments_have_names_that_the_changelog_understands(package):
+def test_changelog_fragments_have_names_that_towncrier_understands(package):
     names = [path.name for path in (package.folder / "changes").iterdir() if path.name != ".gitignore"]
     assert [name for name in names if not FRAGMENT.fullmatch(name)] == []
 
 
 def test_torch_is_pinned_to_one_version_for_development():
-    assert re.search(r"^torch==[\d.]+$", ROOT.constraints.read_text(), re.MULTILINE)
+    assert re.search(r"^torch==[\d.]+$", (ROOT / "tools/constraints.txt").read_text(), re.MULTILINE)
 
 
-# -- platforms -----------------------------------------------------------------------------------------
+def test_the_bundle_has_every_dependency_that_a_gpu_machine_lacks():
+    text = (ROOT / "tools/bundle.txt").read_text()
+    (present,) = re.findall("^# present: (.+)$", text, re.MULTILINE)
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    available = {Requirement(line).name for line in lines if line} | set(present.split())
+    for package in PACKAGES:
+        project = package.manifest["project"]
+        needed = {Requirement(text).name.lower() for text in (*project["dependencies"], *package.test_requirements)}
+        assert needed <= available | {other.name for other in PACKAGES}, package.name
 
 
-@every_package
-def test_a_package_states_its_platforms_and_addresses(package):
-    project = package.manifest["project"]
-    systems = {name for name in project["classifiers"] if name.startswith("Operating System")}
-    assert systems == {f"Operating System :: {'OS Independent' if package.name == 'fib-schema' else 'POSIX :: Linux'}"}
-    minors = [name.rpartition("3.")[2] for name in project["classifiers"] if "Python :: 3." in name]
-    assert minors == ["11", "12", "13", "14"]
-    assert project["authors"] == [{"name": "The FIB contributors"}]
-    assert project["keywords"] == sorted(project["keywords"])
-    assert set(project["urls"]) == {"Source", "Documentation", "Changelog", "Issues", "Security"}
+@pytest.mark.parametrize("names", [["low"], ["fib-low", "top"]])
+def test_the_prefix_of_a_package_name_may_be_left_out(repository, names):
+    assert [package.name for package in find_packages(repository.root, names)] == [
+        name if name.startswith("fib-") else f"fib-{name}" for name in names
+    ]
 
 
-@every_package
-def test_a_package_for_linux_refuses_to_be_imported_elsewhere(package):
-    code = f"import sys\nsys.platform = 'darwin'\nimport {import_name(package)}\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if "Operating System :: OS Independent" in package.manifest["project"]["classifiers"]:
-        assert done.returncode == 0, done.stderr
-    else:
-        assert done.stderr.splitlines()[-1].startswith(
-            f"ImportError: {package.name} supports Linux only, and this system is 'darwin'"
-        )
-
-
-@every_package
-def test_a_pure_wheel_holds_no_compiled_file(package):
-    """`py3-none-any` would be wrong otherwise."""
-    compiled = {".so", ".pyd", ".dll", ".dylib", ".a", ".o", ".cubin", ".fatbin"}
-    assert [path for path in (package.folder / "src").rglob("*") if path.suffix in compiled] == []
-
-
-# -- versions: the policy is in CONTRIBUTING.md, section "Versions" ---------------------------------------
-
-
-@every_package
-def test_the_version_is_static_and_read_from_the_metadata(package):
-    assert re.fullmatch(r"\d+\.\d+\.\d+", package.manifest["project"]["version"])
-    assert "dynamic" not in package.manifest["project"]
-    sources = (package.folder / "src").rglob("*.py")
-    assert [path for path in sources if re.search(r"^__version__ *=", path.read_text("utf-8"), re.MULTILINE)] == []
-
-
-@every_package
-def test_ranges_of_siblings_follow_from_what_is_imported(package):
-    imported = imported_names(package)
-    versions = {sibling.name: Version(sibling.version) for sibling in ROOT.packages}
-    for requirement in sibling_requirements(package):
-        uses_internals = not all(map(is_public, imported[requirement.name]))
-        bounds = {clause.operator: Version(clause.version) for clause in requirement.specifier}
-        current, oldest = versions[requirement.name], bounds[">="]
-        assert bounds.keys() == {">=", "<"}, requirement
-        assert current in requirement.specifier, requirement
-        expected = upper_bounds(current, oldest, uses_internals=uses_internals)
-        internal = sorted(
-            f"{module}.{name}" for module, name in imported[requirement.name] if not is_public((module, name))
-        )
-        assert str(bounds["<"]) in expected, f"{requirement}: expected <{expected[0]}; internal names: {internal}"
-
-
-@pytest.mark.parametrize(
-    ("current", "oldest", "uses_internals", "expected"),
-    [
-        ("0.1.0", "0.1", False, ["0.3"]),
-        ("0.2.0", "0.1", False, ["0.4", "0.3"]),
-        ("0.2.0", "0.2", False, ["0.4"]),
-        ("0.2.3", "0.1", True, ["0.3"]),
-        ("1.4.0", "1.2", False, ["2"]),
-        ("1.4.0", "1.2", True, ["1.5"]),
-    ],
-)
-def test_upper_bounds_by_policy(current, oldest, uses_internals, expected):
-    assert upper_bounds(Version(current), Version(oldest), uses_internals=uses_internals) == expected
-
-
-def upper_bounds(current, oldest, *, uses_internals):
-    """The upper bounds that the policy allows, the one for a new requirement first.
-
-    A range that admits the current minor release already need not be widened for the sake of it.
-    """
-    major, minor = current.release[:2]
-    if uses_internals:
-        return [f"{major}.{minor + 1}"]
-    if major:
-        return [f"{major + 1}"]
-    return [f"0.{minor + 2}"] + ([f"0.{minor + 1}"] if oldest.release[:2] < (0, minor) else [])
-
-
-def sibling_requirements(package):
-    project = package.manifest["project"]
-    declared = [*project["dependencies"], *itertools.chain(*project.get("optional-dependencies", {}).values())]
-    return [found for found in map(Requirement, declared) if found.name.startswith("fib-")]
-
-
-def imported_names(package):
-    """The names that a package imports from each of its siblings, as pairs of module and name.
-
-    A string such as ``fib_apply.config:ApplyConfig`` counts too: tables of names are imported by their text.
-    """
-    found = collections.defaultdict(set)
-    for path in (package.folder / "src").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            match node:
-                case ast.ImportFrom(module=str(module), level=0):
-                    pairs = [(module, alias.name) for alias in node.names]
-                case ast.Import():
-                    pairs = [(alias.name, "*") for alias in node.names]
-                case ast.Constant(value=str(text)) if re.fullmatch(r"fib_\w+(\.\w+)*:\w+", text):
-                    pairs = [tuple(text.split(":"))]
-                case _:
-                    continue
-            for module, name in pairs:
-                sibling = module.partition(".")[0].replace("_", "-")
-                if sibling.startswith("fib-") and sibling != package.name:
-                    found[sibling].add((module, name))
-    return found
-
-
-def is_public(imported):
-    """Whether the policy counts a name as public: see CONTRIBUTING.md, section "Versions"."""
-    module, _ = imported
-    is_foundation = module.partition(".")[0] in ("fib_schema", "fib_compile")
-    return module in DOCUMENTED_MODULES or (is_foundation and not re.search(r"(^|\.)_", module))
-
-
-def documented_modules():
-    """The modules of the API reference, as its build lists them."""
-    for node in ast.parse((ROOT.root / "docs" / "public_names.py").read_text("utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODULES":
-            return frozenset(ast.literal_eval(node.value))
-    raise AssertionError("docs/public_names.py has no MODULES")
-
-
-DOCUMENTED_MODULES = documented_modules()
+def test_an_unknown_package_is_named_with_those_that_exist(repository):
+    with pytest.raises(ValueError, match="unknown packages fib-high; there are fib-low, fib-other, fib-top"):
+        find_packages(repository.root, ["low", "high"])

@@ -1,0 +1,1 @@
+"""Parts of the developer commands that `noxfile.py` puts together."""

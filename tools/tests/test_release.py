@@ -1,0 +1,92 @@
+import pytest
+from devtools.release import release_problems
+from devtools.repository import find_packages
+
+FOLDER = "packages/fib-low"
+
+
+def problems(repository, tag=None, name="low"):
+    (package,) = find_packages(repository.root, [name])
+    return release_problems(repository.root, package, find_packages(repository.root), tag)
+
+
+@pytest.fixture
+def ready(repository):
+    """`fib-low` 0.1.0 with a fragment, ready for its first release."""
+    repository.write(f"{FOLDER}/CHANGELOG.md", "# Changelog\n")
+    repository.write(f"{FOLDER}/changes/7.added.md")
+    repository.commit()
+    return repository
+
+
+@pytest.fixture
+def tagged(repository):
+    """`fib-low` 0.1.0 with a complete changelog, tagged on origin/main."""
+    repository.write(f"{FOLDER}/CHANGELOG.md", "## 0.1.0 (2026-01-02)\n")
+    repository.commit()
+    repository.git("tag", "fib-low-v0.1.0")
+    repository.git("update-ref", "refs/remotes/origin/main", "HEAD")
+    return repository
+
+
+def test_a_package_with_a_fragment_can_be_released(ready):
+    assert problems(ready) == []
+
+
+def test_a_version_has_to_be_newer_than_the_last_release(ready):
+    ready.git("tag", "fib-low-v0.1.1")
+    assert "0.1.0 is not newer than 0.1.1" in problems(ready)[0]
+
+
+@pytest.mark.parametrize(
+    ("last", "version", "part"),
+    [("0.1.0", "0.1.1", "minor"), ("0.1.0", "0.2.0", None), ("1.1.0", "1.2.0", "major"), ("1.1.0", "2.0.0", None)],
+)
+def test_a_breaking_change_raises_the_minor_version_before_1_and_the_major_one_after(ready, last, version, part):
+    ready.git("tag", f"fib-low-v{last}")
+    ready.write_package("fib-low", version=version)
+    ready.write_package("fib-top")
+    ready.write(f"{FOLDER}/changes/+gone.breaking.md")
+    found = problems(ready)
+    assert found == [] if part is None else f"raise the {part} version" in found[0]
+
+
+def test_a_sibling_that_refuses_the_version_is_named(ready):
+    ready.write_package("fib-low", version="0.2.0")
+    (problem,) = problems(ready)
+    assert problem.startswith("fib-top requires Fib_Low[blobs]<0.2,>=0.1")
+    assert "the repository has 0.2.0" in problem
+
+
+def test_a_release_is_described_exactly_once(ready):
+    ready.write(f"{FOLDER}/CHANGELOG.md", "## 0.1.0 (2026-01-02)\n")
+    assert "but there are fragments: 7.added.md" in problems(ready)[0]
+    (ready.root / FOLDER / "changes/7.added.md").unlink()
+    ready.write(f"{FOLDER}/CHANGELOG.md", "## 0.1.00\n")
+    assert "add a fragment" in problems(ready)[0]
+
+
+def test_a_tag_with_a_complete_changelog_can_be_built(tagged):
+    assert problems(tagged, "fib-low-v0.1.0") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [(f"{FOLDER}/changes/9.fixed.md", "CHANGELOG.md is not complete"), ("a", "files differ from the commit")],
+)
+def test_what_was_added_after_the_tag_prevents_the_release(tagged, path, problem):
+    tagged.write(path)
+    assert any(problem in found for found in problems(tagged, "fib-low-v0.1.0"))
+
+
+def test_a_commit_without_the_tag_or_outside_of_main_is_not_released(tagged):
+    tagged.commit()
+    found = problems(tagged, "fib-low-v0.1.0")
+    assert found == [
+        "the commit is not the one that fib-low-v0.1.0 names",
+        "the commit is not on origin/main: merge it first, then tag the merged commit",
+    ]
+
+
+def test_a_tag_of_another_version_is_refused(tagged):
+    assert "makes it fib-low-v0.1.0" in problems(tagged, "fib-low-v0.1.1")[0]
