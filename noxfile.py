@@ -15,11 +15,9 @@ from nox.command import CommandFailed
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tools"))
 
-from devtools.affected import find_affected  # noqa: E402
-from devtools.commits import commit_problems  # noqa: E402
 from devtools.environment import WORK, Environment, development, uses_uv  # noqa: E402
-from devtools.release import release_problems  # noqa: E402
-from devtools.repository import Package, find_packages  # noqa: E402
+from devtools.repository import Package, affected_packages, changed_files, find_packages  # noqa: E402
+from devtools.rules import commit_problems, release_problems  # noqa: E402
 
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "none"  # sessions share the development environment
@@ -221,8 +219,8 @@ def release(session: nox.Session) -> None:
     """Check that a package can be released, and build it: `release NAME`, or `release TAG` for a tagged commit."""
     (wanted,) = session.posargs
     (package,) = packages_named(session, [wanted.rpartition("-v")[0] or wanted])
-    if problems := release_problems(ROOT, package, find_packages(ROOT), wanted if "-v" in wanted else None):
-        session.error("\n".join(problems))
+    if problems := "\n".join(release_problems(ROOT, package, wanted if "-v" in wanted else None)):
+        session.error(problems)
     build(session, [package])
     write_outputs(session, {"package": package.name})
 
@@ -230,8 +228,9 @@ def release(session: nox.Session) -> None:
 @nox.session
 def affected(session: nox.Session) -> None:
     """List the packages that a change affects: `affected [BASE]`, BASE a commit or branch."""
-    found = find_affected(ROOT, (*session.posargs, "origin/main")[0])
-    write_outputs(session, {name: json.dumps(values) for name, values in found.items()})
+    names = affected_packages(find_packages(ROOT), changed_files(ROOT, (*session.posargs, "origin/main")[0]))
+    tests = [*(f"packages/{name}" for name in names), "docs", "tests-integration", "tools"]
+    write_outputs(session, {"packages": json.dumps(names), "tests": json.dumps(tests)})
 
 
 def write_outputs(session: nox.Session, values: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,11 +18,12 @@ from typing import Any
 import nox
 from nox.command import CommandFailed
 
-from .repository import ROOT, dependency_group, find_packages
+from .repository import ROOT, find_packages
 
 WORK = ROOT / ".dev"
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 MACHINE_TORCH = os.environ.get("FIB_MACHINE_TORCH", "")  # site-packages of a torch with CUDA, found by tools/dev.py
+UV_PIP = (sys.executable, "-m", "uv", "pip", "install", "--quiet")
 _PIP_ONLY = WORK / "nox" / "pip-only"  # exists after uv failed or installed another torch than pip would
 
 
@@ -42,7 +44,7 @@ class Environment:
         """Create it empty. It sees the machine's packages if they include a torch with CUDA."""
         shutil.rmtree(self.folder, ignore_errors=True)
         options = ["--system-site-packages"] if MACHINE_TORCH else []
-        session.run(sys.executable, "-m", "venv", "--without-pip", *options, str(self.folder), external=True)
+        session.run(sys.executable, "-m", "venv", "--without-pip", *options, str(self.folder), external=True, log=False)
         if MACHINE_TORCH:  # may lie in a virtual environment, which a nested one does not see
             (site,) = self.folder.glob("lib/python*/site-packages")
             (site / "machine-torch.pth").write_text(f"{MACHINE_TORCH}\n")
@@ -50,12 +52,11 @@ class Environment:
     def install(self, session: nox.Session, *arguments: str) -> None:
         """Install with uv or pip. Torch keeps the version of `tools/constraints.txt`, or is the machine's own."""
         python = str(self.folder / "bin" / "python")
+        session.log(f"installing into {self.folder} with {'uv' if uses_uv() else 'pip'}")
         arguments = arguments if MACHINE_TORCH else ("--constraint", str(CONSTRAINTS), *arguments)
         if uses_uv():
             try:
-                session.run(
-                    *UV, "install", "--quiet", "--python", python, *arguments, env=uv_variables(), external=True
-                )
+                session.run(*UV_PIP, "--python", python, *arguments, env=uv_variables(), external=True, log=False)
             except CommandFailed:
                 session.warn("uv failed; pip is used from now on")
             else:
@@ -65,16 +66,13 @@ class Environment:
                 self.create(session)
             _PIP_ONLY.touch()
         options = ["--python", python, "install", "-qq", "--no-compile"]
-        session.run(sys.executable, "-m", "pip", *options, *arguments, external=True)
+        session.run(sys.executable, "-m", "pip", *options, *arguments, external=True, log=False)
 
     @property
     def torch_version(self) -> str:
         """`torch.__version__` as installed here, read without importing torch; "absent" without it."""
         files = list(self.folder.glob("lib/python*/site-packages/torch/version.py"))
         return str(runpy.run_path(str(files[0]))["__version__"]) if files else "absent"
-
-
-UV = (sys.executable, "-m", "uv", "pip")
 
 
 def uses_uv() -> bool:
@@ -84,19 +82,19 @@ def uses_uv() -> bool:
 
 @cache
 def pip_settings() -> dict[str, str]:
-    """Pip's index settings, from its variables and files."""
+    """Pip's own settings, from its files and variables; variables take precedence."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^\S+?\.(index-url|extra-index-url|find-links)='(.*)'$", output, re.MULTILINE)
-    return dict(found)
+    found: list[tuple[str, str, str]] = re.findall(r"^(\S+)\.([a-z-]+)='(.*)'$", output, re.MULTILINE)
+    return {key: value for _, key, value in sorted(found, key=lambda setting: setting[0] == ":env:")}
 
 
 def uv_variables() -> dict[str, str]:
-    """Pip's index settings as variables of uv, which reads none of them."""
-    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
-    found = {names[key]: value for key, value in pip_settings().items()}
-    found["UV_FIND_LINKS"] = ",".join(found.get("UV_FIND_LINKS", "").split())
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **found}  # pip considers all indexes as one
+    """Pip's settings as variables of uv, which reads none of them."""
+    names = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE"}
+    found = {names[key]: value for key, value in pip_settings().items() if key in names}
+    links = ",".join(pip_settings().get("find-links", "").split())
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_FIND_LINKS": links, **found}  # pip prefers no index
 
 
 def expects_cpu_torch() -> bool:
@@ -117,12 +115,9 @@ def development(session: nox.Session) -> Environment:
     with (WORK / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two commands in one checkout
         if not stamp.exists() or stamp.read_text() != wanted:
-            session.log(f"setting up {environment.folder.name} with {'uv' if uses_uv() else 'pip'}")
             environment.create(session)
-            requirements = [*dependency_group("dev"), *dependency_group("docs"), *dependency_group("packages")]
-            editables = [f"--editable {package.folder.as_uri()}" for package in packages]
-            file = WORK / "requirements.txt"
-            file.write_text("\n".join([*requirements, *editables]))
-            environment.install(session, "--requirement", str(file))
+            groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+            editables = [f"--editable={package.folder}" for package in packages]
+            environment.install(session, *groups["dev"], *groups["docs"], *groups["packages"], *editables)
             stamp.write_text(wanted)
     return environment

@@ -2,10 +2,10 @@
 
 import subprocess
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -36,11 +36,6 @@ class Package:
         return str(self.manifest["project"]["version"])
 
     @property
-    def tag(self) -> str:
-        """The git tag that releases this version."""
-        return f"{self.name}-v{self.version}"
-
-    @property
     def wheel(self) -> str:
         """The file name of its wheel; all our wheels are pure Python."""
         return f"{self.name.replace('-', '_')}-{self.version}-py3-none-any.whl"
@@ -48,23 +43,20 @@ class Package:
     @property
     def sources(self) -> Path:
         """The folder of its import package."""
-        return next(path.parent for path in self.folder.glob("src/*/__init__.py"))
+        return next(self.folder.glob("src/*/__init__.py")).parent
 
     @property
     def test_requirements(self) -> tuple[str, ...]:
-        """Requirements of its tests."""
+        """What its tests require."""
         return tuple(self.manifest.get("dependency-groups", {}).get("test", ()))
 
     @property
-    def requirements(self) -> tuple[Requirement, ...]:
-        """All that it declares, for itself, its extras and its tests."""
+    def requirements(self) -> tuple[tuple[str, Requirement], ...]:
+        """All that it declares, for itself, its extras and its tests, each with its normalized name."""
         project = self.manifest["project"]
         extras = (text for texts in project.get("optional-dependencies", {}).values() for text in texts)
-        return tuple(map(Requirement, (*project.get("dependencies", ()), *extras, *self.test_requirements)))
-
-    def requires(self, other: "Package") -> bool:
-        """Whether it declares another package of ours."""
-        return any(canonicalize_name(requirement.name) == other.name for requirement in self.requirements)
+        declared = map(Requirement, (*project.get("dependencies", ()), *extras, *self.test_requirements))
+        return tuple((canonicalize_name(requirement.name), requirement) for requirement in declared)
 
 
 def find_packages(root: Path, names: Iterable[str] = ()) -> tuple[Package, ...]:
@@ -80,13 +72,29 @@ def find_packages(root: Path, names: Iterable[str] = ()) -> tuple[Package, ...]:
     return tuple(known[name] for name in wanted or known)
 
 
-def dependency_group(name: str) -> list[str]:
-    """The requirements of one group in the root manifest."""
-    group = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"][name]
-    return [str(requirement) for requirement in group]
-
-
 def git(root: Path, *arguments: str) -> str | None:
     """The output of a git command without the final newline, or None if it fails."""
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.rstrip("\n") if done.returncode == 0 else None
+
+
+def changed_files(root: Path, base: str) -> list[str] | None:
+    """The files that differ from the point where this branch left `base`, or None if there is no such point."""
+    start = git(root, "merge-base", base, "HEAD") if base.strip("0") else None
+    differing = start and git(root, "diff", "--name-only", "--no-renames", start)  # a moved file counts twice
+    return None if differing is None else differing.splitlines()
+
+
+def affected_packages(packages: Sequence[Package], changed: Iterable[str] | None) -> list[str]:
+    """The packages that a change touches and all that depend on them; all if it touches more than documentation."""
+    touched: set[str] = set()
+    for parts in (PurePosixPath(path).parts for path in changed or ()):
+        if parts[0] == "packages" and len(parts) > 2:
+            touched.add(parts[1])
+        elif parts[0] not in ("docs", "tests-integration") and not (len(parts) == 1 and parts[0].endswith(".md")):
+            changed = None
+    if changed is None:
+        touched = {package.name for package in packages}
+    while dependents := {p.name for p in packages if touched & {name for name, _ in p.requirements}} - touched:
+        touched |= dependents
+    return [package.name for package in packages if package.name in touched]

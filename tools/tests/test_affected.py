@@ -1,11 +1,11 @@
 import pytest
-from devtools.affected import find_affected
+from devtools.repository import affected_packages, changed_files, find_packages
 
 ALL = ["fib-low", "fib-other", "fib-top"]
 
 
-def affected(repository, base="HEAD"):
-    return find_affected(repository.root, base)["packages"]
+def affected(repository, base):
+    return affected_packages(find_packages(repository.root), changed_files(repository.root, base))
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,26 @@ def affected(repository, base="HEAD"):
 )
 def test_a_change_affects_its_package_and_all_dependents(repository, path, packages):
     repository.write(path)
-    assert affected(repository) == packages
+    repository.commit()
+    assert affected(repository, "HEAD~1") == packages
 
 
-def test_committed_and_moved_files_count(repository):
+def test_a_moved_file_counts_at_both_places(repository):
     repository.git("mv", "packages/fib-other/pyproject.toml", "packages/fib-top/moved")
     repository.commit()
+    assert changed_files(repository.root, "HEAD~1") == ["packages/fib-other/pyproject.toml", "packages/fib-top/moved"]
     assert affected(repository, "HEAD~1") == ["fib-top"]
-    assert find_affected(repository.root, "HEAD")["tests"] == ["docs", "tests-integration", "tools"]
+
+
+def test_a_branch_is_compared_with_the_point_where_it_left_the_base(repository):
+    repository.git("switch", "--quiet", "--create", "topic")
+    repository.write("packages/fib-top/a")
+    repository.commit()
+    repository.git("switch", "--quiet", "main")
+    repository.write("packages/fib-other/a")
+    repository.commit()
+    repository.git("switch", "--quiet", "topic")
+    assert affected(repository, "main") == ["fib-top"]
 
 
 @pytest.mark.parametrize("base", ["", "0" * 40, "no-such-branch"])

@@ -1,6 +1,6 @@
 import pytest
-from devtools import commits
-from devtools.commits import commit_problems, subject_problem
+from devtools import rules
+from devtools.rules import commit_problems, subject_problem
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_another_subject_is_explained(subject, problem):
 
 def test_only_commits_after_the_rule_are_checked(repository, monkeypatch):
     repository.commit("old: not checked")
-    monkeypatch.setattr(commits, "LAST_BEFORE_RULE", repository.git("rev-parse", "HEAD"))
+    monkeypatch.setattr(rules, "LAST_COMMIT_BEFORE_RULE", repository.git("rev-parse", "HEAD"))
     repository.commit("Add a")
     repository.commit("Adds b")
     (problem,) = commit_problems(repository.root)

@@ -13,7 +13,12 @@ def pip(monkeypatch):
 
 
 def test_uv_uses_the_indexes_of_pip(pip):
-    pip |= {"index-url": "https://a/simple", "extra-index-url": "https://b https://c", "find-links": "/a /b"}
+    pip |= {
+        "index-url": "https://a/simple",
+        "extra-index-url": "https://b https://c",
+        "find-links": "/a /b",
+        "timeout": "9",
+    }
     assert uv_variables() == {
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_DEFAULT_INDEX": "https://a/simple",

@@ -4,7 +4,7 @@ import re
 import tomllib
 
 import pytest
-from devtools.repository import ROOT, dependency_group, find_packages
+from devtools.repository import ROOT, find_packages
 from packaging.requirements import Requirement
 
 PACKAGES = find_packages(ROOT)
@@ -43,7 +43,7 @@ def test_every_dependency_has_a_lower_bound_and_a_reason_beside_it(package):
 @every_package
 def test_a_package_is_in_the_development_environment_and_under_the_import_contracts(package):
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert package.name in {Requirement(text).name for text in dependency_group("packages")}
+    assert package.name in {Requirement(text).name for text in root["dependency-groups"]["packages"]}
     assert package.sources.name in root["tool"]["importlinter"]["root_packages"]
 
 

@@ -1,13 +1,13 @@
 import pytest
-from devtools.release import release_problems
 from devtools.repository import find_packages
+from devtools.rules import release_problems
 
 FOLDER = "packages/fib-low"
 
 
-def problems(repository, tag=None, name="low"):
-    (package,) = find_packages(repository.root, [name])
-    return release_problems(repository.root, package, find_packages(repository.root), tag)
+def problems(repository, tag=None):
+    (package,) = find_packages(repository.root, ["low"])
+    return list(release_problems(repository.root, package, tag))
 
 
 @pytest.fixture
@@ -58,35 +58,28 @@ def test_a_sibling_that_refuses_the_version_is_named(ready):
     assert "the repository has 0.2.0" in problem
 
 
-def test_a_release_is_described_exactly_once(ready):
+def test_a_release_has_either_fragments_or_a_section_in_the_changelog(ready):
     ready.write(f"{FOLDER}/CHANGELOG.md", "## 0.1.0 (2026-01-02)\n")
-    assert "but there are fragments: 7.added.md" in problems(ready)[0]
+    assert "has a section for 0.1.0, but there are fragments" in problems(ready)[0]
     (ready.root / FOLDER / "changes/7.added.md").unlink()
+    assert problems(ready) == []
     ready.write(f"{FOLDER}/CHANGELOG.md", "## 0.1.00\n")
-    assert "add a fragment" in problems(ready)[0]
+    assert "has no section: add a fragment" in problems(ready)[0]
 
 
 def test_a_tag_with_a_complete_changelog_can_be_built(tagged):
     assert problems(tagged, "fib-low-v0.1.0") == []
 
 
-@pytest.mark.parametrize(
-    ("path", "problem"),
-    [(f"{FOLDER}/changes/9.fixed.md", "CHANGELOG.md is not complete"), ("a", "files differ from the commit")],
-)
-def test_what_was_added_after_the_tag_prevents_the_release(tagged, path, problem):
-    tagged.write(path)
-    assert any(problem in found for found in problems(tagged, "fib-low-v0.1.0"))
+def test_a_fragment_that_is_not_in_the_changelog_prevents_the_release(tagged):
+    tagged.write(f"{FOLDER}/changes/9.fixed.md")
+    assert "CHANGELOG.md is not complete" in problems(tagged, "fib-low-v0.1.0")[0]
 
 
-def test_a_commit_without_the_tag_or_outside_of_main_is_not_released(tagged):
+def test_a_commit_outside_of_the_main_branch_is_not_released(tagged):
     tagged.commit()
-    found = problems(tagged, "fib-low-v0.1.0")
-    assert found == [
-        "the commit is not the one that fib-low-v0.1.0 names",
-        "the commit is not on origin/main: merge it first, then tag the merged commit",
-    ]
+    assert "is not on origin/main" in problems(tagged, "fib-low-v0.1.0")[0]
 
 
 def test_a_tag_of_another_version_is_refused(tagged):
-    assert "makes it fib-low-v0.1.0" in problems(tagged, "fib-low-v0.1.1")[0]
+    assert "the version in pyproject.toml is 0.1.0" in problems(tagged, "fib-low-v0.1.1")[0]

@@ -1,0 +1,75 @@
+"""Rules for the subjects of commits, and rules that a package has to follow to be released."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.version import Version
+
+from .repository import Package, find_packages, git
+
+LAST_COMMIT_BEFORE_RULE = "8821bdb232a4ae250a4a9d24e28871ba0018af19"
+MAX_SUBJECT_LENGTH = 72
+# Words that only look like another form than the imperative.
+_IMPERATIVES = {"bring", "embed", "exceed", "feed", "focus", "need", "proceed", "seed", "shed", "speed", "string"}
+
+
+def subject_problem(subject: str) -> str | None:
+    """What is wrong with the subject of a commit, or None."""
+    first = subject.partition(" ")[0]
+    if len(subject) > MAX_SUBJECT_LENGTH:
+        return f"{len(subject)} characters; the limit is {MAX_SUBJECT_LENGTH}"
+    if not re.fullmatch(r"[A-Z][a-z-]+", first):
+        return f"begins with {first!r}; begin with a capitalized verb in the imperative"
+    if first.lower() not in _IMPERATIVES and re.search(r"(ed|ing|[^s]s)$", first):
+        return f"begins with {first!r}; use the imperative (Add, not Added, Adds or Adding)"
+    return "ends with a period" if subject.endswith(".") else None
+
+
+def commit_problems(root: Path) -> list[str]:
+    """The commits that break the rule; in a history that is cut off, only the last commit is checked."""
+    known = git(root, "merge-base", "--is-ancestor", LAST_COMMIT_BEFORE_RULE, "HEAD") is not None
+    revisions = f"{LAST_COMMIT_BEFORE_RULE}..HEAD" if known else "HEAD~1..HEAD"
+    lines = (git(root, "log", "--no-merges", "--format=%h %s", revisions) or "").splitlines()
+    return [f"{line}: {problem}" for line in lines if (problem := subject_problem(line.partition(" ")[2]))]
+
+
+def release_problems(root: Path, package: Package, tag: str | None) -> Iterator[str]:
+    """What prevents a release; with a tag also whether tag, version, changelog and commit agree."""
+    fragments = sorted(path.name for path in package.folder.glob("changes/*.md"))
+    changelog = (package.folder / "CHANGELOG.md").read_text()
+    has_section = re.search(rf"^## {re.escape(package.version)}( |$)", changelog, re.MULTILINE) is not None
+    yield from _version_problems(root, package, any(".breaking." in name for name in fragments))
+    yield from _range_problems(root, package)
+    if tag is None and bool(fragments) == has_section:
+        state = f"has a section for {package.version}, but there are fragments" if fragments else "has no section"
+        yield f"CHANGELOG.md {state}: add a fragment to changes/, or raise `version` in pyproject.toml"
+    if tag is not None:
+        if tag != f"{package.name}-v{package.version}":
+            yield f"the tag is {tag}, but the version in pyproject.toml is {package.version}"
+        if fragments or not has_section:
+            yield f"CHANGELOG.md is not complete for {package.version}: `python tools/dev.py changelog {package.name}`"
+        if git(root, "merge-base", "--is-ancestor", "HEAD", "origin/main") is None:
+            yield "the commit is not on origin/main: merge it first, then tag the merged commit"
+
+
+def _version_problems(root: Path, package: Package, breaking: bool) -> Iterator[str]:
+    prefix, version = f"{package.name}-v", Version(package.version)
+    tags = (git(root, "tag", "--list", f"{prefix}*") or "").split()
+    last = max((Version(tag.removeprefix(prefix)) for tag in tags if tag != f"{prefix}{version}"), default=None)
+    if last is not None and version <= last:
+        yield f"version {version} is not newer than {last}, which is released: raise `version` in pyproject.toml"
+    fixed = 1 if version.major else 2  # numbers that a compatible version shares with the last release
+    if last is not None and breaking and version.release[:fixed] == last.release[:fixed]:
+        part = "major" if version.major else "minor"
+        yield f"a fragment is `breaking`, but {version} follows {last}: raise the {part} version"
+
+
+def _range_problems(root: Path, package: Package) -> Iterator[str]:
+    packages = find_packages(root)
+    versions = {other.name: other.version for other in packages}
+    for other in packages:
+        for name, requirement in other.requirements:
+            refused = name in versions and not requirement.specifier.contains(versions[name])
+            if refused and package.name in (other.name, name):
+                yield f"{other.name} requires {requirement}, but the repository has {versions[name]}: change the range"
