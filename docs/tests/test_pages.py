@@ -1,16 +1,21 @@
-"""The tutorials and how-tos work: what a page says to save is saved, what it says to run is run.
+"""Tests of the tutorials and how-to pages: files are saved, commands run, and their output is compared.
 
-A code block with a caption is a file; a ``console`` block is what a reader types, with what they see below. A page
-whose first lines say ``continues: PAGE`` begins in the folder that the reader of that page has made. What needs an
-engine or a cluster is in ``text`` blocks, which are not run.
+A code block with a caption is a file. A ``console`` block holds commands, each with its expected output. A page with
+``continues: PAGE`` in its front matter starts in the folder of that page. Commands that need an engine or a cluster
+are in ``text`` blocks, which are not run.
+
+Importing torch takes two seconds, so `program_server` imports it once for all commands. Benchmarks take their
+shortest settings (`QUICK`): the tests check that the pages work, and not how precise their latencies are.
 """
 
 from __future__ import annotations
 
 import doctest
 import importlib.util
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +25,8 @@ from pathlib import Path
 import attrs
 import pytest
 import yaml
+from fib_bench.demo import write_demo
+from filelock import FileLock
 
 DOCS = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -30,6 +37,9 @@ OPTION = re.compile(r":([\w-]+): *(.*)\n")
 FRONT = re.compile(r"\A---\n(.*?)^---\n", re.MULTILINE | re.DOTALL)
 LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SECONDS = 200
+QUICK = "--warmup-runs 2 --iterations 5 --measure-seconds 0.05"
+PROGRAM = re.compile(r"(?P<set>(?:[A-Z_]+=\S+ )*)(?P<program>(?:python \S+\.py|fib-[a-z]+)[^|&<>;$]*)")
+"""A command that needs no shell."""
 
 
 @attrs.frozen
@@ -43,7 +53,7 @@ class Block:
 
 @attrs.frozen
 class Command:
-    """What a reader types, and what they are told to see; nothing if they are told nothing."""
+    """A command and its expected output; an empty string expects nothing."""
 
     typed: str
     seen: str
@@ -71,26 +81,56 @@ def commands_of(text: str) -> Iterator[Command]:
 
 
 def environment_in(folder: Path) -> dict[str, str]:
-    """That of a reader who has activated the environment, with caches of their own."""
+    """The environment of a reader with an activated virtual environment and caches of their own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("FIB_", "COV_", "PYTEST_"))}
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
     own = {"PATH": path, "FIB_CACHE_PATH": str(folder.parent / "cache"), "COLUMNS": "120"}
     return kept | own | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's name for: nodes at 127.0.0.1 only
 
 
-def run(command: Command, folder: Path) -> None:
-    words = ["bash", "-euo", "pipefail", "-c", command.typed]
-    done = subprocess.run(
-        words, cwd=folder, env=environment_in(folder), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-    said = f"$ {command.typed}{done.stdout}\n{done.stderr}"
-    assert done.returncode == 0, said
-    if command.seen:
-        assert doctest.OutputChecker().check_output(command.seen, done.stdout, LOOSELY), said
+class Shell:
+    """Runs commands: Python programs in forks of a process that has imported torch, others in bash."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        self._server = server
+
+    def run(self, command: Command, folder: Path) -> None:
+        typed = command.typed.replace("\\\n", "").strip().replace("fib-bench run ", f"fib-bench run {QUICK} ")
+        environment = environment_in(folder)
+        match = PROGRAM.fullmatch(typed)
+        with open(folder.parent / "stdout", "w+") as stdout, open(folder.parent / "stderr", "w+") as stderr:
+            if match:
+                environment |= dict(item.split("=", 1) for item in match["set"].split())
+                code = self._fork(shlex.split(match["program"]), folder, environment, stdout.name, stderr.name)
+            else:
+                words = ["bash", "-euo", "pipefail", "-c", typed]
+                options = {"cwd": folder, "env": environment, "stdout": stdout, "stderr": stderr, "timeout": SECONDS}
+                code = subprocess.run(words, check=False, **options).returncode
+            seen, errors = stdout.read(), stderr.read()
+        said = f"$ {typed}\n{seen}\n{errors}"
+        assert code == 0, said
+        if command.seen:
+            assert doctest.OutputChecker().check_output(command.seen, seen, LOOSELY), said
+
+    def _fork(self, words: list[str], folder: Path, environment: dict[str, str], stdout: str, stderr: str) -> int:
+        request = {"words": words, "folder": str(folder), "environment": environment}
+        assert self._server.stdin
+        assert self._server.stdout
+        print(json.dumps(request | {"stdout": stdout, "stderr": stderr}), file=self._server.stdin, flush=True)
+        return int(self._server.stdout.readline())
 
 
-def follow(page: str, folder: Path) -> None:
-    """Do what a page says."""
+@pytest.fixture(scope="session")
+def shell() -> Iterator[Shell]:
+    words = [sys.executable, str(Path(__file__).with_name("program_server.py"))]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        yield Shell(server)
+        assert server.stdin
+        server.stdin.close()
+
+
+def follow(page: str, folder: Path, shell: Shell) -> None:
+    """Save the files of a page and run its commands."""
     for block in blocks_of(page):
         if "caption" in block.options:
             path = folder / block.options["caption"]
@@ -98,29 +138,34 @@ def follow(page: str, folder: Path) -> None:
             path.write_text(block.text)
         elif block.language == "console":
             for command in commands_of(block.text):
-                run(command, folder)
+                shell.run(command, folder)
         else:
             assert block.language not in ("python", "bash", "sh"), f"neither a file nor run:\n{block.text}"
 
 
 @pytest.fixture(scope="session")
-def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder of a reader who has come to the end of a page."""
-    folders: dict[str, Path] = {}
+def read(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> Callable[[str], Path]:
+    """Follow a page to its end, once for all processes of the test run; returns the reader's folder."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def read(page: str) -> Path:
-        if page not in folders:
-            folder = tmp_path_factory.mktemp(Path(page).stem) / "here"
-            front = front_matter(page)
-            if "continues" in front:
-                before = read(front["continues"])
-                shutil.copytree(before, folder)
-                shutil.copytree(before.parent / "cache", folder.parent / "cache", dirs_exist_ok=True)
-            else:
-                folder.mkdir()
-            follow(page, folder)
-            folders[page] = folder
-        return folders[page]
+        place = root / Path(page).stem
+        folder, end = place / "here", place / "end"
+        with FileLock(f"{place}.lock"):
+            if not end.exists():
+                shutil.rmtree(place, ignore_errors=True)  # left by a failure
+                place.mkdir()
+                front = front_matter(page)
+                if "continues" in front:
+                    before = read(front["continues"])
+                    shutil.copytree(before, folder)
+                    shutil.copytree(before.parent / "cache", place / "cache")
+                else:
+                    folder.mkdir()
+                follow(page, folder, shell)
+                end.touch()
+        return folder
 
     return read
 
@@ -135,18 +180,24 @@ def test_a_reader_who_does_what_the_page_says_sees_what_it_says(page: str, read:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
-    """In its order; of the verbs only the demo, and without setting up. What pip is to install must be there."""
+def test_the_commands_of_the_readme_run_as_they_stand(tmp_path: Path, shell: Shell) -> None:
+    """In their order, with one workload of each definition. What pip is to install must exist.
+
+    fib-bench tests its command `demo` itself; here its data set is written and benchmarked with `QUICK`.
+    """
+    folder = tmp_path / "here"
+    folder.mkdir()
     for line in readme_commands():
         if line == "python tools/dev.py demo":
-            run(Command("fib-bench demo", ""), tmp_path)
+            write_demo(folder / "fib-demo")
+            shell.run(Command("fib-bench run --max-workloads 1 fib-demo", ""), folder)
         elif line.startswith("fib-"):
-            run(Command(line, ""), tmp_path)
+            shell.run(Command(line.replace("fib-bench run ", "fib-bench run --max-workloads 1 "), ""), folder)
         elif line.startswith("python -m pip install "):
             assert all((DOCS.parent / path / "pyproject.toml").exists() for path in line.split()[4:])
         else:
             assert line in ("python tools/dev.py test", "source .venv/bin/activate")
-    assert (tmp_path / "fib-demo.html").exists()
+    assert (folder / "fib-demo.html").exists()
 
 
 def readme_commands() -> list[str]:

@@ -1,0 +1,55 @@
+"""Fork server for Python programs. It imports torch once; each program runs in a fork, as ``python FILE`` would.
+
+A request is a line of JSON on stdin: the words that a reader types, the folder, the environment, and the files that
+receive stdout and stderr. The reply is a line with the exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+
+def serve() -> dict[str, Any] | None:
+    """Answer requests until stdin ends; in a fork, return the request that the fork is for."""
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            request: dict[str, Any] = json.loads(line)
+            return request
+        _, status = os.waitpid(process, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+    return None
+
+
+def run(words: list[str], folder: str, environment: dict[str, str], stdout: str, stderr: str) -> None:
+    """Run ``python FILE ...`` or the command of an installed package in this process."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(stdout, os.O_WRONLY), 1)
+    os.dup2(os.open(stderr, os.O_WRONLY), 2)
+    if words[0] == "python":
+        sys.argv = words[1:]
+        sys.path[0] = folder
+        runpy.run_path(str(Path(folder, words[1])), run_name="__main__")
+    else:
+        sys.argv = words
+        (command,) = entry_points(group="console_scripts", name=words[0])
+        sys.exit(command.load()())
+
+
+if __name__ == "__main__":
+    assert numpy
+    assert torch
+    if (mine := serve()) is not None:
+        run(**mine)
