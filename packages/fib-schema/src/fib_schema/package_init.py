@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -42,6 +43,7 @@ def lazy_exports(
     return load, list_names
 
 
+@functools.cache
 def installed_version(distribution: str) -> str:
     """The version of an installed distribution; ``0+unknown`` if its sources are imported without being installed."""
     from importlib.metadata import PackageNotFoundError, version

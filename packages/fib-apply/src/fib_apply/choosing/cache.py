@@ -9,6 +9,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import DataSetNotFound
+from fib_schema.package_init import installed_version
 
 from ..config import CACHE_FOLDER, ApplyConfigRegistry
 from ..key import ApplyKeyFactory
@@ -91,9 +92,9 @@ class CachedContent:
 
 def _source_of(cls: type) -> str:
     """The text of a class and of those that it rests on, as far as there is one: a changed one makes other keys."""
-    from .. import __version__  # read from the metadata, which takes longer to import than this module
-
-    texts = [__version__]  # for those of this package, whose text takes longer to find than the table
+    texts = [
+        installed_version("fib-apply")
+    ]  # for those of this package, whose text takes longer to find than the table
     for base in cls.__mro__[:-1]:
         if base.__module__.partition(".")[0] == "fib_apply":
             continue
