@@ -1,4 +1,4 @@
-"""Platforms and versions that manifests declare, and the ranges that follow from the compatibility policy."""
+"""Versions, ranges and platforms of the manifests, compared with CONTRIBUTING.md, section "Versions"."""
 
 import ast
 import collections
@@ -14,7 +14,6 @@ from packaging.version import Version
 
 PACKAGES = find_packages(ROOT)
 every_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
-
 
 # -- platforms -----------------------------------------------------------------------------------------
 
@@ -50,7 +49,7 @@ def test_a_pure_wheel_holds_no_compiled_file(package):
     assert [path for path in (package.folder / "src").rglob("*") if path.suffix in compiled] == []
 
 
-# -- versions: the policy is in CONTRIBUTING.md, section "Versions" ---------------------------------------
+# -- versions ------------------------------------------------------------------------------------------
 
 
 @every_package
@@ -115,7 +114,7 @@ def sibling_requirements(package):
 def imported_names(package):
     """The names that a package imports from each of its siblings, as pairs of module and name.
 
-    A string such as ``fib_apply.config:ApplyConfig`` counts too: tables of names are imported by their text.
+    A string such as ``fib_apply.config: ApplyConfig OnMiss`` counts too: tables of names are imported by their text.
     """
     found = collections.defaultdict(set)
     for path in (package.folder / "src").rglob("*.py"):
@@ -125,8 +124,9 @@ def imported_names(package):
                     pairs = [(module, alias.name) for alias in node.names]
                 case ast.Import():
                     pairs = [(alias.name, "*") for alias in node.names]
-                case ast.Constant(value=str(text)) if re.fullmatch(r"fib_\w+(\.\w+)*:\w+", text):
-                    pairs = [tuple(text.split(":"))]
+                case ast.Constant(value=str(text)) if re.fullmatch(r"fib_\w+(\.\w+)*: ?\w[\w ]*", text):
+                    module, _, names = text.partition(":")
+                    pairs = [(module, name) for name in names.split()]
                 case _:
                     continue
             for module, name in pairs:

@@ -1,6 +1,7 @@
-"""Makes ``documented_names.json``, which `test_names` walks, of the documents that describe ``flashinfer_bench``.
+"""Extraction of ``documented_names.json`` from the documents that describe ``flashinfer_bench``.
 
-Facts alone are taken: names, parameters, flags. Run ``python read_documents.py FOLDER`` where they are.
+It extracts facts only: names, parameters, options. Run ``python read_documents.py FOLDER`` with the folder of the
+documents; `test_documented_names` reads the result.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ OUTPUT = Path(__file__).with_name("documented_names.json")
 
 # -- the first release: one page, made of docstrings --------------------------------------------------
 
-_OF_MODULES = frozenset(
+_MODULE_NAMES = frozenset(
     {"ALLOWED_DTYPES", "ScalarValue", "InputDesc", "get_registry", "get_manager"}
     | {"enable_tracing", "get_tracer", "disable_tracing"}
 )
-"""Names that stand behind a class on that page, and are no members of it."""
+"""Names that follow a class on that page, but belong to the module."""
 
 
 def first_release(text: str) -> Iterator[Row]:
@@ -36,7 +37,7 @@ def first_release(text: str) -> Iterator[Row]:
         elif name == "__init__":
             yield {"module": module, "name": owner, "parameters": _parameters(code)}
         else:
-            is_member = owner is not None and name not in _OF_MODULES
+            is_member = owner is not None and name not in _MODULE_NAMES
             row: Row = {"module": module, "name": f"{owner}.{name}" if is_member else name}
             if "def " in code and "property" not in code:
                 row["parameters"] = _parameters(code)
@@ -44,7 +45,7 @@ def first_release(text: str) -> Iterator[Row]:
 
 
 def _sections(text: str) -> Iterator[tuple[str, str, str]]:
-    """Level, title and code of each heading."""
+    """Yield level, title and code of each heading."""
     parts = re.split(r"^(#+) (flashinfer_bench[\w.]*|\w+ Objects|\w+)$", text, flags=re.MULTILINE)
     for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         code = re.match(r"\s*```python\n(.*?)```", body, re.DOTALL)
@@ -52,7 +53,7 @@ def _sections(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _parameters(code: str) -> list[str]:
-    """Of the last function in a text; ``*`` stands before those that are given by name."""
+    """The parameters of the last function in a text; ``*`` precedes keyword-only parameters."""
     source = code[code.rindex("def ") :].rstrip()
     arguments = ast.parse(f"{source}{'' if source.endswith(':') else ':'} ...").body[0].args  # type: ignore[attr-defined]
     named = [argument.arg for argument in arguments.kwonlyargs]
@@ -60,7 +61,7 @@ def _parameters(code: str) -> list[str]:
     return [name for name in found if name not in ("self", "cls")] + (["*", *named] if named else [])
 
 
-# -- two pages of today's, as rendered ----------------------------------------------------------------
+# -- two current pages, as rendered ----------------------------------------------------------------
 
 
 def rendered(text: str) -> Iterator[Row]:
@@ -75,7 +76,7 @@ def rendered(text: str) -> Iterator[Row]:
             yield row if arguments is None else {**row, "parameters": _parameters(f"def f{arguments}:")}
 
 
-# -- the page of facts about the rest -----------------------------------------------------------------
+# -- the page of facts about the other areas -----------------------------------------------------------------
 
 _SECTIONS = {
     "Data": "flashinfer_bench.data",
@@ -84,9 +85,9 @@ _SECTIONS = {
     "Tracing": "flashinfer_bench.tracing",
 }
 _FUNCTIONS = frozenset({"apply", "enable_apply", "enable_tracing", "disable_tracing"})
-_HOMES = dict.fromkeys(("ApplyKey", "ApplyKeyBuilder"), "flashinfer_bench.apply.key")
-_TAGS = {"scalar": "ScalarInput", "safetensors": "SafetensorsInput"}
-_NO_NAMES = frozenset({"adds", "also"})
+_MODULE_OF_CLASS = dict.fromkeys(("ApplyKey", "ApplyKeyBuilder"), "flashinfer_bench.apply.key")
+_CLASS_OF_TAG = {"scalar": "ScalarInput", "safetensors": "SafetensorsInput"}
+_PROSE_WORDS = frozenset({"adds", "also"})
 
 
 def facts(text: str) -> Iterator[Row]:
@@ -104,12 +105,12 @@ def _exports(bullet: str) -> Iterator[Row]:
     for module, names in zip(parts[1::2], parts[2::2], strict=True):
         place = module if not module.startswith(".") else f"flashinfer_bench{module}"
         for name, arguments in re.findall(r"\b([A-Za-z]\w*)(\([^()]*\))?", names):
-            if name not in _NO_NAMES:
+            if name not in _PROSE_WORDS:
                 yield {"module": place, "name": name, **({"parameters": _listed(arguments)} if arguments else {})}
 
 
 def _signatures(module: str, bullet: str) -> Iterator[Row]:
-    """The classes of a bullet with their parameters, and the members that it tells of each."""
+    """The classes of a bullet with their parameters and members."""
     owner = None
     pattern = r"(?P<dot>`\.)?(?P<name>\b[A-Za-z_]\w*(?:\.\w+)?)\((?P<arguments>(?:[^()]|\([^()]*\))*)\)"
     for found in re.finditer(pattern, bullet):
@@ -118,7 +119,7 @@ def _signatures(module: str, bullet: str) -> Iterator[Row]:
             owner = "ApplyKeyBuilder"
         if found["dot"]:
             owner = "InputDumpPolicy" if name == "dump" else "FilterPolicy"
-        name = _TAGS.get(name, name)
+        name = _CLASS_OF_TAG.get(name, name)
         if name[0].isupper():
             owner = name.partition(".")[0]
         elif name in _FUNCTIONS:
@@ -127,7 +128,7 @@ def _signatures(module: str, bullet: str) -> Iterator[Row]:
             continue
         else:
             name = f"{owner}.{name}"
-        place = _HOMES.get(owner or "", module)
+        place = _MODULE_OF_CLASS.get(owner or "", module)
         yield {"module": place, "name": name, "parameters": parameters}
     for owner, name in re.findall(r"`(ResolvedEvalConfig)`: [^`]*; (\w+)=", bullet):
         yield {"module": module, "name": f"{owner}.{name}"}
@@ -138,24 +139,24 @@ def _signatures(module: str, bullet: str) -> Iterator[Row]:
 
 
 def _listed(arguments: str) -> list[str]:
-    """The names of parameters that are written in prose: ``shape: list[str] | None, dtype, libs={}``."""
+    """The names in a list of parameters such as ``shape: list[str] | None, dtype, libs={}``."""
     parts = arguments.strip("()").replace("[,", ",").split(",")
     found = (re.match(r"\s*([a-z_]\w*)\]?\s*(?:[=:(\"]|$)", part) for part in parts)
     return [match[1] for match in found if match]
 
 
-# -- values and flags ---------------------------------------------------------------------------------
+# -- values and options ---------------------------------------------------------------------------------
 
 
 def values(text: str) -> dict[str, list[str]]:
-    """The values of enumerations, by class."""
+    """The values of each enumeration."""
     words = {"DType": "DType", "SupportedLanguages": "Languages", "SupportedBindings": "Bindings"}
     words["EvaluationStatus"] = "Statuses"
     return {name: re.search(rf"{word}: ([\w\s-]+)\.", text)[1].split() for name, word in words.items()}  # type: ignore[index]
 
 
 def flags(text: str) -> dict[str, list[str]]:
-    """The flags of each command."""
+    """The options of each command."""
     section = text.partition("## Command line")[2]
     found: dict[str, list[str]] = {}
     for part in re.split(r"^- |; ", section, flags=re.MULTILINE):
@@ -181,7 +182,7 @@ def main() -> None:
 
 
 def _public(rows: list[Row]) -> list[Row]:
-    """Without private names, each once; modules as rows of their own."""
+    """The public names without duplicates; a module is a row too."""
     kept: dict[str, Row] = {}
     for row in rows:
         if not any(part.startswith("_") for part in row["name"].split(".")):
@@ -192,7 +193,7 @@ def _public(rows: list[Row]) -> list[Row]:
 
 
 def _formatted(content: dict[str, Any]) -> str:
-    """JSON with a row in a line, so that changes can be read."""
+    """JSON with one row per line, for readable diffs."""
     parts = []
     for key, value in content.items():
         rows = value if isinstance(value, list) else [{name: item} for name, item in value.items()]

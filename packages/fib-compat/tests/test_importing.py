@@ -1,8 +1,9 @@
-"""Importing is cheap, finds modules and functions under one name, and notices another distribution's files."""
+"""Imports: no torch, `apply` as function and module, a warning about a conflicting distribution."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,12 @@ def test_importing_the_package_imports_no_torch(run: Run) -> None:
     assert run("-c", code) == "[]"
 
 
-def test_modules_that_need_no_torch_import_none(run: Run) -> None:
+def test_modules_without_tensors_import_no_torch(run: Run) -> None:
     names = ", ".join(f"flashinfer_bench.{name}" for name in TORCH_FREE)
     assert run("-c", f"import sys, {names}; print('torch' in sys.modules)") == "False"
 
 
-def test_help_needs_no_torch(run: Run) -> None:
+def test_help_imports_no_torch(run: Run) -> None:
     code = (
         "import sys; from flashinfer_bench.cli.main import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass\n"
     )
@@ -50,8 +51,8 @@ def test_help_needs_no_torch(run: Run) -> None:
 
 
 @pytest.mark.parametrize("first", ORDERS)
-def test_apply_is_the_function_whatever_was_imported_before(first: str, run: Run) -> None:
-    """There is a module of that name too, and importing one binds its name in the package."""
+def test_apply_is_the_function_in_every_order_of_imports(first: str, run: Run) -> None:
+    """There is a submodule of that name too, and importing a submodule binds its name in the package."""
     code = f"{first}\nfrom flashinfer_bench import apply\nimport flashinfer_bench, fib_apply\n"
     assert run("-c", f"{code}print(apply is fib_apply.apply is flashinfer_bench.apply)") == "True"
 
@@ -63,24 +64,24 @@ def test_modules_are_attributes_of_the_package(run: Run) -> None:
     assert run("-c", code, FIB_ENABLE_APPLY="1") == "fib_compile.registry True"
 
 
-def test_the_core_packages_know_nothing_of_it(run: Run) -> None:
+def test_other_packages_get_the_model_methods_only_from_fib_compat(run: Run) -> None:
     code = "from fib_schema import Definition\nprint(hasattr(Definition, 'model_dump'))\nimport flashinfer_bench\n"
     assert run("-c", f"{code}print(hasattr(Definition, 'model_dump'))").split() == ["False", "True"]
 
 
 @pytest.mark.parametrize("use", ["import flashinfer_bench", "from flashinfer_bench.cli import cli"])
-def test_the_other_distribution_is_noticed(use: str, run: Run, tmp_path: Path) -> None:
-    """A folder of metadata stands for it: its files, or ours, are gone by then."""
+def test_a_conflicting_distribution_is_reported(use: str, run: Run, tmp_path: Path) -> None:
+    """A folder of metadata represents it, because its files or ours would be overwritten."""
     folder = tmp_path / "flashinfer_bench-0.1.2.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flashinfer-bench\nVersion: 0.1.2\n")
     code = f"import sys, warnings\nsys.path.append({str(tmp_path)!r})\nwarnings.simplefilter('always')\n"
     code += f"with warnings.catch_warnings(record=True) as found:\n    {use}\nprint(len(found), found[0].message)"
-    said = run("-c", code)
-    assert said.startswith("1 flashinfer-bench 0.1.2 and fib-compat are both installed")
-    assert "pip uninstall -y flashinfer-bench fib-compat && pip install fib-compat" in said
+    output = run("-c", code)
+    assert output.startswith("1 flashinfer-bench 0.1.2 and fib-compat are both installed")
+    assert "pip uninstall -y flashinfer-bench fib-compat && pip install fib-compat" in output
 
 
-def test_alone_nothing_is_said(run: Run) -> None:
-    """A warning would be an error there."""
-    assert run("-c", "import flashinfer_bench; print(flashinfer_bench.__version__)") == "0.1.0"
+def test_without_a_conflict_nothing_is_reported(run: Run) -> None:
+    """`run` turns a warning into an error."""
+    assert run("-c", "import flashinfer_bench; print(flashinfer_bench.__version__)") == version("fib-compat")

@@ -1,4 +1,4 @@
-"""The README's example runs, and its tables say what is so."""
+"""The README's example runs, and its tables are correct."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from fib_apply import ApplyConfig
 from flashinfer_bench import BenchmarkConfig, EvaluationStatus
-from flashinfer_bench._older_names import _MEMBERS
+from flashinfer_bench._legacy_members import LEGACY_MEMBERS
 
 README = Path(__file__).parent.parent / "README.md"
 
 
 def readme() -> str:
-    """The README beside these tests, or what the installed package carries of it."""
+    """The README of the checkout, or the one in the metadata of the installed package."""
     return README.read_text("utf-8") if README.exists() else str(metadata("fib-compat").get_payload())
 
 
@@ -29,15 +29,15 @@ def test_the_example_runs(
     assert capsys.readouterr().out == "PASSED\n"
 
 
-def test_defaults_that_differ_are_as_told() -> None:
+def test_listed_defaults_are_correct() -> None:
     assert (ApplyConfig().max_atol, ApplyConfig().max_rtol) == (None, None)
     assert (BenchmarkConfig().device, BenchmarkConfig().devices) == ("cpu", None)
     assert len(EvaluationStatus) == 8
 
 
-def test_every_older_member_is_listed() -> None:
+def test_every_legacy_member_is_listed() -> None:
     (listed,) = re.findall(r"\*\*Members of the first release\*\*(.*?)\n\n", readme(), re.DOTALL)
-    for kind, members in _MEMBERS.items():
+    for kind, members in LEGACY_MEMBERS.items():
         assert f"`{kind}." in listed
         for name in members:
             assert re.search(rf"[`.]{name}`", listed), name

@@ -1,4 +1,4 @@
-"""The first release's rules and policies."""
+"""Rules and policies of the first release."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DEFINITION = Definition(
 
 
 def entries(*totals: int) -> list[TraceEntry]:
-    """Entries of two sequences each, which have so many tokens together."""
+    """Entries with two sequences each, of `totals` tokens together."""
     return [
         TraceEntry(
             DEFINITION,
@@ -39,11 +39,11 @@ def entries(*totals: int) -> list[TraceEntry]:
     ]
 
 
-def orders(chosen: Sequence[TraceEntry]) -> list[int]:
-    return [entry.order for entry in chosen]
+def orders(selected: Sequence[TraceEntry]) -> list[int]:
+    return [entry.order for entry in selected]
 
 
-def test_policies_choose_among_entries_in_their_order() -> None:
+def test_policies_select_entries_in_their_order() -> None:
     given = entries(10, 11, 30, 10)
     assert orders(presets.KEEP_ALL(given)) == [0, 1, 2, 3]
     assert orders(presets.policy_keep_first_k(2)(given)) == [0, 1]
@@ -54,23 +54,23 @@ def test_policies_choose_among_entries_in_their_order() -> None:
     assert len(presets.KEEP_RANDOM_ONE(given)) == 1
 
 
-def test_a_seed_decides_on_a_random_choice() -> None:
+def test_a_seed_makes_a_random_selection_repeatable() -> None:
     given = entries(*range(2, 42))
     state = random.getstate()
     chosen = [orders(presets.policy_keep_random_k(5, seed=7)(given)) for _ in range(2)]
     assert chosen[0] == chosen[1] == sorted(chosen[0])
     assert orders(presets.policy_keep_random_k(99)(given)) == list(range(40))
-    assert random.getstate() == state, "the program's own generator is left alone"
+    assert random.getstate() == state, "the global generator is unchanged"
 
 
-def test_entries_have_their_older_members() -> None:
+def test_entries_have_their_legacy_members() -> None:
     (entry,) = entries(5)
     assert entry.picked.keys() == {"kv_indptr"}  # type: ignore[attr-defined]
     assert entry.definition_input_names == {"x", "kv_indptr"}  # type: ignore[attr-defined]
     assert presets.KEY_AXES(entry) == (("m", 3), ("n", 4))
 
 
-def test_int32_tensors_are_chosen_by_their_dtype() -> None:
+def test_dump_int32_selects_int32_tensors() -> None:
     inputs = {
         "x": torch.ones(1),
         "i": torch.ones(1, dtype=torch.int32),
@@ -80,7 +80,7 @@ def test_int32_tensors_are_chosen_by_their_dtype() -> None:
     assert presets.DUMP_INT32(inputs) == ["i"]
 
 
-def test_a_rule_groups_by_its_keys_and_keeps_what_its_policy_chooses(tmp_path: Path) -> None:
+def test_a_rule_applies_its_policy_to_each_group(tmp_path: Path) -> None:
     data = TraceSet(tmp_path)
     data.add_definitions([DEFINITION])
     made = TracingRule(presets.DUMP_ALL, presets.policy_keep_first_k(1), lambda entry: entry.axes["n"])

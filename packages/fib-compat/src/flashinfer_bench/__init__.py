@@ -1,6 +1,6 @@
-"""The documented names of ``flashinfer_bench`` over the FIB packages: the same objects.
+"""The documented names of ``flashinfer_bench``, which are the same objects as those of the FIB packages.
 
-Importing this imports no torch; what needs it is imported when it is first asked for.
+Importing this package imports no torch: names that need it are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fib_schema.package_init import installed_version
+from fib_schema.package_init import lazy_exports
 
 from ._installation import warn_of_conflict
+from ._module_table import install_finder
 
-# Not when first asked for: `flashinfer_bench.apply` is a module too, and must be the function once both are there.
+# Not on first use: `flashinfer_bench.apply` is a module too, and importing it later would replace the function.
 from .apply import ApplyConfig, ApplyConfigRegistry, apply, disable_apply, enable_apply
 from .data import (
     AxisConst,
@@ -34,12 +35,6 @@ from .data import (
     TraceSet,
     Workload,
 )
-
-if TYPE_CHECKING:
-    from .bench import Benchmark, BenchmarkConfig
-    from .tracing import TracingConfig, TracingConfigRegistry, disable_tracing, enable_tracing
-
-    __version__: str
 
 __all__ = [
     "ApplyConfig",
@@ -74,31 +69,29 @@ __all__ = [
     "enable_tracing",
 ]
 
-_HOMES = {
-    "Benchmark": "bench",
-    "BenchmarkConfig": "bench",
-    "TracingConfig": "tracing",
-    "TracingConfigRegistry": "tracing",
-    "disable_tracing": "tracing",
-    "enable_tracing": "tracing",
-}
-_MODULES = frozenset({"bench", "cli", "compile", "env", "integration", "tracer", "tracing", "utils"})
-"""What a program may use after ``import flashinfer_bench`` alone."""
+_SUBMODULES = frozenset({"bench", "cli", "compile", "env", "integration", "tracer", "tracing", "utils"})
+"""Modules that a program may use after ``import flashinfer_bench`` alone."""
 
+install_finder()
 warn_of_conflict()
 
+if TYPE_CHECKING:
+    from .bench import Benchmark, BenchmarkConfig
+    from .tracing import TracingConfig, TracingConfigRegistry, disable_tracing, enable_tracing
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return import_module(f".{name}", __name__)
-    if name == "__version__":
-        return installed_version("fib-compat")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+    __version__: str
+else:
+    _load_name, _list_names = lazy_exports(
+        __name__,
+        "fib-compat",
+        {
+            "bench": "Benchmark BenchmarkConfig",
+            "tracing": "TracingConfig TracingConfigRegistry disable_tracing enable_tracing",
+        },
+    )
 
+    def __getattr__(name: str) -> Any:
+        return import_module(f".{name}", __name__) if name in _SUBMODULES else _load_name(name)
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    def __dir__() -> list[str]:
+        return sorted({*_list_names(), *_SUBMODULES})

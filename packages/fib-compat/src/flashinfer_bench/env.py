@@ -1,4 +1,4 @@
-"""What the environment says; each is read when it is asked for."""
+"""Values of the environment variables; each call reads the environment."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["get_fib_cache_path", "get_fib_dataset_path", "get_fib_enable_apply",
 
 
 def get_fib_enable_apply() -> bool:
-    """Whether ``FIB_ENABLE_APPLY`` asks for routing."""
+    """Whether ``FIB_ENABLE_APPLY`` enables routing."""
     return bool(enabled_by_environment("FIB_ENABLE_APPLY"))
 
 
 def get_fib_enable_tracing() -> bool:
-    """Whether ``FIB_ENABLE_TRACING`` asks for tracing."""
+    """Whether ``FIB_ENABLE_TRACING`` enables tracing."""
     return bool(enabled_by_environment("FIB_ENABLE_TRACING"))

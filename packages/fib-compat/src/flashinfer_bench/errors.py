@@ -1,4 +1,4 @@
-"""What a program hears that asks for something that is not here."""
+"""Exceptions and warnings of fib-compat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from fib_schema import FibError
 
 @attrs.frozen
 class NotOffered(FibError, ImportError):
-    """A documented name that has no equivalent; an ImportError, so that ``from ... import`` shows the reason."""
+    """A documented name that fib-compat does not offer.
+
+    An ImportError, so that ``from ... import`` shows the reason.
+    """
 
     documented: str
     instead: str
@@ -18,4 +21,4 @@ class NotOffered(FibError, ImportError):
 
 
 class MixedInstallation(UserWarning):
-    """Two distributions have put files into the same package."""
+    """Two distributions have installed files into the same package."""

@@ -1,6 +1,6 @@
-"""Documented names that have no equivalent here, each with what replaces it and why.
+"""Documented names without an equivalent, and what replaces each.
 
-Asking a module for one of them raises `NotOffered` with that line. Members of classes are in the table too.
+Accessing such a name in its module raises `NotOffered` with the text of `REPLACED`, which lists members of classes too.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import NoReturn
 from .errors import NotOffered
 
 _RUNNERS = (
-    "solutions run in worker processes that a judge drives, and nothing of that is an interface; "
+    "solutions run in worker processes, whose control is internal; "
     "call Benchmark.run_all, or fib_bench.evaluate for one solution"
 )
-_FAILURES = "what goes wrong in a worker is a result; look at Evaluation.status and .log, or at RunResult.skipped"
-_FLAGS = "fib-compile finds headers and libraries of BuildSpec.dependencies itself; see its README"
+_FAILURES = "a failure in a worker is a result: see Evaluation.status and .log, or RunResult.skipped"
+_FLAGS = "fib-compile finds the headers and libraries of BuildSpec.dependencies; see its README"
 _ADAPTER = "adapters are values: use fib_integrations.adapters.{module}.{name}, whose targets are a tuple"
-_SHARED = "adapters read layouts, scales and buffers themselves (fib_integrations.attention), and that is no interface"
+_SHARED = "adapters handle layouts, scales and buffers internally (fib_integrations.attention)"
 
 REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "flashinfer_bench.bench": {
-            "ResolvedEvalConfig.profile_baseline": "it is a field of BenchmarkConfig: one for all definitions",
+            "ResolvedEvalConfig.profile_baseline": "it is a field of BenchmarkConfig, for all definitions",
         },
         "flashinfer_bench.bench.benchmark": {
             "Benchmark.evaluate": "use run_all(dump_traces=False), which returns a TraceSet in memory",
-            "Benchmark.flush": "every evaluation is on the disk as soon as it is made",
+            "Benchmark.flush": "every evaluation is written to the disk at once",
         },
         "flashinfer_bench.bench.config": {
-            "BenchmarkConfig.log_level": "nothing is logged: pass an observer to Benchmark.run",
+            "BenchmarkConfig.log_level": "the benchmark does not log; pass an observer to Benchmark.run",
         },
         "flashinfer_bench.bench.runner": {
             "RunnerError": _FAILURES,
@@ -41,23 +41,23 @@ REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "flashinfer_bench.bench.runners.mp_runner": {"MultiProcessRunner": _RUNNERS},
         "flashinfer_bench.compile.builder": {
-            "Builder.clear_cache": "the registry keeps what was built: use BuilderRegistry.cleanup",
+            "Builder.clear_cache": "the registry holds built solutions; use BuilderRegistry.cleanup",
         },
         "flashinfer_bench.compile.builders.cuda_builder": {
-            "CUDA_ALLOWED_EXTS": "which files are compiled how, NativeBuilder decides by their suffixes",
+            "CUDA_ALLOWED_EXTS": "the builders select a compiler by the suffix of each file",
             "CUDA_DEPS": _FLAGS,
             "CUDA_DEPS_INCLUDE_PATTERNS": _FLAGS,
-            "CUDABuilder.clear_cache": "the registry keeps what was built: use BuilderRegistry.cleanup",
+            "CUDABuilder.clear_cache": "the registry holds built solutions; use BuilderRegistry.cleanup",
         },
         "flashinfer_bench.data.definition": {
-            "AxisVar.parent": "nothing read it; data that has it keeps it in unknown_fields",
+            "AxisVar.parent": "it had no effect; records that have it keep it in unknown_fields",
         },
         "flashinfer_bench.data.solution": {
-            "BuildSpec.build_commands": "commands of a data set are not run; flags are in BuildSpec.compile_options",
+            "BuildSpec.build_commands": "FIB runs no commands of a data set; BuildSpec.compile_options has flags",
         },
         "flashinfer_bench.data.trace": {
-            "Evaluation.log_file": "Evaluation.log holds the text itself, so that traces can be moved",
-            "Evaluation.error": "Evaluation.log holds it, behind what the solution printed",
+            "Evaluation.log_file": "use Evaluation.log, which holds the text instead of a path",
+            "Evaluation.error": "use Evaluation.log, which ends with the error",
         },
         "flashinfer_bench.integration.flashinfer.adapters.gqa_paged_decode": {
             "GQAPagedDecodeAdapter": _ADAPTER.format(module="gqa_paged", name="GQA_PAGED_DECODE"),
@@ -85,35 +85,36 @@ REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
             _SHARED,
         ),
         "flashinfer_bench.integration.utils": {
-            "ArgBinder": "use inspect.signature(function).bind; adapters have code generated for their arguments",
-            "ContextStore": "use weakref.WeakKeyDictionary; adapters keep what an object was planned with themselves",
+            "ArgBinder": "use inspect.signature(function).bind",
+            "ContextStore": "use weakref.WeakKeyDictionary",
         },
         "flashinfer_bench.tracer.types": {
-            "TraceEntry.cuda_graph_snapshot": "captured calls become entries like all others, "
-            "when TracingRuntime.snapshot_graph_tensors is called",
+            "TraceEntry.cuda_graph_snapshot": "TracingRuntime.snapshot_graph_tensors "
+            "turns captured calls into ordinary entries",
         },
         "flashinfer_bench.utils": {
-            "redirect_stdio_to_file": "use contextlib.redirect_stdout; workers capture what solutions print",
+            "redirect_stdio_to_file": "use contextlib.redirect_stdout; workers capture the output of solutions",
         },
     }
 )
-"""By module: the name, or class and member, and what to say of it."""
+"""By module and name (``name`` or ``Class.member``): the explanation."""
 
 OTHER_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {
         "flashinfer_bench.bench.benchmark:Benchmark.run": "the configuration goes to Benchmark(trace_set, config)",
-        "flashinfer_bench.tracer.tracer:Tracer": "it is TracingRuntime: the data set, then settings or rules",
+        "flashinfer_bench.tracer.tracer:Tracer": "it is TracingRuntime, which takes a data set, then settings or rules",
     }
 )
-"""Names that are there, and take other arguments than they did in the first release."""
+"""Names whose arguments differ from the first release's, with an explanation."""
 
 
-def explaining(module: str) -> Callable[[str], NoReturn]:
-    """The ``__getattr__`` of a module that has lines in the table."""
+def make_getattr(module: str) -> Callable[[str], NoReturn]:
+    """A ``__getattr__`` for a module: it raises `NotOffered` for replaced names, else AttributeError."""
+    replaced = REPLACED.get(module, {})
 
-    def refuse(name: str) -> NoReturn:
-        if name in REPLACED[module]:
-            raise NotOffered(f"{module}.{name}", REPLACED[module][name])
+    def raise_for(name: str) -> NoReturn:
+        if name in replaced:
+            raise NotOffered(f"{module}.{name}", replaced[name])
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    return refuse
+    return raise_for

@@ -1,4 +1,4 @@
-"""Collects workloads from routed calls."""
+"""Collection of workloads from routed calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fib_tracer import (
     get_full_configs,
 )
 
-from ._models import add_model_methods
+from ._model_methods import add_model_methods
 
 __all__ = [
     "FilterPolicy",

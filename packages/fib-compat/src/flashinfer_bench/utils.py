@@ -1,4 +1,4 @@
-"""Devices and dtypes."""
+"""Devices and dtypes: functions of `fib_compile.device`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fib_compile.device import (
 )
 from fib_compile.device import torch_dtype as torch_dtype_from_def
 
-from .replaced import explaining
+from .replaced import make_getattr
 
 __all__ = [
     "dtype_str_to_python_dtype",
@@ -26,4 +26,4 @@ __all__ = [
     "torch_dtype_from_def",
 ]
 
-__getattr__ = explaining(__name__)
+__getattr__ = make_getattr(__name__)

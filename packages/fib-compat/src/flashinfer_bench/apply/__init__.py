@@ -1,4 +1,4 @@
-"""Routes calls to the fastest verified solutions."""
+"""Routing of calls to the fastest verified solutions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from fib_apply import (
     set_runtime,
 )
 
-from .._models import add_model_methods
-from .config import get_default_registry
+from .._model_methods import add_model_methods
 
 __all__ = [
     "ApplyConfig",
@@ -33,3 +32,8 @@ __all__ = [
 ]
 
 add_model_methods(ApplyConfig)
+
+
+def get_default_registry() -> ApplyConfigRegistry:
+    """The settings that `enable_apply` uses without an argument: the defaults, for every definition."""
+    return ApplyConfigRegistry()

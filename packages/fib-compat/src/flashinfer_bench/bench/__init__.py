@@ -1,10 +1,10 @@
-"""Benchmarks solutions."""
+"""Benchmarks of solutions and their settings."""
 
 from __future__ import annotations
 
 from fib_bench import Benchmark, BenchmarkConfig, EvalConfig, ResolvedEvalConfig
 
-from .._models import add_model_methods
+from .._model_methods import add_model_methods
 
 __all__ = ["Benchmark", "BenchmarkConfig", "EvalConfig", "ResolvedEvalConfig"]
 

@@ -1,4 +1,4 @@
-"""Times a function in the calling process."""
+"""Timing of a function in the calling process, without a worker."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MAX_SECONDS = 1.0
 
 
 def time_runnable(fn: Callable[..., Any], inputs: Mapping[str, Any], warmup: int, iters: int, device: str) -> float:
-    """The median latency in milliseconds; nothing is checked.
+    """Measure the median latency in milliseconds; outputs are not checked.
 
     Args:
-        fn: What to time: a `Runnable`, or a function that takes the inputs by position.
+        fn: A `Runnable`, or a function that takes the inputs by position.
         inputs: The inputs by name, in the definition's order.
         warmup: Calls before timing.
-        iters: Calls to time at least, unless they take more than a second.
+        iters: Minimum number of timed calls; fewer if they take more than a second.
         device: ``cpu`` or ``cuda:N``.
     """
     from fib_bench.timing.measurement import StopRule

@@ -1,4 +1,4 @@
-"""Several data sets as one, in memory and on disk."""
+"""Merging of data sets in memory, and export of one to a folder."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ R = TypeVar("R")
 
 
 def load_traces(paths: Sequence[str | os.PathLike[str]]) -> TraceSet:
-    """The data set of a folder, or several merged in memory.
+    """Load a data set, or several merged in memory.
 
     Raises:
-        DataSetNotFound: There is no such folder.
-        DuplicateName: Two of them contradict each other.
+        DataSetNotFound: A folder does not exist.
+        DuplicateName: Two definitions or two solutions share a name and differ.
     """
     sets = [TraceSet.from_path(path) for path in paths]
     return sets[0] if len(sets) == 1 else merge_tracesets(sets)
 
 
 def merge_tracesets(trace_sets: Iterable[TraceSet]) -> TraceSet:
-    """One data set, in memory, with all that several have; what they share is in it once.
+    """Merge data sets in memory; records that several have are kept once.
 
     Raises:
         DuplicateName: Two definitions or two solutions share a name and differ.
@@ -36,11 +36,11 @@ def merge_tracesets(trace_sets: Iterable[TraceSet]) -> TraceSet:
     workloads: dict[str, Trace] = {}
     traces: dict[str, Trace] = {}
     for trace_set in trace_sets:
-        place = str(trace_set.root or "a set in memory")
+        source = str(trace_set.root or "a set in memory")
         for name, definition in trace_set.definitions.items():
-            _check_same("definition", definitions.setdefault(name, definition), definition, place)
+            _check_same("definition", definitions.setdefault(name, definition), definition, source)
         for solution in _members(trace_set.solutions):
-            _check_same("solution", solutions.setdefault(solution.name, solution), solution, place)
+            _check_same("solution", solutions.setdefault(solution.name, solution), solution, source)
         workloads.update((format_json(trace), trace) for trace in _members(trace_set.workloads))
         traces.update((format_json(trace), trace) for trace in _members(trace_set.traces))
     return TraceSet(
@@ -53,11 +53,11 @@ def merge_tracesets(trace_sets: Iterable[TraceSet]) -> TraceSet:
 
 
 def export_traceset(trace_set: TraceSet, output_dir: str | os.PathLike[str]) -> None:
-    """Write a data set to a folder; tensors that workloads refer to are not copied (``report merge`` does).
+    """Write a data set to a folder, without the tensors of its workloads (``report merge`` copies them).
 
     Raises:
-        DuplicateName: The folder holds one of its definitions or solutions already.
-        OSError: It could not be written.
+        DuplicateName: The folder already has one of its definitions or solutions.
+        OSError: The folder cannot be written.
     """
     Path(output_dir).mkdir(parents=True, exist_ok=True)
     target = TraceSet.from_path(output_dir)
@@ -71,9 +71,9 @@ def _members(groups: Mapping[str, list[R]]) -> Iterator[R]:
     return (member for group in groups.values() for member in group)
 
 
-def _check_same(kind: str, known: Definition | Solution, other: Definition | Solution, place: str) -> None:
+def _check_same(kind: str, known: Definition | Solution, other: Definition | Solution, source: str) -> None:
     if known != other:
-        raise DuplicateName(kind, other.name, "that of a set before", f"that of {place}, which differs")
+        raise DuplicateName(kind, other.name, "that of an earlier data set", f"that of {source}, which differs")
 
 
 def _by_definition(traces: Iterable[Trace]) -> dict[str, list[Trace]]:

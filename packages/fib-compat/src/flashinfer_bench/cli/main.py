@@ -1,8 +1,6 @@
-"""The command ``flashinfer-bench``: what each part does. `parser` has the flags.
+"""The command ``flashinfer-bench``: its subcommands, implemented by fib-bench. `parser` defines the options.
 
-Everything is done by fib-bench, whose own command can more. The exit code is 0 when everything that was asked for was
-done, 1 when something could not run or is wrong with a data set, 2 when the command itself was wrong, 130 when it was
-interrupted.
+Exit codes: 0 success; 1 an evaluation could not run, or a data set has errors; 2 invalid arguments; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["best", "cli", "export_traceset", "merge", "merge_tracesets", "run", "summary", "visualize"]
 
 _NO_SERVER = """\
-flashinfer-bench: 'serve' is not part of this project; 'flashinfer-bench run' and 'fib-bench run' benchmark data sets \
-from the command line"""
+flashinfer-bench: this project has no 'serve'; to benchmark data sets from the command line, use \
+'flashinfer-bench run' or 'fib-bench run'"""
 
 
 def cli(arguments: Sequence[str] | None = None) -> int:
@@ -46,19 +44,19 @@ def cli(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
     try:
         return _COMMANDS[options.command](options)
-    except BrokenPipeError:  # whoever reads our output has seen enough, as `head` does
+    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (FibError, OSError) as error:
         Console(stderr=True).print(f"flashinfer-bench: {error}", style="red", markup=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; what was evaluated so far is recorded (continue with --resume)", file=sys.stderr)
+        print("interrupted; finished evaluations are recorded (--resume continues)", file=sys.stderr)
         return 130
 
 
 def run(args: argparse.Namespace) -> int:
-    """Benchmark each data set; its traces are appended to it as they are made."""
+    """Benchmark each data set and append each trace to it at once."""
     logging.basicConfig(level=args.log_level)
     args.devices = _devices(args.config)
     results = [_run_one(TraceSet.from_path(path), args) for path in args.local]
@@ -66,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _devices(config: str | None) -> list[str] | None:
-    """Every GPU of this machine, where there are any and the configuration names no device."""
+    """All GPUs of this machine; None if there is none, or if the configuration names devices."""
     if config is not None and not {"device", "devices"}.isdisjoint(read_fields(Path(config))):
         return None
     return list_cuda_devices() or None
@@ -86,7 +84,7 @@ def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
 
 
 def _in_memory(trace_set: TraceSet, result: RunResult) -> TraceSet:
-    """What a run has made, as a data set of its own."""
+    """The traces of a run as a data set of their own."""
     names = dict.fromkeys(trace.definition for trace in result.traces)
     return TraceSet(
         None,
@@ -104,34 +102,34 @@ def summary(args: argparse.Namespace) -> int:
 
 def best(args: argparse.Namespace) -> int:
     """Print the fastest passing solution of each workload."""
-    rows = best_of(load_traces(args.local), allow_flags=(CPU_TIMING,))  # the table labels such rows
+    rows = best_of(load_traces(args.local), allow_flags=(CPU_TIMING,))  # the table labels these rows
     if rows:
         print_best(Console(), rows)
     else:
-        Console(stderr=True).print("no passing trace yet; make some with 'flashinfer-bench run'", style="yellow")
+        Console(stderr=True).print("no passing trace yet; run 'flashinfer-bench run' first", style="yellow")
     return 0
 
 
 def visualize(args: argparse.Namespace) -> int:
-    """Print a table of each definition, its solutions the best first."""
+    """Print a table for each definition, with its solutions from best to worst."""
     print_leaderboard(Console(), summarise(load_traces(args.local)).leaderboard)
     return 0
 
 
 def merge(args: argparse.Namespace) -> int:
-    """Write the data sets into a new one, tensors included."""
+    """Write the data sets, tensors included, into a new one."""
     print_merge(Console(), merge_folders(args.local, args.output))
     return 0
 
 
 def _validate(args: argparse.Namespace) -> int:
-    from .validating import validate
+    from .validation import validate
 
     return validate(args)
 
 
 def _render(args: argparse.Namespace) -> int:
-    from .validating import render_file
+    from .validation import render_file
 
     Path(args.output).write_text(render_file(Path(args.report)), "utf-8")
     return 0

@@ -1,15 +1,19 @@
-"""Builds solutions."""
+"""Builders of solutions, their registry, and built solutions."""
 
 from __future__ import annotations
 
 from fib_compile import Builder, BuilderRegistry, BuildError, Runnable, RunnableMetadata
 
-from .._models import add_model_methods
-from .._older_names import add_older_names
-from .registry import get_registry
+from .._legacy_members import add_legacy_members
+from .._model_methods import add_model_methods
 
 __all__ = ["BuildError", "Builder", "BuilderRegistry", "Runnable", "RunnableMetadata", "get_registry"]
 
 add_model_methods(RunnableMetadata)
-for _kind in (BuilderRegistry, Runnable):
-    add_older_names(_kind)
+add_legacy_members(BuilderRegistry)
+add_legacy_members(Runnable)
+
+
+def get_registry() -> BuilderRegistry:
+    """The first release's name of `BuilderRegistry.get_instance`."""
+    return BuilderRegistry.get_instance()

@@ -1,4 +1,4 @@
-"""Builder, and the first release's ways of writing sources."""
+"""`Builder`, and the first release's functions that write sources."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from fib_compile import Builder, BuildError
 from fib_schema import Solution, SourceFile
 
-from ..replaced import explaining
+from ..replaced import make_getattr
 
 __all__ = ["BuildError", "Builder", "create_pkg_name", "write_sources_to_dir", "write_sources_to_temp"]
 
 
 def write_sources_to_dir(dir: str, sources: Iterable[SourceFile]) -> None:
-    """Write sources below a folder; their paths are relative, which Solution guarantees."""
+    """Write sources below a folder; `SourceFile` guarantees relative paths."""
     for source in sources:
         path = Path(dir, source.path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write_sources_to_dir(dir: str, sources: Iterable[SourceFile]) -> None:
 
 
 def write_sources_to_temp(base: str, sources: Iterable[SourceFile], pkg: str | None = None) -> str:
-    """Write sources into a new folder below `base`, in a package if one is named; returns the new folder."""
+    """Write sources into a new folder below `base`, or into its subfolder `pkg`; return the new folder."""
     Path(base).mkdir(parents=True, exist_ok=True)
     folder = tempfile.mkdtemp(dir=base)
     write_sources_to_dir(folder if pkg is None else str(Path(folder, pkg)), sources)
@@ -31,8 +31,8 @@ def write_sources_to_temp(base: str, sources: Iterable[SourceFile], pkg: str | N
 
 
 def create_pkg_name(sol: Solution, prefix: str = "") -> str:
-    """A name that is unique to the solution's content, as `Builder.package_name` makes it."""
+    """A package name that identifies the content of the solution, like `Builder.package_name`."""
     return f"{prefix}{sol.hash()[:20]}"
 
 
-__getattr__ = explaining(__name__)
+__getattr__ = make_getattr(__name__)

@@ -1,6 +1,8 @@
-"""Definitions, solutions, workloads, traces, and the data set of all four."""
+"""Definitions, solutions, workloads, traces, and the data set that holds them."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 from fib_schema import (
     AxisConst,
@@ -35,8 +37,8 @@ from fib_schema import (
     save_jsonl_file,
 )
 
-from .._models import RECORDS, add_model_methods
-from .._older_names import add_older_names
+from .._legacy_members import add_legacy_members
+from .._model_methods import RECORDS, add_model_methods
 
 __all__ = [
     "AxisConst",
@@ -71,7 +73,12 @@ __all__ = [
     "save_jsonl_file",
 ]
 
+# Names of the first release only.
+ALLOWED_DTYPES = frozenset(DType)
+InputDesc = InputSpec
+ScalarValue: TypeAlias = int | float | bool
+
 for _record in RECORDS:
     add_model_methods(_record)
-    add_older_names(_record)
-add_older_names(TraceSet)
+    add_legacy_members(_record)
+add_legacy_members(TraceSet)

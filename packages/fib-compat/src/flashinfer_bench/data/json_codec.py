@@ -1,4 +1,4 @@
-"""Records from and to JSON, in the first release's words: what loads and appends takes the path first."""
+"""JSON functions of the first release: those that load or append take the path first."""
 
 from __future__ import annotations
 
@@ -29,43 +29,43 @@ __all__ = [
 
 
 def dict_to_dataclass(data: Mapping[str, Any], cls: type[T]) -> T:
-    """A record of plain objects.
+    """Parse a record from plain objects.
 
     Raises:
-        InvalidRecord: They are no such record (a ValueError).
+        InvalidRecord: They do not describe a record of this class (a ValueError).
     """
     return structure(data, cls)
 
 
 def to_json(obj: Any, indent: int | None = 2) -> str:
-    """A record as JSON."""
+    """Format a record as JSON."""
     return format_json(obj, indent=indent)
 
 
 def from_json(json_str: str | bytes, cls: type[T]) -> T:
-    """A record of JSON.
+    """Parse a record from JSON.
 
     Raises:
-        InvalidRecord: It is no such record (a ValueError).
+        InvalidRecord: It does not describe a record of this class (a ValueError).
     """
     return parse_json(json_str, cls)
 
 
 def load_json_file(path: str | os.PathLike[str], cls: type[T]) -> T:
-    """`fib_schema.load_json_file`, path first."""
+    """`fib_schema.load_json_file` with the path first."""
     return _load_json_file(cls, path)
 
 
 def load_jsonl_file(path: str | os.PathLike[str], cls: type[T]) -> list[T]:
-    """`fib_schema.load_jsonl_file`, path first."""
+    """`fib_schema.load_jsonl_file` with the path first."""
     return _load_jsonl_file(cls, path)
 
 
 def append_jsonl_line(path: str | os.PathLike[str], obj: Any) -> None:
-    """Append one record; it is on the disk when this returns."""
+    """Append one record; it is synced to the disk when this returns."""
     append_jsonl_file([obj], path)
 
 
 def append_jsonl_lines(path: str | os.PathLike[str], objs: Iterable[Any]) -> None:
-    """Append records; they are on the disk when this returns."""
+    """Append records; they are synced to the disk when this returns."""
     append_jsonl_file(objs, path)

@@ -1,7 +1,7 @@
-"""The first release's policies and rules.
+"""Policies and rules of the first release.
 
-A policy takes entries and returns those that are stored; `TracingRule` calls it at each flush. The rules are today's
-settings for the same kinds of definitions, which decide before anything is copied.
+A policy takes entries and returns the ones to store; `TracingRule` calls it at each flush. The rules are today's
+settings for the same kinds of definitions; they select calls before any tensor is copied.
 """
 
 from __future__ import annotations
@@ -43,42 +43,42 @@ __all__ = [
 
 
 def policy_keep_first_k(k: int) -> DedupPolicy:
-    """The first k."""
+    """Keep the first k entries."""
     return lambda entries: list(entries[:k])
 
 
 def policy_keep_random_k(k: int, seed: int | None = None) -> DedupPolicy:
-    """Any k, in their order; the same ones each time if there is a seed."""
+    """Keep k random entries in their order; a seed makes the selection repeatable."""
 
-    def choose(entries: Sequence[TraceEntry]) -> list[TraceEntry]:
-        chosen = random.Random(seed).sample(range(len(entries)), min(k, len(entries)))
-        return [entries[index] for index in sorted(chosen)]
+    def policy(entries: Sequence[TraceEntry]) -> list[TraceEntry]:
+        selected = random.Random(seed).sample(range(len(entries)), min(k, len(entries)))
+        return [entries[index] for index in sorted(selected)]
 
-    return choose
+    return policy
 
 
 def policy_dedup_by_axes(k: int = 1) -> DedupPolicy:
-    """The first k of each combination of axis sizes."""
+    """Keep the first k entries of each combination of axis sizes."""
     return _first_k_by(KEY_AXES, k)
 
 
 def policy_dedup_by_avg_seq_len(k: int = 1) -> DedupPolicy:
-    """The first k of each average sequence length, by the stored ``kv_indptr`` or ``seq_indptr``."""
+    """Keep the first k entries of each average sequence length, by the stored ``kv_indptr`` or ``seq_indptr``."""
     return _first_k_by(_average_length, k)
 
 
 def _first_k_by(key: Callable[[TraceEntry], Hashable], k: int) -> DedupPolicy:
-    def choose(entries: Sequence[TraceEntry]) -> list[TraceEntry]:
+    def policy(entries: Sequence[TraceEntry]) -> list[TraceEntry]:
         groups: dict[Hashable, list[TraceEntry]] = {}
         for entry in entries:
             groups.setdefault(key(entry), []).append(entry)
         return sorted((e for group in groups.values() for e in group[:k]), key=lambda entry: entry.order)
 
-    return choose
+    return policy
 
 
 def _average_length(entry: TraceEntry) -> int | None:
-    """Of the sequences in an entry; None if it has no offsets to tell."""
+    """The average length of the sequences of an entry; None if it stores no offsets."""
     for name in ("kv_indptr", "seq_indptr"):
         offsets: Any = entry.inputs.get(name)
         if getattr(offsets, "ndim", 0) == 1 and len(offsets) >= 2:
@@ -86,13 +86,13 @@ def _average_length(entry: TraceEntry) -> int | None:
     return None
 
 
-def KEY_AXES(entry: TraceEntry) -> Hashable:  # noqa: N802 its documented name
-    """The sizes of an entry's axes."""
+def KEY_AXES(entry: TraceEntry) -> Hashable:  # noqa: N802 documented name
+    """The axis sizes of an entry."""
     return tuple(sorted(entry.axes.items()))
 
 
-def KEEP_ALL(entries: Sequence[TraceEntry]) -> list[TraceEntry]:  # noqa: N802 likewise
-    """All of them."""
+def KEEP_ALL(entries: Sequence[TraceEntry]) -> list[TraceEntry]:  # noqa: N802 documented name
+    """Keep all entries."""
     return list(entries)
 
 
@@ -100,17 +100,17 @@ KEEP_RANDOM_ONE = policy_keep_random_k(1)
 DEDUP_BY_AXES = policy_dedup_by_axes()
 DEDUP_BY_AVG_SEQ_LEN = policy_dedup_by_avg_seq_len()
 
-# -- which inputs are stored ---------------------------------------------------------------------------
+# -- input dump policies ---------------------------------------------------------------------------------
 
 
 def dump_int32() -> Callable[[Mapping[str, Any]], list[str]]:
-    """Chooses tensors of the dtype int32, which mostly are offsets."""
+    """Select the int32 tensors, most of which are offsets."""
     import torch
 
-    def choose(inputs: Mapping[str, Any]) -> list[str]:
+    def select(inputs: Mapping[str, Any]) -> list[str]:
         return [name for name, value in inputs.items() if getattr(value, "dtype", None) is torch.int32]
 
-    return choose
+    return select
 
 
 DUMP_ALL = "dump_all"

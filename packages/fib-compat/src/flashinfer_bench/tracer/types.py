@@ -1,4 +1,4 @@
-"""Rules, which are settings today, and the entries that their policies choose among."""
+"""Tracing rules, which are a `TracingConfig` today, and the entries that their policies filter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from fib_tracer import FilterPolicy, TracingConfig
 from fib_tracer import WorkloadEntry as TraceEntry
 
-from ..replaced import explaining
+from ..replaced import make_getattr
 
 __all__ = ["TraceEntry", "TracingRule"]
 
@@ -17,26 +17,26 @@ DedupPolicy: TypeAlias = Callable[[Sequence[TraceEntry]], Iterable[TraceEntry]]
 DedupKeys: TypeAlias = Callable[[TraceEntry], Hashable]
 
 
-class _Representatives(FilterPolicy):
-    """Holds every call until a flush, and gives out what a policy chooses of each group with equal keys."""
+class _GroupFilter(FilterPolicy):
+    """Keeps every entry until a flush, then applies a policy to each group of entries with equal keys."""
 
-    def __init__(self, choose: DedupPolicy, key: DedupKeys | None) -> None:
-        self._choose, self._key = choose, key
+    def __init__(self, policy: DedupPolicy, key: DedupKeys | None) -> None:
+        self._policy, self._key = policy, key
 
     def drain(self) -> list[TraceEntry]:
         groups: dict[Hashable, list[TraceEntry]] = {}
         for entry in sorted(super().drain(), key=lambda entry: entry.order):
             groups.setdefault(None if self._key is None else self._key(entry), []).append(entry)
-        return [entry for group in groups.values() for entry in self._choose(group)]
+        return [entry for group in groups.values() for entry in self._policy(group)]
 
 
 class TracingRule(TracingConfig):
-    """A `TracingConfig` by the first release's names.
+    """A `TracingConfig` with the first release's arguments.
 
     Args:
-        tensors_to_dump: The names of inputs that are stored, or a function that chooses them.
-        dedup_policy: Chooses, at a flush, the entries of a group that are stored.
-        dedup_keys: The key by which entries are grouped; without one, all are one group.
+        tensors_to_dump: The names of the inputs to store, or a function that selects them.
+        dedup_policy: Selects the entries of a group to store; called at each flush.
+        dedup_keys: Returns the key that groups entries; None puts all entries into one group.
     """
 
     __slots__ = ("dedup_keys", "dedup_policy", "tensors_to_dump")
@@ -56,13 +56,13 @@ class TracingRule(TracingConfig):
             ("dedup_policy", dedup_policy),
             ("dedup_keys", dedup_keys),
         ):
-            object.__setattr__(self, name, value)  # settings are frozen
-        make = functools.partial(_Representatives, dedup_policy, dedup_keys)
-        super().__init__(input_dump_policy=tensors_to_dump, filter_policy=make)
+            object.__setattr__(self, name, value)  # `TracingConfig` is frozen
+        make_policy = functools.partial(_GroupFilter, dedup_policy, dedup_keys)
+        super().__init__(input_dump_policy=tensors_to_dump, filter_policy=make_policy)
 
 
 def _picked(entry: TraceEntry) -> dict[str, Any]:
-    """The tensors that are stored."""
+    """The stored tensors."""
     import torch
 
     return {name: value for name, value in entry.inputs.items() if isinstance(value, torch.Tensor)}
@@ -73,7 +73,7 @@ def _input_names(entry: TraceEntry) -> set[str]:
     return set(entry.definition.inputs)
 
 
-TraceEntry.picked = property(_picked)  # type: ignore[attr-defined] # the core packages know nothing of it
+TraceEntry.picked = property(_picked)  # type: ignore[attr-defined] # fib_tracer does not declare it
 TraceEntry.definition_input_names = property(_input_names)  # type: ignore[attr-defined] # likewise
 
-__getattr__ = explaining(__name__)
+__getattr__ = make_getattr(__name__)

@@ -1,9 +1,10 @@
-"""The builders that come with FIB."""
+"""The builders that FIB provides."""
 
 from __future__ import annotations
 
-from fib_compile.builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
-
-from .cuda_builder import CUDABuilder
+from fib_compile import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
 
 __all__ = ["CUDABuilder", "PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder"]
+
+CUDABuilder = TVMFFIBuilder
+"""The first release's only builder of CUDA; today there is `TorchBuilder` too, and ``spec.binding`` selects."""

@@ -1,6 +1,6 @@
-"""Every documented public name is there, or has a line that says what replaces it.
+"""Every documented public name exists, or has an explanation in `REPLACED`.
 
-``documented_names.json`` holds the names, parameters, values and flags of the documents; `read_documents` makes it.
+``documented_names.json`` has the names, parameters, values and options of the documents; `read_documents` writes it.
 """
 
 from __future__ import annotations
@@ -20,51 +20,51 @@ from flashinfer_bench.replaced import OTHER_ARGUMENTS, REPLACED
 
 DOCUMENTED = json.loads(Path(__file__).with_name("documented_names.json").read_text("utf-8"))
 CURRENT = [row for row in DOCUMENTED["current"] if "name" in row]
-FIRST = [row for row in DOCUMENTED["first_release"] if "name" in row]
+FIRST_RELEASE = [row for row in DOCUMENTED["first_release"] if "name" in row]
 MODULES = sorted({row["module"] for row in DOCUMENTED["current"] + DOCUMENTED["first_release"]})
-ROWS = {f"{row['module']}:{row['name']}": row for row in (*FIRST, *CURRENT)}
-NOT_SAID_AGAIN = {row["name"] for row in CURRENT}
-"""What the current documents say counts; of the first release's parameters, those that nothing current replaces."""
+ROWS = {f"{row['module']}:{row['name']}": row for row in (*FIRST_RELEASE, *CURRENT)}
+CURRENT_NAMES = {row["name"] for row in CURRENT}
+"""The current documents override the parameters that the first release had."""
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_module_is_there(module: str) -> None:
+def test_every_documented_module_imports(module: str) -> None:
     importlib.import_module(module)
 
 
 @pytest.mark.parametrize("place", ROWS)
-def test_every_name_is_there_or_is_explained(place: str) -> None:
+def test_every_name_exists_or_is_explained(place: str) -> None:
     module, _, name = place.partition(":")
-    if (line := explain(module, name)) is None:
+    if (explanation := explain(module, name)) is None:
         resolve(module, name)
     else:
-        assert len(line) > 20
+        assert len(explanation) > 20
 
 
 @pytest.mark.parametrize("place", [place for place, row in ROWS.items() if "parameters" in row])
-def test_documented_parameters_can_be_passed(place: str) -> None:
-    """By name where they are documented by name alone, else by name or at their place."""
+def test_documented_parameters_are_accepted(place: str) -> None:
+    """By name if documented as keyword-only, else by name or by position."""
     row = ROWS[place]
-    if explain(row["module"], row["name"]) is not None or (row in FIRST and row["name"] in NOT_SAID_AGAIN):
+    if explain(row["module"], row["name"]) is not None or (row in FIRST_RELEASE and row["name"] in CURRENT_NAMES):
         return
-    refused = list(not_accepted(resolve(row["module"], row["name"]), row["parameters"]))
-    assert bool(refused) == (place in OTHER_ARGUMENTS), f"{place} does not take {refused}"
+    rejected = list(rejected_parameters(resolve(row["module"], row["name"]), row["parameters"]))
+    assert bool(rejected) == (place in OTHER_ARGUMENTS), f"{place} does not take {rejected}"
 
 
-@pytest.mark.parametrize(("module", "name"), [(m, n) for m, lines in REPLACED.items() for n in lines])
-def test_no_line_is_stale(module: str, name: str) -> None:
-    """A name in the table is documented, and is not there; asking its module for it shows the line."""
+@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in REPLACED.items() for name in names])
+def test_replaced_names_are_documented_and_absent(module: str, name: str) -> None:
+    """Accessing such a name in its module raises `NotOffered` with the explanation."""
     assert f"{module}:{name}" in ROWS
     if "." in name:
         with pytest.raises((AttributeError, NotOffered)):
             resolve(module, name)
         return
-    with pytest.raises(NotOffered, match=r"is not offered: \w") as refusal:
+    with pytest.raises(NotOffered, match=r"is not offered: \w") as error:
         importlib.import_module(module).__getattr__(name)
-    assert isinstance(refusal.value, ImportError)
+    assert isinstance(error.value, ImportError)
 
 
-def test_a_replaced_name_says_so_in_a_from_import() -> None:
+def test_importing_a_replaced_name_shows_the_explanation() -> None:
     with pytest.raises(ImportError, match="redirect_stdio_to_file is not offered: use contextlib"):
         exec("from flashinfer_bench.utils import redirect_stdio_to_file")
     with pytest.raises(ImportError, match="cannot import name"):
@@ -72,10 +72,10 @@ def test_a_replaced_name_says_so_in_a_from_import() -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_names_are_the_very_objects_of_the_packages(module: str) -> None:
-    """A class is never one of fib-compat's own, except where the first release's form needs one."""
+def test_classes_are_those_of_the_packages(module: str) -> None:
+    """fib-compat defines a class of its own only where the first release's arguments require one."""
     loaded = importlib.import_module(module)
-    own = {name for name in public(loaded) if isinstance(getattr(loaded, name), type) and is_own(getattr(loaded, name))}
+    own = {name for name in public(loaded) if is_own_class(getattr(loaded, name))}
     assert own <= {"TracingRule"}
 
 
@@ -87,13 +87,13 @@ def test_enumerations_have_the_documented_values() -> None:
 
 
 def explain(module: str, name: str) -> str | None:
-    """The line for a name, or for the class that it is a member of."""
-    lines = REPLACED.get(module, {})
-    return lines.get(name) or lines.get(name.partition(".")[0])
+    """The explanation of a name, or of the class that it is a member of."""
+    replaced = REPLACED.get(module, {})
+    return replaced.get(name) or replaced.get(name.partition(".")[0])
 
 
 def resolve(module: str, name: str) -> Any:
-    """What a name stands for; a field of a class of attrs is its attribute."""
+    """The object of a name; for a field of an attrs class, its attribute definition."""
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         fields = {field.name: field for field in attrs.fields(found)} if is_attrs(found) else {}
@@ -113,11 +113,11 @@ def is_attrs(found: Any) -> bool:
 
 
 def is_instance_attribute(found: Any, name: str) -> bool:
-    """Whether a plain class sets it when an object is made."""
+    """Whether a class sets the attribute in its methods."""
     return isinstance(found, type) and not hasattr(found, name) and f"self.{name} =" in inspect.getsource(found)
 
 
-def not_accepted(function: Any, parameters: list[str]) -> Iterator[str]:
+def rejected_parameters(function: Any, parameters: list[str]) -> Iterator[str]:
     ours = list(inspect.signature(function).parameters.values())
     if ours and ours[0].name == "self":
         ours = ours[1:]
@@ -138,5 +138,5 @@ def public(module: Any) -> list[str]:
     return [name for name in getattr(module, "__all__", ()) if not name.startswith("_")]
 
 
-def is_own(kind: type) -> bool:
-    return kind.__module__.startswith("flashinfer_bench")
+def is_own_class(value: object) -> bool:
+    return isinstance(value, type) and value.__module__.startswith("flashinfer_bench")

@@ -1,6 +1,6 @@
-"""Methods in the manner of pydantic models, for classes that were such models.
+"""Pydantic's methods for classes that were pydantic models in flashinfer-bench.
 
-Values are checked as strictly as everywhere in FIB: nothing is converted on the way in.
+Validation is as strict as everywhere in FIB: no value is converted.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ RECORDS: tuple[type, ...] = (
     Evaluation,
     Trace,
 )
-"""The classes of `flashinfer_bench.data` that are given the methods."""
-_BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
-_ADDED = frozenset(
+"""The classes of `flashinfer_bench.data` that get the methods."""
+_INTERNAL_FIELDS = frozenset({"unknown_fields", "source_keys"})
+_ADDED_FIELDS = frozenset(
     {
         (Definition, "extra"),
         (TensorSpec, "optional"),
@@ -62,18 +62,18 @@ _ADDED = frozenset(
         (Evaluation, "extra"),
     }
 )
-"""Fields beyond those of the documented classes: dumped where they hold something."""
+"""Fields that the documented classes lack; dumped unless they have their default."""
 
 
-def add_model_methods(kind: type) -> None:
-    """Give a class of attrs the methods of `Model`."""
+def add_model_methods(cls: type) -> None:
+    """Add the methods of `Model` to an attrs class."""
     for name, method in vars(Model).items():
         if name.startswith("model_"):
-            setattr(kind, name, method)
+            setattr(cls, name, method)
 
 
 class Model:
-    """Where the methods are taken from; nothing inherits from it."""
+    """Source of the methods; not a base class."""
 
     def model_dump(
         self,
@@ -87,19 +87,19 @@ class Model:
         """The fields as plain objects.
 
         Args:
-            mode: ``python`` keeps members of enumerations and infinities; ``json`` makes strings of them.
-            include: Of the outermost fields, only these.
-            exclude: None of these.
-            exclude_none: Whether fields that are None are left out, at any depth.
-            exclude_defaults: Whether fields that have their default are left out, at any depth.
+            mode: ``python`` keeps enumeration members and infinities; ``json`` converts them to strings.
+            include: Top-level fields to dump; None means all.
+            exclude: Top-level fields to omit.
+            exclude_none: Whether to omit fields that are None, at any depth.
+            exclude_defaults: Whether to omit fields that have their default, at any depth.
         """
         if mode not in ("python", "json"):
             raise ValueError(f"mode must be 'python' or 'json', got {mode!r}")
 
         def plain(value: Any) -> Any:
             if attrs.has(type(value)):
-                shown = _fields(value, exclude_defaults=exclude_defaults).items()
-                return {name: plain(item) for name, item in shown if item is not None or not exclude_none}
+                fields = _fields(value, exclude_defaults=exclude_defaults).items()
+                return {name: plain(item) for name, item in fields if item is not None or not exclude_none}
             if isinstance(value, Mapping):
                 return {name: plain(item) for name, item in value.items()}
             if isinstance(value, (tuple, list)):
@@ -110,40 +110,40 @@ class Model:
         return {n: v for n, v in dumped.items() if (include is None or n in include) and n not in exclude}
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
-        """The fields as JSON; takes what `model_dump` takes."""
+        """The fields as JSON; the options are those of `model_dump`."""
         plain = Model.model_dump(self, mode="json", **options)
         separators = (",", ":") if indent is None else None
         return json.dumps(plain, indent=indent, separators=separators, ensure_ascii=False)
 
     @classmethod
     def model_validate(cls, obj: Any) -> Any:
-        """An object of a mapping of fields, which may hold objects too.
+        """Construct an object from a mapping of fields, whose values may be plain or objects.
 
         Raises:
-            InvalidRecord: It is no such record; says everything that is wrong (a ValueError).
-            InvalidField: Likewise of settings, where the first problem is told (a ValueError).
+            InvalidRecord: A record is invalid; lists all problems (a ValueError).
+            InvalidField: Settings are invalid; states the first problem (a ValueError).
         """
-        return _validated(cls, obj)
+        return _validate(cls, obj)
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes) -> Any:
-        """An object of JSON; see `model_validate`."""
-        return _validated(cls, decode(json_data, cls.__name__, source="<memory>"))
+        """Construct an object from JSON; see `model_validate`."""
+        return _validate(cls, decode(json_data, cls.__name__, source="<memory>"))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
-        """A copy with some fields changed, which are checked; `deep` means nothing, for objects here cannot change."""
+        """Copy with changed fields, which are validated; `deep` has no effect, because objects are immutable."""
         del deep
         record: Any = self
         return attrs.evolve(record, **(update or {}))
 
 
 def _fields(value: Any, *, exclude_defaults: bool) -> dict[str, Any]:
-    """What is dumped of an object of attrs, with its tag if it has one."""
+    """The fields of an attrs object to dump, with its tag if it has one."""
     fields: dict[str, Any] = {"type": value.type} if isinstance(value, _TAGGED) else {}
     for field in attrs.fields(type(value)):
         item = getattr(value, field.name)
-        is_hidden = exclude_defaults or (type(value), field.name) in _ADDED
-        if field.name not in _BOOKKEEPING and not (is_hidden and item == _default(field)):
+        omits_default = exclude_defaults or (type(value), field.name) in _ADDED_FIELDS
+        if field.name not in _INTERNAL_FIELDS and not (omits_default and item == _default(field)):
             fields[field.name] = item
     return {**fields, **getattr(value, "unknown_fields", {})}
 
@@ -159,54 +159,54 @@ def _for_json(value: Any) -> Any:
     return to_plain(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _validated(kind: type, obj: Any) -> Any:
-    if isinstance(obj, kind):
+def _validate(cls: type, obj: Any) -> Any:
+    if isinstance(obj, cls):
         return obj
-    if kind in RECORDS:
-        return structure(to_plain(obj), kind)
+    if cls in RECORDS:
+        return structure(to_plain(obj), cls)
     if not isinstance(obj, Mapping):
-        raise InvalidField(kind.__name__, f"expected a mapping of fields, got {obj!r}")
-    known = attrs.fields_dict(kind)
+        raise InvalidField(cls.__name__, f"expected a mapping of fields, got {obj!r}")
+    known = attrs.fields_dict(cls)
     for name in obj:
         if name not in known:
-            raise InvalidField(kind.__name__, f"has no field {name!r} (it has {', '.join(known)})")
-    return kind(**{name: _made(name, value) for name, value in obj.items()})
+            raise InvalidField(cls.__name__, f"has no field {name!r} (it has {', '.join(known)})")
+    return cls(**{name: _structure_field(name, value) for name, value in obj.items()})
 
 
-# -- settings in settings ------------------------------------------------------------------------------
+# -- nested settings ------------------------------------------------------------------------------------
 
 
-def _made(name: str, value: Any) -> Any:
-    """The value of a field; where it holds settings and was given plain objects, of these."""
-    make = _NESTED.get(name)
-    return value if make is None or value is None else make(value)
+def _structure_field(name: str, value: Any) -> Any:
+    """The value of a field; plain objects become settings where the field holds settings."""
+    structure_value = _NESTED.get(name)
+    return value if structure_value is None or value is None else structure_value(value)
 
 
-def _layer(value: Any) -> Any:
+def _eval_config(value: Any) -> Any:
     from fib_bench import EvalConfig
 
-    return _validated(EvalConfig, value)
+    return _validate(EvalConfig, value)
 
 
-def _layers(value: Any) -> dict[str, Any]:
-    return {name: _layer(layer) for name, layer in value.items()}
+def _eval_configs(value: Any) -> dict[str, Any]:
+    return {name: _eval_config(config) for name, config in value.items()}
 
 
 def _tolerances(value: Any) -> dict[str, Any]:
     from fib_bench import Tolerance
 
-    return {name: _validated(Tolerance, tolerance) for name, tolerance in value.items()}
+    return {name: _validate(Tolerance, tolerance) for name, tolerance in value.items()}
 
 
 def _definition(value: Any) -> Any:
-    return _validated(Definition, value)
+    return _validate(Definition, value)
 
 
 _NESTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
-        "defaults": _layer,
-        "op_type_config": _layers,
-        "definition_config": _layers,
+        "defaults": _eval_config,
+        "op_type_config": _eval_configs,
+        "definition_config": _eval_configs,
         "dtypes": _tolerances,
         "definition": _definition,
     }

@@ -1,4 +1,4 @@
-"""Members that classes had in the first release, under other names now."""
+"""Members of the first release that have another name today."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from fib_schema import SupportedLanguages, format_json
 
-_COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+_COMPILED_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
 
 
-def _method(name: str, call: Callable[[Any], Any], says: str) -> Any:
+def _method(name: str, call: Callable[[Any], Any], doc: str) -> Any:
     def method(self: Any) -> Any:
         return call(self)
 
-    method.__name__, method.__doc__ = name, says
+    method.__name__, method.__doc__ = name, doc
     return method
 
 
@@ -24,7 +24,7 @@ def _attribute(name: str) -> property:
     return property(attrgetter(name), doc=f"`{name}`.")
 
 
-_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+LEGACY_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "Definition": {
             "type": _attribute("op_type"),
@@ -34,9 +34,11 @@ _MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
         "Solution": {
             "requires_build": _method(
-                "requires_build", lambda self: self.spec.language in _COMPILED, "Whether it is compiled ahead of calls."
+                "requires_build",
+                lambda self: self.spec.language in _COMPILED_LANGUAGES,
+                "Whether the solution is compiled ahead of time.",
             ),
-            "to_json": _method("to_json", lambda self: format_json(self, indent=2), "As JSON."),
+            "to_json": _method("to_json", lambda self: format_json(self, indent=2), "Format as JSON."),
         },
         "Trace": {"is_workload": _method("is_workload", methodcaller("is_workload_trace"), "`is_workload_trace`.")},
         "TraceSet": {"workload": _attribute("workloads")},
@@ -44,9 +46,10 @@ _MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "Runnable": {"close": _method("close", methodcaller("cleanup"), "`cleanup`.")},
     }
 )
+"""By class and name."""
 
 
-def add_older_names(kind: type) -> None:
-    """Give a class its older members, if it had any."""
-    for name, member in _MEMBERS.get(kind.__name__, {}).items():
-        setattr(kind, name, member)
+def add_legacy_members(cls: type) -> None:
+    """Add the legacy members of a class, if it has any."""
+    for name, member in LEGACY_MEMBERS.get(cls.__name__, {}).items():
+        setattr(cls, name, member)

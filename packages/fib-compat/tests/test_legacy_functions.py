@@ -1,4 +1,4 @@
-"""Functions of the first release that are a few lines over today's."""
+"""Functions of the first release."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_sources_are_written_below_a_folder(tmp_path: Path) -> None:
     assert [Path(folder).parent.name for folder in folders] == ["base", "base"]
 
 
-def test_names_of_packages_go_by_content() -> None:
+def test_package_names_identify_the_content() -> None:
     other = SOLUTION.model_copy(update={"name": "t"})  # type: ignore[attr-defined]
     assert create_pkg_name(SOLUTION, "p_") == create_pkg_name(other, "p_")
     assert create_pkg_name(SOLUTION, "p_").startswith("p_")
@@ -38,7 +38,7 @@ def test_aliases_are_the_same_objects() -> None:
     assert "bfloat16" in ALLOWED_DTYPES
 
 
-def test_records_go_to_json_and_back(tmp_path: Path) -> None:
+def test_records_round_trip_through_json(tmp_path: Path) -> None:
     workload = Workload(axes={"n": 3}, inputs={"x": RandomInput()}, uuid="w")
     traces = [Trace(definition=name, workload=workload) for name in ("a", "b", "c")]
     path = tmp_path / "traces.jsonl"
@@ -52,7 +52,7 @@ def test_records_go_to_json_and_back(tmp_path: Path) -> None:
     assert json_codec.from_json(json_codec.to_json(AxisConst(value=1)), AxisConst).value == 1
 
 
-def test_a_function_is_timed() -> None:
+def test_time_runnable_calls_and_times_a_function() -> None:
     calls: list[int] = []
     latency_ms = time_runnable(calls.append, {"x": 1}, warmup=1, iters=5, device="cpu")
     assert 0 <= latency_ms < 1000

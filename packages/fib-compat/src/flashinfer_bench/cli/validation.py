@@ -1,4 +1,4 @@
-"""``flashinfer-bench validate``: the checks that are asked for, of the definitions that are asked for."""
+"""``flashinfer-bench validate``: selected checks of selected definitions."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _BASELINE_AUTHOR = "baseline"
 
 
 def validate(args: argparse.Namespace) -> int:
-    """Report what is wrong; the exit code is 1 if anything is."""
+    """Report the problems of a data set; return 1 if there are errors, else 0."""
     report = validate_all(args.dataset)
-    scope = _Scope.of(Path(args.dataset), args.op_types, args.definitions)
-    problems = [problem for problem in report.problems if _is_wanted(problem, args.checks, scope)]
-    notices = tuple(notice for notice in report.notices if _is_wanted(notice, args.checks, scope))
+    scope = _Scope.select(Path(args.dataset), args.op_types, args.definitions)
+    problems = [problem for problem in report.problems if _is_selected(problem, args.checks, scope)]
+    notices = tuple(notice for notice in report.notices if _is_selected(notice, args.checks, scope))
     if "baseline" in args.checks or "benchmark" in args.checks:
-        problems += _problems_of_baselines(TraceSet.from_path(args.dataset), scope, args)
-    found = attrs.evolve(report, problems=tuple(problems), notices=notices)
-    _write(found, args.outputs, Path(args.output_folder))
-    return 0 if found.is_ok else 1
+        problems += _check_baselines(TraceSet.from_path(args.dataset), scope, args)
+    selected = attrs.evolve(report, problems=tuple(problems), notices=notices)
+    _write(selected, args.outputs, Path(args.output_folder))
+    return 0 if selected.is_ok else 1
 
 
 def render_file(report: Path) -> str:
-    """The text of a report that was written as JSON.
+    """The text form of a JSON report.
 
     Raises:
-        InvalidRecord: The file is no report.
-        OSError: It cannot be read.
+        InvalidRecord: The file is not a report.
+        OSError: The file cannot be read.
     """
     try:
         plain = json.loads(report.read_text("utf-8"))
         rows = [*plain["problems"], *plain["notices"]]
         return "\n".join([*map(_line, rows), plain["summary"]]) + "\n"
     except (ValueError, KeyError, TypeError) as error:
-        problem = Problem(str(report), "$", f"is no report of 'validate --outputs json' ({error!r})")
+        problem = Problem(str(report), "$", f"is not a report of 'validate --outputs json' ({error!r})")
         raise InvalidRecord("report", (problem,)) from error
 
 
@@ -66,39 +66,41 @@ def _write(report: Report, outputs: Collection[str], folder: Path) -> None:
         (folder / "report.txt").write_text(text, "utf-8")
 
 
-# -- what is looked at ---------------------------------------------------------------------------------
+# -- selection ------------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class _Scope:
-    """The definitions that are asked for, by name; None means all."""
+    """The names of the selected definitions; None means all."""
 
     names: frozenset[str] | None
 
     @classmethod
-    def of(cls, root: Path, op_types: Collection[str] | None, names: Collection[str] | None) -> _Scope:
-        """By the files of a data set, which may be too broken to be opened.
+    def select(cls, root: Path, op_types: Collection[str] | None, names: Collection[str] | None) -> _Scope:
+        """Select by file names, because a damaged data set may not open.
 
         Raises:
-            UnknownName: There is no such definition or op_type.
+            UnknownName: The data set has no such definition or op_type.
         """
         if op_types is None and names is None:
             return cls(None)
         files = [path.relative_to(root / "definitions") for path in (root / "definitions").rglob("*.json")]
         known = {path.stem: path.parts[0] for path in files}
-        for kind, wanted, have in (("op_type", op_types, known.values()), ("definition", names, known)):
+        for kind, wanted, existing in (("op_type", op_types, known.values()), ("definition", names, known)):
             for name in wanted or ():
-                if name not in have:
-                    raise UnknownName(kind, name, tuple(sorted(set(have))))
-        chosen = {n for n, t in known.items() if (op_types is None or t in op_types) and (names is None or n in names)}
-        return cls(frozenset(chosen))
+                if name not in existing:
+                    raise UnknownName(kind, name, tuple(sorted(set(existing))))
+        selected = {
+            n for n, t in known.items() if (op_types is None or t in op_types) and (names is None or n in names)
+        }
+        return cls(frozenset(selected))
 
-    def has(self, name: str) -> bool:
-        """Whether a definition is in it."""
+    def includes(self, name: str) -> bool:
+        """Whether a definition is selected."""
         return self.names is None or name in self.names
 
 
-def _is_wanted(problem: Problem, checks: Collection[str], scope: _Scope) -> bool:
+def _is_selected(problem: Problem, checks: Collection[str], scope: _Scope) -> bool:
     path = PurePosixPath(problem.file)
     names = (*path.parts[:-1], path.stem)
     if scope.names is not None and scope.names.isdisjoint(names):
@@ -107,26 +109,26 @@ def _is_wanted(problem: Problem, checks: Collection[str], scope: _Scope) -> bool
     return check in checks
 
 
-# -- what the data alone does not tell ----------------------------------------------------------------
+# -- baselines ------------------------------------------------------------------------------------------
 
 
-def _problems_of_baselines(trace_set: TraceSet, scope: _Scope, args: argparse.Namespace) -> Iterator[Problem]:
-    names = [name for name in trace_set.definitions if scope.has(name)]
+def _check_baselines(trace_set: TraceSet, scope: _Scope, args: argparse.Namespace) -> Iterator[Problem]:
+    names = [name for name in trace_set.definitions if scope.includes(name)]
     baselines = {
         name: [s.name for s in trace_set.solutions.get(name, ()) if s.author == _BASELINE_AUTHOR] for name in names
     }
     if "baseline" in args.checks:
-        for name, found in baselines.items():
-            if len(found) != 1:
-                message = f"has {len(found)} solutions of the author {_BASELINE_AUTHOR!r}; scores need exactly one"
+        for name, solutions in baselines.items():
+            if len(solutions) != 1:
+                message = f"has {len(solutions)} solutions of the author {_BASELINE_AUTHOR!r}; scores need exactly one"
                 yield Problem(f"definition {name}", "$", message, code="baseline")
     if "benchmark" in args.checks:
-        chosen = [solution for found in baselines.values() for solution in found]
-        yield from _problems_of_runs(trace_set, chosen, is_on_cpu=args.disable_gpu)
+        solutions_to_run = [name for solutions in baselines.values() for name in solutions]
+        yield from _run_baselines(trace_set, solutions_to_run, is_on_cpu=args.disable_gpu)
 
 
-def _problems_of_runs(trace_set: TraceSet, solutions: Iterable[str], *, is_on_cpu: bool) -> Iterator[Problem]:
-    """What goes wrong when solutions run on the first workload of their definitions."""
+def _run_baselines(trace_set: TraceSet, solutions: Iterable[str], *, is_on_cpu: bool) -> Iterator[Problem]:
+    """Run solutions on the first workload of their definitions and yield the failures."""
     from fib_bench import Benchmark, BenchmarkConfig
     from fib_compile.device import list_cuda_devices
 

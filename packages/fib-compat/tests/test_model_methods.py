@@ -1,4 +1,4 @@
-"""The pydantic-style methods, and the first release's members."""
+"""Pydantic's methods, and members of the first release."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CONFIG = BenchmarkConfig(
     op_type_config={"elementwise": EvalConfig(atol=1e-3, extra={"a": [1]})},
     dtypes={"float16": Tolerance(atol=0.1, rtol=0.2)},
 )
-EVERYTHING = [
+OBJECTS = [
     DEFINITION,
     SOLUTION,
     WORKLOAD,
@@ -88,8 +88,8 @@ EVERYTHING = [
 ]
 
 
-@pytest.mark.parametrize("value", EVERYTHING, ids=lambda value: type(value).__name__)
-def test_what_is_dumped_validates_to_the_same(value: Any) -> None:
+@pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
+def test_a_dumped_object_validates_to_an_equal_one(value: Any) -> None:
     kind = type(value)
     assert kind.model_validate(value.model_dump()) == value
     assert kind.model_validate_json(value.model_dump_json(indent=2)) == value
@@ -97,7 +97,7 @@ def test_what_is_dumped_validates_to_the_same(value: Any) -> None:
     assert value.model_copy() == value
 
 
-def test_records_are_dumped_with_all_documented_fields_and_no_others() -> None:
+def test_records_dump_exactly_the_documented_fields() -> None:
     assert DEFINITION.inputs["factor"].model_dump() == {"shape": None, "dtype": "float32", "description": None}
     assert AxisConst(value=3).model_dump() == {"type": "const", "value": 3, "description": None}
     assert list(DEFINITION.model_dump()) == (
@@ -106,7 +106,7 @@ def test_records_are_dumped_with_all_documented_fields_and_no_others() -> None:
     assert list(SOLUTION.model_dump()) == ["name", "definition", "author", "spec", "sources", "description"]
 
 
-def test_json_mode_has_nothing_that_json_lacks() -> None:
+def test_json_mode_dumps_only_json_values() -> None:
     dumped = TRACE.model_dump(mode="json")
     assert dumped["evaluation"]["correctness"]["max_relative_error"] == "Infinity"
     assert type(dumped["evaluation"]["status"]) is str
@@ -116,7 +116,7 @@ def test_json_mode_has_nothing_that_json_lacks() -> None:
         TRACE.model_dump(mode="yaml")
 
 
-def test_fields_are_left_out_as_asked() -> None:
+def test_fields_are_included_and_excluded() -> None:
     assert DEFINITION.model_dump(include={"name", "tags"}) == {"name": "scale", "tags": []}
     assert "reference" not in DEFINITION.model_dump(exclude={"reference"})
     assert AxisVar().model_dump(exclude_none=True) == {"type": "var"}
@@ -125,12 +125,12 @@ def test_fields_are_left_out_as_asked() -> None:
     }
 
 
-def test_fields_that_nobody_knows_are_kept() -> None:
+def test_unknown_fields_are_kept() -> None:
     plain = {**DEFINITION.model_dump(), "from_tomorrow": 1}
     assert Definition.model_validate(plain).model_dump()["from_tomorrow"] == 1
 
 
-def test_objects_may_stand_among_plain_fields() -> None:
+def test_plain_fields_and_objects_may_be_mixed() -> None:
     fields = {name: getattr(DEFINITION, name) for name in DEFINITION.model_dump()}
     assert Definition.model_validate(fields) == DEFINITION
 
@@ -144,13 +144,13 @@ def test_objects_may_stand_among_plain_fields() -> None:
         (EvalConfig, ["rtol"], "expected a mapping of fields"),
     ],
 )
-def test_what_does_not_fit_is_a_value_error_that_says_where(kind: Any, plain: Any, problem: str) -> None:
+def test_an_invalid_value_is_a_value_error_with_its_place(kind: Any, plain: Any, problem: str) -> None:
     with pytest.raises((InvalidRecord, InvalidField), match=problem) as refusal:
         kind.model_validate(plain)
     assert isinstance(refusal.value, ValueError)
 
 
-def test_copies_are_checked_and_do_not_touch_the_original() -> None:
+def test_copies_are_validated_and_leave_the_original_unchanged() -> None:
     copied = DEFINITION.model_copy(update={"name": "other", "tags": ["new"]}, deep=True)
     assert (copied.name, copied.tags, DEFINITION.name) == ("other", ("new",), "scale")
     with pytest.raises(InvalidField, match="name"):
@@ -159,7 +159,7 @@ def test_copies_are_checked_and_do_not_touch_the_original() -> None:
         copied.name = "third"
 
 
-def test_older_members_read_the_current_ones() -> None:
+def test_legacy_members_read_the_current_ones() -> None:
     assert DEFINITION.type == DEFINITION.op_type
     assert (DEFINITION.get_const_axes(), DEFINITION.get_var_axes()) == ({"N": 4}, ["M"])
     assert DEFINITION.get_var_axes_bindings == {"M": ("x", 0)}

@@ -1,1 +1,0 @@
-"""Nothing: see `flashinfer_bench.bench.runner`."""

@@ -1,7 +1,0 @@
-"""Built solutions."""
-
-from __future__ import annotations
-
-from fib_compile import Runnable, RunnableMetadata
-
-__all__ = ["Runnable", "RunnableMetadata"]

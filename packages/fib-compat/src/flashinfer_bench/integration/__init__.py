@@ -1,1 +1,0 @@
-"""Connects libraries with apply and tracing."""

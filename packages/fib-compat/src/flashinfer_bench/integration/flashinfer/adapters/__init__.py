@@ -1,1 +1,0 @@
-"""The adapters for FlashInfer, which are values today: see `fib_integrations.Adapter`."""
