@@ -117,7 +117,7 @@ def development(session: nox.Session) -> Environment:
         if not stamp.exists() or stamp.read_text() != wanted:
             environment.create(session)
             groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
-            editables = [f"--editable={package.folder}" for package in packages]
-            environment.install(session, *groups["dev"], *groups["docs"], *groups["packages"], *editables)
+            editables = [f"--editable={ROOT}/packages/{name_with_extras}" for name_with_extras in groups["packages"]]
+            environment.install(session, *groups["dev"], *groups["docs"], *editables)
             stamp.write_text(wanted)
     return environment

@@ -27,7 +27,9 @@ def read_tests(junit: Path) -> Iterator[Case]:
     """The tests of one JUnit XML file."""
     for element in ElementTree.parse(junit).iter("testcase"):
         name = f"{element.get('classname')}::{element.get('name')}"
-        found = [Case(name, _OUTCOMES[child.tag], child.text or "") for child in element if child.tag in _OUTCOMES]
+        found = [
+            Case(name, _OUTCOMES[child.tag], _tail(child.text or "")) for child in element if child.tag in _OUTCOMES
+        ]
         yield found[0] if found else Case(name, "passed")
 
 
@@ -44,9 +46,19 @@ def read_sessions(folder: Path) -> Iterator[Case]:
         tests = [case for junit in sorted(folder.glob(f"{name}*.xml")) for case in read_tests(junit)]
         yield from tests
         if session["result"] != "success" and not any(case.outcome in ("failed", "error") for case in tests):
-            yield Case(name, "failed", outputs.get(name, "the reason is in the output above"))
+            yield Case(name, "failed", _before_failures(outputs.get(name, "the reason is in the output above")))
         elif not tests:
             yield Case(name, "passed")
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.strip().splitlines()[-_MAX_LINES:])
+
+
+def _before_failures(output: str) -> str:
+    """What each failed command of a session printed last; the end of the output if no command failed."""
+    parts = re.split(r"(?<=failed with exit code )(\d+)$", output, flags=re.MULTILINE)
+    return "\n".join(_tail(part + code) for part, code in zip(parts[::2], parts[1::2], strict=False)) or _tail(output)
 
 
 def report(folder: Path, seconds: str = "0") -> int:
@@ -54,7 +66,7 @@ def report(folder: Path, seconds: str = "0") -> int:
     cases = [case for command in ("test", "check") for case in read_sessions(folder / command)]
     failures = [case for case in cases if case.outcome in ("failed", "error")]
     for case in failures:
-        print(f"___ {case.name} ___", *case.text.strip().splitlines()[-_MAX_LINES:], "", sep="\n")
+        print(f"___ {case.name} ___", case.text, "", sep="\n")
     for case in failures:
         print(case.outcome.upper(), case.name)
     counts = Counter(case.outcome for case in cases)
