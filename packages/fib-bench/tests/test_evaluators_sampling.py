@@ -27,26 +27,18 @@ Sampler = Callable[[torch.Tensor, int], torch.Tensor]
 FILTER = """
 import torch
 
-def kept(row, k, p):
-    if 0 < k < len(row):
-        best = torch.argsort(row, descending=True)[:k]
-        only = torch.zeros_like(row)
-        only[best] = row[best]
-        row = only / only.sum()
-    if p <= 0:
-        return torch.nn.functional.one_hot(row.argmax(), len(row)).to(row.dtype)
-    if p < 1:
-        values, order = torch.sort(row, descending=True)
-        beyond = values.cumsum(0) > p
-        beyond[1:] = beyond[:-1].clone()
-        beyond[0] = False
-        only = torch.zeros_like(row)
-        only[order[~beyond]] = row[order[~beyond]]
-        row = only / only.sum()
-    return row
-
 def cut(probs, top_k, top_p):
-    return torch.stack([kept(*row) for row in zip(probs, top_k.tolist(), top_p.tolist())])
+    top_k, top_p = top_k[:, None], top_p[:, None]
+    values, order = probs.sort(dim=1, descending=True)
+    count = probs.shape[1]
+    is_filtered = (top_k > 0) & (top_k < count)
+    values = torch.where(is_filtered & (torch.arange(count) >= top_k), 0, values)
+    values = torch.where(is_filtered, values / values.sum(dim=1, keepdim=True), values)
+    before = values.cumsum(dim=1).roll(1, 1)
+    before[:, 0] = -1
+    values = torch.where((top_p < 1) & (before > top_p), 0, values)
+    values = torch.where(top_p < 1, values / values.sum(dim=1, keepdim=True), values)
+    return torch.zeros_like(probs).scatter(1, order, values)
 """
 REFERENCE = (
     FILTER + "\ndef run(probs, top_k, top_p):\n    return torch.multinomial(cut(probs, top_k, top_p), 1)[:, 0]\n"

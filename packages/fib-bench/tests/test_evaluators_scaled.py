@@ -279,8 +279,7 @@ MOE_SOLUTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", MOE_SOLUTIONS)
-def test_experts_are_judged(evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, name: str) -> None:
+def test_experts_are_judged(evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution) -> None:
     definition = make_definition(
         {
             "routing_logits": "bfloat16[n,8]",
@@ -293,14 +292,16 @@ def test_experts_are_judged(evaluate: Evaluate, make_definition: Make, make_solu
         op_type="moe",
         constants={"top_k": 2},
     )
-    old, new, is_right = MOE_SOLUTIONS[name]
-    assert old in MOE
+    assert all(old in MOE for old, _, _ in MOE_SOLUTIONS.values())
     workloads = [Workload({"n": 96}, {name: RandomInput() for name in definition.inputs}, "w")]
-    solution = make_solution(MOE.replace(old, new), definition="made")
-    (evaluation,) = evaluate(solution, definition=definition, workloads=workloads)
-    assert evaluation.status == ("PASSED" if is_right else "INCORRECT_NUMERICAL"), evaluation.log
-    assert evaluation.extra is not None
-    assert evaluation.extra["evaluator"] == "moe"
+    solutions = [
+        make_solution(MOE.replace(old, new), name=name, definition="made")
+        for name, (old, new, _) in MOE_SOLUTIONS.items()
+    ]
+    evaluations = evaluate(*solutions, definition=definition, workloads=workloads)
+    expected = ["PASSED" if is_right else "INCORRECT_NUMERICAL" for _, _, is_right in MOE_SOLUTIONS.values()]
+    assert [e.status for e in evaluations] == expected, [e.log for e in evaluations]
+    assert [e.extra and e.extra["evaluator"] for e in evaluations] == ["moe"] * len(solutions)
 
 
 ATTENTION = """

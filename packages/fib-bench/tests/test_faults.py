@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from fib_bench.judge.evaluate import Judge
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
+
+JudgedAll = Callable[..., Mapping[str, Evaluation]]
+Cases = Mapping[str, tuple[str, ...]]
+"""By name, the code of a solution and the texts that its log must have."""
 
 GOOD = "def run(x):\n    return x * 2\n"
 UNTIMED_CALLS = 7
@@ -51,8 +55,10 @@ MORE_AND_MORE = (
     STARTS
     + """
 def run(x):
-    for _ in range(100):
-        start()
+    start()
+    for _ in range(40):
+        subprocess.Popen(["sh", "-c", "for i in $(seq 25); do sleep 1000000 & done"], start_new_session=True)
+        time.sleep(0.02)
     return x * 2
 """
 )
@@ -103,64 +109,72 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 
 @pytest.fixture
-def judged(
-    evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]
-) -> Callable[..., Evaluation]:
-    """Evaluates a solution and behind it a good one, which must pass."""
+def judged_all(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> JudgedAll:
+    """Evaluates solutions by name, and behind them a good one, which must pass."""
 
-    def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
-        bad, good = make_solution(code, name="bad", dps=dps), make_solution(GOOD, name="good")
-        first, second = evaluate(bad, good, timeout_seconds=seconds)
-        assert second.status is EvaluationStatus.PASSED, second.log
-        return first
+    def run(codes: Mapping[str, str], *, dps: bool = False, seconds: float = 60.0) -> Mapping[str, Evaluation]:
+        bad = [make_solution(code, name=f"bad{index}", dps=dps) for index, code in enumerate(codes.values())]
+        *evaluations, last = evaluate(*bad, make_solution(GOOD, name="good"), timeout_seconds=seconds)
+        assert last.status is EvaluationStatus.PASSED, last.log
+        return dict(zip(codes, evaluations, strict=True))
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param("import nothing_of_this_name\ndef run(x): pass", "ModuleNotFoundError", id="raises"),
-        pytest.param("def run(x:\n    return x", "SyntaxError", id="does-not-parse"),
-        pytest.param("def other(x):\n    return x", "it exports other", id="lacks-its-entry"),
-        pytest.param("def run(x, y, z):\n    return x", "wrong signature", id="takes-other-arguments"),
-        pytest.param("import sys\nsys.exit(3)\ndef run(x): pass", "exit with code 3", id="sys-exit"),
-    ],
-)
-def test_an_import_that_fails_is_a_compile_error(judged: Callable[..., Evaluation], code: str, said: str) -> None:
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.COMPILE_ERROR
-    assert said in evaluation.log
+@pytest.fixture
+def judged(judged_all: JudgedAll) -> Callable[..., Evaluation]:
+    """Evaluates a solution and behind it a good one, which must pass."""
+
+    def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
+        return judged_all({"bad": code}, dps=dps, seconds=seconds)["bad"]
+
+    return run
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param(
-            "import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0", id="import-exits"
-        ),
-        pytest.param(
-            "import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT", id="import-aborts"
-        ),
-        pytest.param("def run(x):\n    raise ValueError('boom')", "ValueError: boom", id="raises"),
-        pytest.param("import sys\ndef run(x):\n    sys.exit(3)", "SystemExit: 3", id="sys-exit"),
-        pytest.param("def run(x):\n    raise KeyboardInterrupt", "KeyboardInterrupt", id="raises-base-exception"),
-        pytest.param("import os\ndef run(x):\n    os._exit(0)", "exited with status 0", id="os-exit"),
-        pytest.param("import ctypes\ndef run(x):\n    ctypes.string_at(0)", "ended by SIGSEGV", id="segfault"),
-        pytest.param("import os\ndef run(x):\n    os.abort()", "ended by SIGABRT", id="abort"),
-        pytest.param("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40", id="real-time-signal"),
-        pytest.param("def run(x):\n    return run(x)", "RecursionError", id="endless-recursion"),
-        pytest.param(
-            "import os, time\ndef run(x):\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
-            "closed its channel",
-            id="closes-all-and-stays",
-        ),
-    ],
-)
-def test_a_call_that_fails_is_a_runtime_error(judged: Callable[..., Evaluation], code: str, said: str) -> None:
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    assert said in evaluation.log
+def assert_told(judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, *, seconds: float = 60.0) -> None:
+    """Check that all cases end with a status, each with its texts in its log."""
+    evaluations = judged_all({name: code for name, (code, *_) in cases.items()}, seconds=seconds)
+    wrong = {
+        name: (evaluation.status, evaluation.log)
+        for name, evaluation in evaluations.items()
+        if evaluation.status is not status or not all(text in evaluation.log for text in cases[name][1:])
+    }
+    assert wrong == {}
+
+
+BROKEN_IMPORTS: Cases = {
+    "raises": ("import nothing_of_this_name\ndef run(x): pass", "ModuleNotFoundError"),
+    "does-not-parse": ("def run(x:\n    return x", "SyntaxError"),
+    "lacks-its-entry": ("def other(x):\n    return x", "it exports other"),
+    "takes-other-arguments": ("def run(x, y, z):\n    return x", "wrong signature"),
+    "sys-exit": ("import sys\nsys.exit(3)\ndef run(x): pass", "exit with code 3"),
+}
+
+
+def test_an_import_that_fails_is_a_compile_error(judged_all: JudgedAll) -> None:
+    assert_told(judged_all, BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR)
+
+
+FAILING_CALLS: Cases = {
+    "import-exits": ("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0"),
+    "import-aborts": ("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT"),
+    "raises": ("def run(x):\n    raise ValueError('boom')", "ValueError: boom"),
+    "sys-exit": ("import sys\ndef run(x):\n    sys.exit(3)", "SystemExit: 3"),
+    "raises-base-exception": ("def run(x):\n    raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "os-exit": ("import os\ndef run(x):\n    os._exit(0)", "exited with status 0"),
+    "segfault": ("import ctypes\ndef run(x):\n    ctypes.string_at(0)", "ended by SIGSEGV"),
+    "abort": ("import os\ndef run(x):\n    os.abort()", "ended by SIGABRT"),
+    "real-time-signal": ("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40"),
+    "endless-recursion": ("def run(x):\n    return run(x)", "RecursionError"),
+    "closes-all-and-stays": (
+        "import os, time\ndef run(x):\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
+        "closed its channel",
+    ),
+}
+
+
+def test_a_call_that_fails_is_a_runtime_error(judged_all: JudgedAll) -> None:
+    assert_told(judged_all, FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR)
 
 
 @pytest.mark.usefixtures("patience")
@@ -170,17 +184,14 @@ def test_a_worker_that_has_closed_everything_is_given_time_to_exit(judged: Calla
     assert "exited with" in evaluation.log
 
 
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param(JUNK, "broke the protocol", id="junk-to-every-descriptor"),
-        pytest.param(DESCRIPTORS, "descriptors came", id="sends-descriptors"),
-    ],
-)
-def test_a_message_to_the_judge_is_an_exploit(judged: Callable[..., Evaluation], code: str, said: str) -> None:
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert said in evaluation.log
+MESSAGES: Cases = {
+    "junk-to-every-descriptor": (JUNK, "broke the protocol"),
+    "sends-descriptors": (DESCRIPTORS, "descriptors came"),
+}
+
+
+def test_a_message_to_the_judge_is_an_exploit(judged_all: JudgedAll) -> None:
+    assert_told(judged_all, MESSAGES, EvaluationStatus.REWARD_HACK)
 
 
 def test_the_log_shows_the_lines_of_the_solution(judged: Callable[..., Evaluation]) -> None:
@@ -190,45 +201,38 @@ def test_the_log_shows_the_lines_of_the_solution(judged: Callable[..., Evaluatio
     assert "fib_bench" not in log
 
 
-@pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        pytest.param("import time\ndef run(x):\n    print('hangs')\n    time.sleep(1e6)", "line 4 in run", id="in-run"),
-        pytest.param("print('hangs')\nwhile True: pass\ndef run(x): pass", "line 2 in <module>", id="in-import"),
-        pytest.param(
-            "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n"
-            "def run(x):\n    print('hangs')\n    while True: pass",
-            "line 5 in run",
-            id="ignoring-signals",
-        ),
-    ],
-)
-def test_a_hang_times_out_and_its_stack_is_in_the_log(judged: Callable[..., Evaluation], code: str, said: str) -> None:
-    evaluation = judged(code, seconds=0.3)
-    assert evaluation.status is EvaluationStatus.TIMEOUT
-    assert "no answer within 0.3 s" in evaluation.log
-    assert said in evaluation.log
+HANGS: Cases = {
+    "in-run": ("import time\ndef run(x):\n    print('hangs')\n    time.sleep(1e6)", "line 4 in run"),
+    "in-import": ("print('hangs')\nwhile True: pass\ndef run(x): pass", "line 2 in <module>"),
+    "ignoring-signals": (
+        "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n"
+        "def run(x):\n    print('hangs')\n    while True: pass",
+        "line 5 in run",
+    ),
+}
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(
-            "import os, signal\ndef run(x):\n    print('hangs')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
-            "    return x * 2",
-            id="stopped",
-        ),
-        pytest.param(
-            "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\n"
-            "def run(x):\n    print('hangs')\n    time.sleep(1e6)",
-            id="signals-blocked",
-        ),
-    ],
-)
-def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged: Callable[..., Evaluation], code: str) -> None:
-    assert judged(code, seconds=0.3).status is EvaluationStatus.TIMEOUT
+def test_a_hang_times_out_and_its_stack_is_in_the_log(judged_all: JudgedAll) -> None:
+    cases = {name: (*case, "no answer within 0.3 s") for name, case in HANGS.items()}
+    assert_told(judged_all, cases, EvaluationStatus.TIMEOUT, seconds=0.3)
+
+
+SILENT_HANGS: Cases = {
+    "stopped": (
+        "import os, signal\ndef run(x):\n    print('hangs')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return x * 2",
+    ),
+    "signals-blocked": (
+        "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\n"
+        "def run(x):\n    print('hangs')\n    time.sleep(1e6)",
+    ),
+}
+
+
+@pytest.mark.usefixtures("patience")
+def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged_all: JudgedAll) -> None:
+    assert_told(judged_all, SILENT_HANGS, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
 def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evaluation]) -> None:
@@ -290,34 +294,32 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
     assert judged(TRUNCATES).status is EvaluationStatus.PASSED
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ('{"type": "sampled", "samples_ns": [1.0]}', "answered Call with Sampled"),
-        ('{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}', "answered Call with Warm"),
-        ('{"type": "uncapturable", "problem": "but this is no capture"}', "answered Call with Uncapturable"),
-        ('{"type": "built"}', "answered Call with Built"),
-        ('{"type": "exited", "pid": 1, "wait_status": 0}', "broke the protocol"),
-    ],
-)
-def test_a_forged_message_is_an_exploit(judged: Callable[..., Evaluation], message: str, said: str) -> None:
-    evaluation = judged(FORGED.format(message=message))
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert said in evaluation.log
+FORGED_MESSAGES = {
+    '{"type": "sampled", "samples_ns": [1.0]}': "answered Call with Sampled",
+    '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
+    '{"type": "uncapturable", "problem": "but this is no capture"}': "answered Call with Uncapturable",
+    '{"type": "built"}': "answered Call with Built",
+    '{"type": "exited", "pid": 1, "wait_status": 0}': "broke the protocol",
+}
 
 
-@pytest.mark.parametrize(
-    ("message", "said"),
-    [
-        ('{"type": "failed", "stage": "run", "detail": "d" * 3_000_000}', "ddd"),
-        ('{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}', "bitter"),
-    ],
-)
-def test_a_forged_failure_is_a_failure(judged: Callable[..., Evaluation], message: str, said: str) -> None:
-    evaluation = judged(FORGED.format(message=message))
-    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    assert said in evaluation.log
-    assert len(evaluation.log) < 40_000
+def test_a_forged_message_is_an_exploit(judged_all: JudgedAll) -> None:
+    cases = {message: (FORGED.format(message=message), said) for message, said in FORGED_MESSAGES.items()}
+    assert_told(judged_all, cases, EvaluationStatus.REWARD_HACK)
+
+
+FORGED_FAILURES = {
+    '{"type": "failed", "stage": "run", "detail": "d" * 3_000_000}': "ddd",
+    '{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}': "bitter",
+}
+
+
+def test_a_forged_failure_is_a_failure(judged_all: JudgedAll) -> None:
+    codes = {message: FORGED.format(message=message) for message in FORGED_FAILURES}
+    for message, evaluation in judged_all(codes).items():
+        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+        assert FORGED_FAILURES[message] in evaluation.log
+        assert len(evaluation.log) < 40_000
 
 
 def forging(message: str, *, from_call: int) -> str:
@@ -331,39 +333,38 @@ def forging(message: str, *, from_call: int) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "samples", ["[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]", "[1.0] * 33", "[1.0, -1.0]"]
-)
-def test_a_forged_latency_that_is_no_duration_is_refused(judged: Callable[..., Evaluation], samples: str) -> None:
-    message = f'{{"type": "sampled", "samples_ns": {samples}}}'
-    evaluation = judged(forging(message, from_call=UNTIMED_CALLS + 1))
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert re.search(  # it comes too early, and the outputs may be looked at first
-        r"answered a request to time \d+ samples with Sampled\(|\d+ of \d+ timed calls wrote no outputs$",
-        evaluation.log,
-    )
+def test_a_forged_latency_that_is_no_duration_is_refused(judged_all: JudgedAll) -> None:
+    samples = ("[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]", "[1.0] * 33", "[1.0, -1.0]")
+    messages = {each: f'{{"type": "sampled", "samples_ns": {each}}}' for each in samples}
+    codes = {each: forging(message, from_call=UNTIMED_CALLS + 1) for each, message in messages.items()}
+    for evaluation in judged_all(codes).values():
+        assert evaluation.status is EvaluationStatus.REWARD_HACK
+        assert re.search(  # it comes too early, and the outputs may be looked at first
+            r"answered a request to time \d+ samples with Sampled\(|\d+ of \d+ timed calls wrote no outputs$",
+            evaluation.log,
+        )
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ("3, 1.0, 1.0", "the worker reports 3 calls per sample, which is not supported"),
-        ("0, 1.0, 1.0", "the worker reports 0 calls per sample, which is not supported"),
-        ("-1, 1.0, 1.0", "the worker reports -1 calls per sample, which is not supported"),
-        ("2**20, 1.0, 1.0", "the worker reports 1048576 calls per sample, which is not supported"),
-        ("1, float('nan'), 1.0", "answered a request to warm up with Warm("),
-        ("1, float('inf'), 1.0", "answered a request to warm up with Warm("),
-        ("1, -1.0, 1.0", "answered a request to warm up with Warm("),
-        ("1, 1.0, float('nan')", "answered a request to warm up with Warm("),
-        ("1, 1.0, -1.0", "answered a request to warm up with Warm("),
-        ("1, '1', 1.0", "broke the protocol"),
-    ],
-)
-def test_a_forged_report_of_the_warm_up_is_refused(judged: Callable[..., Evaluation], fields: str, said: str) -> None:
-    message = f'dict(zip(("type", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
-    evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert said in evaluation.log
+FORGED_WARM_UPS = {
+    "3, 1.0, 1.0": "the worker reports 3 calls per sample, which is not supported",
+    "0, 1.0, 1.0": "the worker reports 0 calls per sample, which is not supported",
+    "-1, 1.0, 1.0": "the worker reports -1 calls per sample, which is not supported",
+    "2**20, 1.0, 1.0": "the worker reports 1048576 calls per sample, which is not supported",
+    "1, float('nan'), 1.0": "answered a request to warm up with Warm(",
+    "1, float('inf'), 1.0": "answered a request to warm up with Warm(",
+    "1, -1.0, 1.0": "answered a request to warm up with Warm(",
+    "1, 1.0, float('nan')": "answered a request to warm up with Warm(",
+    "1, 1.0, -1.0": "answered a request to warm up with Warm(",
+    "1, '1', 1.0": "broke the protocol",
+}
+
+
+def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> None:
+    cases = {}
+    for fields, said in FORGED_WARM_UPS.items():
+        message = f'dict(zip(("type", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
+        cases[fields] = forging(message, from_call=UNTIMED_CALLS), said
+    assert_told(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
 def test_a_function_that_cannot_be_captured_when_nobody_tries_is_refused(judged: Callable[..., Evaluation]) -> None:
@@ -382,71 +383,67 @@ def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_qu
     assert "the worker answered Sample with Warm(" in evaluation.log
 
 
-@pytest.mark.parametrize(
-    ("result", "status", "said"),
-    [
-        ("x[:3] * 2", "INCORRECT_SHAPE", "output 'y' has shape (3,), expected (8,)"),
-        ("(x * 2).view(1, -1)", "INCORRECT_SHAPE", "shape (1, 8)"),
-        ("x.double() * 2", "INCORRECT_DTYPE", "dtype torch.float64, expected torch.float32"),
-        ("'hello'", "RUNTIME_ERROR", "is a builtins.str, expected a torch.Tensor"),
-        ("None", "RUNTIME_ERROR", "NoneType"),
-        ("3.5", "RUNTIME_ERROR", "is a builtins.float"),
-        ("(x, x)", "RUNTIME_ERROR", "returned 2 values, expected 1: y"),
-        ("()", "RUNTIME_ERROR", "returned 0 values, expected 1: y"),
-        ("{'z': x}", "RUNTIME_ERROR", "returned a dict of ['z'], expected ['y']"),
-        ("torch.nn.Parameter(x * 2)", "RUNTIME_ERROR", "is a torch.nn.parameter.Parameter"),
-        ("Lazy()", "RUNTIME_ERROR", "Lazy, expected a torch.Tensor"),
-        ("(x * 2).to_sparse()", "RUNTIME_ERROR", "parse"),
-        ("torch.empty(8, device='meta')", "RUNTIME_ERROR", "meta"),
-    ],
+RESULTS_THAT_DO_NOT_FIT = {
+    "x[:3] * 2": ("INCORRECT_SHAPE", "output 'y' has shape (3,), expected (8,)"),
+    "(x * 2).view(1, -1)": ("INCORRECT_SHAPE", "shape (1, 8)"),
+    "x.double() * 2": ("INCORRECT_DTYPE", "dtype torch.float64, expected torch.float32"),
+    "'hello'": ("RUNTIME_ERROR", "is a builtins.str, expected a torch.Tensor"),
+    "None": ("RUNTIME_ERROR", "NoneType"),
+    "3.5": ("RUNTIME_ERROR", "is a builtins.float"),
+    "(x, x)": ("RUNTIME_ERROR", "returned 2 values, expected 1: y"),
+    "()": ("RUNTIME_ERROR", "returned 0 values, expected 1: y"),
+    "{'z': x}": ("RUNTIME_ERROR", "returned a dict of ['z'], expected ['y']"),
+    "torch.nn.Parameter(x * 2)": ("RUNTIME_ERROR", "is a torch.nn.parameter.Parameter"),
+    "Lazy()": ("RUNTIME_ERROR", "Lazy, expected a torch.Tensor"),
+    "(x * 2).to_sparse()": ("RUNTIME_ERROR", "parse"),
+    "torch.empty(8, device='meta')": ("RUNTIME_ERROR", "meta"),
+}
+
+
+def test_a_result_that_does_not_fit_is_told_apart(judged_all: JudgedAll) -> None:
+    code = "import torch\nclass Lazy(torch.Tensor): pass\ndef run(x):\n    return {}\n"
+    for result, evaluation in judged_all({each: code.format(each) for each in RESULTS_THAT_DO_NOT_FIT}).items():
+        status, said = RESULTS_THAT_DO_NOT_FIT[result]
+        assert evaluation.status == status, (result, evaluation.log)
+        assert said in evaluation.log
+
+
+HONEST_RESULTS = (
+    "[x * 2]",
+    "(x * 2,)",
+    "{'y': x * 2}",
+    "(x * 2).repeat_interleave(2)[::2]",
+    "(x.requires_grad_(False) * w)",
 )
-def test_a_result_that_does_not_fit_is_told_apart(
-    judged: Callable[..., Evaluation], result: str, status: str, said: str
-) -> None:
-    evaluation = judged(f"import torch\nclass Lazy(torch.Tensor): pass\ndef run(x):\n    return {result}\n")
-    assert evaluation.status == status
-    assert said in evaluation.log
 
 
-@pytest.mark.parametrize(
-    "result",
-    ["[x * 2]", "(x * 2,)", "{'y': x * 2}", "(x * 2).repeat_interleave(2)[::2]", "(x.requires_grad_(False) * w)"],
-)
-def test_unusual_but_honest_results_pass(judged: Callable[..., Evaluation], result: str) -> None:
-    code = f"import torch\nw = torch.tensor(2.0, requires_grad=True)\ndef run(x):\n    return {result}\n"
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
+def test_unusual_but_honest_results_pass(judged_all: JudgedAll) -> None:
+    code = "import torch\nw = torch.tensor(2.0, requires_grad=True)\ndef run(x):\n    return {}\n"
+    assert_told(judged_all, {each: (code.format(each),) for each in HONEST_RESULTS}, EvaluationStatus.PASSED)
 
 
-@pytest.mark.parametrize("code", ["def run(x):\n    y = x * 2\n    x.zero_()\n    return y", SABOTAGES_PADDING])
-def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(
-    judged: Callable[..., Evaluation], code: str
-) -> None:
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    assert "must not write to its inputs" in evaluation.log
+def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(judged_all: JudgedAll) -> None:
+    codes = {"zeroes": "def run(x):\n    y = x * 2\n    x.zero_()\n    return y", "pads": SABOTAGES_PADDING}
+    cases = {name: (code, "must not write to its inputs") for name, code in codes.items()}
+    assert_told(judged_all, cases, EvaluationStatus.RUNTIME_ERROR)
 
 
-@pytest.mark.parametrize(
-    ("right_calls", "said"),
-    [
-        (0, "input set 0 (normal): output 'y': "),
-        (1, "input set 1 (normal): output 'y': "),
-        (2, "input set 2 (wide): output 'y': "),
-        (UNTIMED_CALLS, "timed calls: output 'y': "),
-    ],
-)
-def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(
-    judged: Callable[..., Evaluation], right_calls: int, said: str
-) -> None:
-    code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n"
-    code += f"    return x * 2 if calls <= {right_calls} else x * 3\n"
-    evaluation = judged(code)
-    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert evaluation.log.startswith(said)
-    assert "elements are wrong" in evaluation.log
-    assert evaluation.correctness is not None
-    assert evaluation.correctness.max_absolute_error > 0
+RIGHT_AT_FIRST = {
+    0: "input set 0 (normal): output 'y': ",
+    1: "input set 1 (normal): output 'y': ",
+    2: "input set 2 (wide): output 'y': ",
+    UNTIMED_CALLS: "timed calls: output 'y': ",
+}
+
+
+def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_all: JudgedAll) -> None:
+    code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls <= {} else x * 3\n"
+    for calls, evaluation in judged_all({str(calls): code.format(calls) for calls in RIGHT_AT_FIRST}).items():
+        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+        assert evaluation.log.startswith(RIGHT_AT_FIRST[int(calls)])
+        assert "elements are wrong" in evaluation.log
+        assert evaluation.correctness is not None
+        assert evaluation.correctness.max_absolute_error > 0
 
 
 def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Callable[..., Evaluation]) -> None:

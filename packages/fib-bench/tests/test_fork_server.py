@@ -120,21 +120,15 @@ def test_workers_run_side_by_side(server: ForkServerClient, build: Callable[[str
         assert isinstance(first.request(build("import gone_1"), seconds=60), Failed)
 
 
-def test_the_end_of_the_server_ends_its_workers(cache_path: Path, build: Callable[[str], Build]) -> None:
-    with ForkServerClient("cpu") as server, server.spawn() as worker:
+def test_a_server_that_died_is_replaced_and_its_workers_are_gone(
+    server: ForkServerClient, build: Callable[[str], Build]
+) -> None:
+    """No end of theirs will be reported, so nobody waits for one."""
+    with server.spawn() as old, server.spawn() as asked:
         assert server._process is not None
         os.kill(server._process.pid, signal.SIGKILL)
         with pytest.raises(WorkerLost, match=r"the worker server died under this worker|the worker has ended"):
-            worker.request(build("while True: pass"), seconds=60)
-
-
-def test_a_server_that_died_is_replaced_and_its_workers_are_gone(
-    cache_path: Path, build: Callable[[str], Build]
-) -> None:
-    """No end of theirs will be reported, so nobody waits for one."""
-    with ForkServerClient("cpu") as server, server.spawn() as old:
-        assert server._process is not None
-        os.kill(server._process.pid, signal.SIGKILL)
+            asked.request(build("while True: pass"), seconds=60)
         with server.spawn() as new:
             assert (old.is_closed, new.is_closed) == (True, False)
             with pytest.raises(WorkerLost, match="the worker server died under this worker") as caught:

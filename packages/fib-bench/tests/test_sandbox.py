@@ -19,6 +19,7 @@ from fib_bench import BenchmarkConfig
 from fib_bench.errors import InvalidConfig
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.function_worker import solution_request
 from fib_bench.sandbox import syscalls, users
 from fib_bench.sandbox.environment import unreadable_path
 from fib_bench.sandbox.landlock import landlock_abi, without_hidden
@@ -35,7 +36,7 @@ from fib_bench.sandbox.namespaces import why_not
 from fib_bench.sandbox.policy import MEASURES, isolate, limit_from_environment, prepare
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.users import require_other_user, reserve_uid
-from fib_bench.transport.messages import Build, Built
+from fib_bench.transport.messages import Build, Built, Failed
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
 from hypothesis import given
@@ -76,25 +77,30 @@ def stops(isolation: Isolation) -> Callable[[Threat], None]:
 
 
 @pytest.fixture
-def attempt(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> Callable[..., str]:
-    """What a solution gets that runs the body of a function: what it returns, or the kind of its error."""
+def attempt(
+    server: ForkServerClient, make_solution: Callable[..., Solution], definition: Definition
+) -> Callable[..., str]:
+    """What a solution gets that runs the body of a function: what it returns, or the kind of its error.
+
+    It runs when the solution is imported; a worker is confined before it reads a solution.
+    """
 
     def run(body: str, **names: object) -> str:
         code = (
             "import ctypes, os, signal, socket, subprocess, sys\n"
             + "".join(f"{name} = {value!r}\n" for name, value in names.items())
             + f"def attempt():\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-            "def run(x):\n"
-            "    try:\n"
-            "        found = f'done: {attempt()}'\n"
-            "    except Exception as error:\n"
-            "        found = f'refused: {type(error).__name__}'\n"
-            "    raise ValueError(f'<<{found}>>')\n"
+            "try:\n"
+            "    found = f'done: {attempt()}'\n"
+            "except Exception as error:\n"
+            "    found = f'refused: {type(error).__name__}'\n"
+            "raise ValueError(f'<<{found}>>')\n"
         )
-        (evaluation,) = evaluate(make_solution(code))
-        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-        found: list[str] = re.findall(r"ValueError: <<(.*?)>>", evaluation.log, re.DOTALL)
-        assert found, evaluation.log
+        with server.spawn() as worker:
+            reply = worker.request(solution_request("cpu", definition, make_solution(code)), seconds=60)
+        assert isinstance(reply, Failed)
+        found: list[str] = re.findall(r"ValueError: <<(.*?)>>", reply.detail, re.DOTALL)
+        assert found, reply
         return found[-1]
 
     return run

@@ -272,7 +272,7 @@ OPS: dict[str, tuple[Callable[..., list[torch.Tensor]], tuple[tuple[int, ...], .
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("magnitude", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_honest_answers_pass_a_tightened_check(op: str, dtype: torch.dtype, magnitude: float, seed: int) -> None:
     compute, shapes = OPS[op]
     tensors = [(normal(*shape, seed=10 * seed + i) * magnitude).to(dtype) for i, shape in enumerate(shapes)]
