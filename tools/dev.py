@@ -5,6 +5,7 @@ The commands are the nox sessions of `noxfile.py`; `help` lists them. This scrip
 runs them. It also parses under old Pythons, to name the version that is needed.
 """
 
+import fcntl
 import importlib.util
 import os
 import runpy
@@ -28,11 +29,8 @@ def explain_old_python(version: Sequence[object]) -> Optional[str]:
     if tuple(version[:2]) >= OLDEST_PYTHON:
         return None
     found, wanted = (".".join(str(number) for number in numbers) for numbers in (version[:3], OLDEST_PYTHON))
-    return (
-        "Python {0} or newer is needed, this is Python {1} ({2}); run for example `python{0} tools/dev.py help`".format(
-            wanted, found, sys.executable
-        )
-    )
+    text = "Python {0} or newer is needed, this is Python {1} ({2}); run for example `python{0} tools/dev.py help`"
+    return text.format(wanted, found, sys.executable)
 
 
 def find_compiler() -> str:
@@ -41,9 +39,7 @@ def find_compiler() -> str:
     for name in [wanted] if wanted else ["c++", "g++", "clang++"]:
         if shutil.which(shlex.split(name)[0]):
             return name
-    sys.exit(
-        "no C++ compiler: {} not found on the path; install g++ or set CXX".format(wanted or "c++, g++ and clang++")
-    )
+    sys.exit("no C++ compiler: {} not on the path; install g++ or set CXX".format(wanted or "c++, g++ and clang++"))
 
 
 def find_machine_torch() -> str:
@@ -60,7 +56,11 @@ def install_nox() -> str:
     folder, stamp = WORK / "nox", WORK / "nox" / "installed"
     python = str(folder / "bin" / "python")
     wanted = " ".join([str(folder), sys.version, NOX, UV])
-    if not stamp.exists() or stamp.read_text() != wanted:
+    WORK.mkdir(exist_ok=True)
+    with (WORK / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two commands at a time
+        if stamp.exists() and stamp.read_text() == wanted:
+            return python
         print("installing nox and uv into", folder, flush=True)
         shutil.rmtree(str(folder), ignore_errors=True)
         pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
@@ -83,8 +83,8 @@ def run_recorded(command: List[str], variables: Dict[str, str], output: Path) ->
     return process.returncode
 
 
-def main(arguments: List[str]) -> int:
-    """Run one command and return its exit code."""
+def main(arguments: List[str]) -> None:
+    """Run one command, in place of this process where its output is not recorded."""
     message = explain_old_python(sys.version_info)
     if message:
         sys.exit(message)
@@ -92,27 +92,25 @@ def main(arguments: List[str]) -> int:
     if command == "report":
         from devtools.report import report
 
-        return report(WORK / "reports", *rest)
+        sys.exit(report(WORK / "reports", *rest))
     reports = WORK / "reports" / command
     variables = dict(os.environ, FIB_MACHINE_TORCH=find_machine_torch(), FIB_REPORTS=str(reports))
     if command in COMPILING:
         variables["CXX"] = find_compiler()
     nox = [install_nox(), "-m", "nox", "--noxfile", str(ROOT / "noxfile.py")]
     if command in ("help", "-h", "--help"):
-        code = subprocess.call([*nox, "--list"])
-        print("Also: `check` runs all that are marked [check]; `report` summarizes the last `test` and `check`.")
-        return code
-    if command not in REPORTED:
-        return subprocess.call([*nox, "--session", command, "--", *rest], env=variables)
-    shutil.rmtree(str(reports), ignore_errors=True)
-    reports.mkdir(parents=True)
-    nox += ["--report", str(reports / "nox.json"), *REPORTED[command], "--", *rest]
-    return (
-        subprocess.call(nox, env=variables)
-        if sys.stdout.isatty()
-        else run_recorded(nox, variables, reports / "output.txt")
-    )
+        print("`check` runs the sessions marked [check]; `report` summarizes `test` and `check`.\n", flush=True)
+        nox += ["--list"]
+    elif command in REPORTED:
+        shutil.rmtree(str(reports), ignore_errors=True)
+        reports.mkdir(parents=True)
+        nox += ["--report", str(reports / "nox.json"), *REPORTED[command], "--", *rest]
+        if not sys.stdout.isatty():
+            sys.exit(run_recorded(nox, variables, reports / "output.txt"))
+    else:
+        nox += ["--session", command, "--", *rest]
+    os.execve(nox[0], nox, variables)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -112,8 +112,9 @@ def development(session: nox.Session) -> Environment:
     facts = [sys.version, str(ROOT), MACHINE_TORCH, *(path.read_text() for path in manifests)]
     wanted = hashlib.sha256("\0".join(facts).encode()).hexdigest()
     stamp = environment.folder / "stamp"
+    WORK.mkdir(exist_ok=True)
     with (WORK / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two commands in one checkout
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two commands at a time
         if not stamp.exists() or stamp.read_text() != wanted:
             environment.create(session)
             groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
