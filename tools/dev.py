@@ -11,6 +11,7 @@ import os
 import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ def main(arguments: List[str]) -> None:
     message = explain_old_python(sys.version_info)
     if message:
         sys.exit(message)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs, but tests interrupt commands
     command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
     if command == "report":
         from devtools.report import report
