@@ -36,7 +36,7 @@ from fib_schema import (
     save_jsonl_file,
     to_plain,
 )
-from fib_schema._fast_traces import NotOrdinary, trace_formatter, trace_parser
+from fib_schema._trace_lines import FastPathMiss, trace_formatter, trace_parser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,7 +162,7 @@ def test_the_fast_way_gives_what_the_general_way_gives(trace):
     line = format_json(trace).encode()
     try:
         fast = trace_parser()(line)
-    except NotOrdinary:
+    except FastPathMiss:
         return
     general = parse_json(line, Trace)
     assert to_text(fast) == to_text(general)
@@ -175,7 +175,7 @@ def test_the_fast_way_writes_what_the_general_way_writes(trace):
     for candidate in (trace, again):
         try:
             line = trace_formatter()(candidate)
-        except NotOrdinary:
+        except FastPathMiss:
             continue
         assert list_order(json.loads(line)) == list_order(json.loads(format_json(candidate)))
 
@@ -216,7 +216,7 @@ def test_the_fast_way_accepts_nothing_that_the_general_way_refuses(mutation, mak
     line = json.dumps(plain).encode()
     with pytest.raises(InvalidRecord):
         parse_json(line, Trace)
-    with pytest.raises(NotOrdinary):
+    with pytest.raises(FastPathMiss):
         trace_parser()(line)
 
 

@@ -11,10 +11,10 @@ from fib_schema import TraceSet
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ("..", "is a link to a folder that it lies in; remove it"),
-        (".", "is a link to a folder that it lies in; remove it"),
+        ("..", "links to a folder that is read already; remove the link"),
+        (".", "links to a folder that is read already; remove the link"),
         ("nothing", "is a link to nothing; remove it"),
-        ("../../../outside.json", "is a link that leads out of the data set; copy the file instead"),
+        ("../../../outside.json", "is a link that leads out of the data set; copy what it points to instead"),
     ],
 )
 def test_links_that_lead_nowhere_good_are_reported_and_not_followed(

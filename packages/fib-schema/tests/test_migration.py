@@ -220,14 +220,14 @@ class TestReading:
         solution = trace_set.get_solution("native")
         assert solution is not None
         assert solution.spec.language == "cuda"
-        with pytest.warns(DataWarning, match="older schema.*migrate") as caught:
+        with pytest.warns(DataWarning, match="legacy schema.*migrate") as caught:
             traces = trace_set.traces["scaled"]
         assert len(caught) == 1
         assert [trace.evaluation and trace.evaluation.environment.hardware for trace in traces] == ["cpu", "cpu"]
         assert [trace.workload.uuid for trace in trace_set.workloads["scaled"]] == ["w0"]
-        assert {problem.severity for problem in trace_set.problems} == {Severity.NOTICE}
+        assert {problem.severity for problem in trace_set.problems} == {Severity.WARNING}
         messages = [problem.message for problem in trace_set.problems]
-        assert "is of an older schema: environment.device is 'hardware' now (2 lines); rewrite" in messages[-1]
+        assert "has a legacy schema: environment.device is 'hardware' now (2 lines); rewrite" in messages[-1]
         assert any("workloads lie below workloads/ now" in message for message in messages)
 
     def test_such_a_set_pickles(self, old: Path) -> None:
@@ -247,16 +247,16 @@ class TestReading:
 
     def test_validation_reports_notices_only(self, old: Path) -> None:
         report = validate(old)
-        codes = {notice.code for notice in report.notices}
+        codes = {notice.code for notice in report.warnings}
         assert report.is_ok, report.to_text()
-        assert codes == {"older-schema", "unusual-path"}
+        assert codes == {"legacy-schema", "unusual-path"}
 
 
 class TestMigrate:
     def test_everything_is_in_its_place_and_valid(self, old: Path, tmp_path: Path) -> None:
         report = migrate(old, tmp_path / "new")
         assert report.is_ok, report.to_text()
-        assert (report.validation.problems, report.validation.notices) == ((), ())
+        assert (report.validation.problems, report.validation.warnings) == ((), ())
         assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 1, "traces": 2, "files": 2}
         assert report.changes["evaluation.log_file is in 'extra' now"] == 2
         assert report.changes["workloads lie below workloads/ now, not below traces/"] == 1

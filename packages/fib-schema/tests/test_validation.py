@@ -23,7 +23,7 @@ from fib_schema import (
     Severity,
     Trace,
     TraceSet,
-    _raw,
+    _reader,
     _report,
     load_jsonl_file,
     validate,
@@ -120,11 +120,11 @@ class Folder:
         (problem,) = validate(self.root).problems
         return problem
 
-    def only_notice(self) -> Problem:
+    def only_warning(self) -> Problem:
         report = validate(self.root)
         assert report.is_ok, report.to_text()
-        (notice,) = report.notices
-        return notice
+        (warning,) = report.warnings
+        return warning
 
 
 @pytest.fixture
@@ -142,9 +142,9 @@ def folder(tmp_path: Path) -> Folder:
 class TestReport:
     def test_a_good_set_has_none(self, folder: Folder) -> None:
         report = validate(folder.root)
-        assert (report.problems, report.notices) == ((), ())
+        assert (report.problems, report.warnings) == ((), ())
         assert report.counts == {"definitions": 1, "solutions": 1, "workloads": 1, "traces": 1, "blobs": 1}
-        assert report.summary.endswith("1 traces, 1 blobs: 0 errors, 0 notices")
+        assert report.summary.endswith("1 traces, 1 blobs: 0 errors, 0 warnings")
 
     def test_all_problems_come_at_once(self, folder: Folder) -> None:
         folder.write("definitions/x/a.json", "{")
@@ -182,7 +182,7 @@ class TestReport:
     def test_text_form_has_a_line_per_problem(self, folder: Folder) -> None:
         folder.write("definitions/README.txt", "words")
         lines = validate(folder.root).to_text().splitlines()
-        assert lines[0].startswith("notice: definitions/README.txt: is not read")
+        assert lines[0].startswith("warning: definitions/README.txt: is not read")
         assert lines[-1].endswith("0 errors, 1 notice")
 
     def test_what_is_too_much_is_counted(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ class TestReport:
         folder.write(WORKLOADS, "{}\n" * 5)
         report = validate(folder.root)
         assert (len(report.problems), report.omitted) == (2, 9)
-        assert "2 errors, 0 notices and 9 that are not listed" in report.summary
+        assert "2 errors, 0 warnings and 9 that are not listed" in report.summary
 
     def test_errors_behind_many_notices_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_report, "MAX_PROBLEMS", 1)
@@ -364,7 +364,7 @@ class TestBlobs:
     def test_a_folder_in_its_place(self, folder: Folder) -> None:
         (folder.root / BLOB).unlink()
         (folder.root / BLOB).mkdir()
-        assert folder.only_problem().message == f"{BLOB} is no ordinary file"
+        assert folder.only_problem().message == f"{BLOB} is no regular file"
 
     def test_a_bad_file_is_reported_once(self, folder: Folder) -> None:
         (folder.root / BLOB).unlink()
@@ -427,7 +427,7 @@ class TestDefinitionsAndSolutions:
     def test_a_file_at_another_depth_is_a_notice(self, folder: Folder) -> None:
         (folder.root / SOLUTION).unlink()
         folder.write("solutions/quick.json", solution_plain())
-        assert folder.only_notice().message == f"lies at another depth than usual; move it to {SOLUTION}"
+        assert folder.only_warning().message == f"lies at another depth than usual; move it to {SOLUTION}"
 
     def test_a_solution_of_an_unknown_definition(self, folder: Folder) -> None:
         folder.write(
@@ -440,12 +440,12 @@ class TestDefinitionsAndSolutions:
     def test_parameters_in_another_order_are_a_notice(self, folder: Folder) -> None:
         reference = 'def run(indptr, q, scale, bias):\n    return "\\d"\n'
         folder.write(DEFINITION, edited(definition_plain(), "reference", reference))
-        notice = folder.only_notice()
+        notice = folder.only_warning()
         assert notice.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
 
     def test_a_reference_may_take_any_number(self, folder: Folder) -> None:
         folder.write(DEFINITION, edited(definition_plain(), "reference", "def run(*args):\n    return args[0]\n"))
-        assert validate(folder.root).notices == ()
+        assert validate(folder.root).warnings == ()
 
 
 class TestTraces:
@@ -473,7 +473,7 @@ class TestTraces:
 
     def test_a_file_named_for_no_definition_is_a_notice(self, folder: Folder) -> None:
         (folder.root / WORKLOADS).rename(folder.root / "workloads/all.jsonl")
-        assert "the file is named for no definition" in folder.only_notice().message
+        assert "the file is named for no definition" in folder.only_warning().message
 
     def test_an_author_and_an_op_type_that_contradict_the_path(self, folder: Folder) -> None:
         folder.write_lines("traces/bob/gemm/attend.jsonl", trace_plain())
@@ -489,7 +489,7 @@ class TestTraces:
 
     def test_an_unknown_workload_is_a_notice(self, folder: Folder) -> None:
         (folder.root / WORKLOADS).unlink()
-        notice = folder.only_notice()
+        notice = folder.only_warning()
         assert (notice.source, notice.path) == (f"{TRACES}:1", "$.workload.uuid")
         assert notice.message == "no workload file has a workload of this uuid"
 
@@ -501,30 +501,30 @@ class TestTraces:
     def test_another_workload_of_the_same_uuid_is_a_notice(self, folder: Folder) -> None:
         folder.write_lines(TRACES, edited(trace_plain(), "workload.inputs.scale.value", 0.25))
         assert (
-            folder.only_notice().message == f"has the uuid of {WORKLOADS}:1 and differs from it; give it another uuid"
+            folder.only_warning().message == f"has the uuid of {WORKLOADS}:1 and differs from it; give it another uuid"
         )
 
     @pytest.mark.parametrize(("text", "shown"), [("0.0", "0.0"), ("NaN", "nan"), ('"Infinity"', "inf")])
     def test_a_latency_that_no_measurement_gives_is_a_notice(self, folder: Folder, text: str, shown: str) -> None:
         line = json.dumps(trace_plain()).replace('"latency_ms": 1.0', f'"latency_ms": {text}')
         folder.write(TRACES, line + "\n")
-        notice = folder.only_notice()
+        notice = folder.only_warning()
         assert notice.path == "$.evaluation.performance.latency_ms"
         assert notice.message.startswith(f"is {shown}, which no measurement gives")
 
     def test_bare_infinities_of_errors_are_fine(self, folder: Folder) -> None:
         line = json.dumps(trace_plain()).replace('"max_relative_error": 0.0', '"max_relative_error": Infinity')
         folder.write(TRACES, line + "\n")
-        assert validate(folder.root).to_text().endswith("0 errors, 0 notices")
+        assert validate(folder.root).to_text().endswith("0 errors, 0 warnings")
 
 
 TEXT_CASES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b" \n", "empty", "is empty; write a definition or remove the file"),
     "no JSON": (b'{"a": }', "json", "is no JSON: Expecting value at line 1 column 7"),
-    "null": (b"null", "json", "is null; write a definition or remove it"),
+    "null": (b"null", "schema", "expected an object, got null"),
     "bad UTF-8": (b'{"name": "\xff"}', "json", "is not UTF-8: byte 10 is 255; save the file as UTF-8"),
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs", "is a Git LFS pointer and not the file"),
-    "nesting": (b'{"extra": ' + b"[" * 200 + b"]" * 200 + b"}", "nesting", "nests more than 100 levels deep (201)"),
+    "nesting": (b'{"extra": ' + b"[" * 200 + b"]" * 200 + b"}", "nesting", "nests 201 levels deep, and at most 100"),
     "absurd nesting": (b"[" * 200_000 + b"]" * 200_000, "json", "nests too deeply to be read"),
     "a huge number": (b'{"a": ' + b"9" * 9000 + b"}", "json", "cannot be read: Exceeds the limit"),
 }
@@ -549,14 +549,14 @@ class TestTexts:
 
     def test_a_file_beyond_the_limit(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.write("definitions/attention/large.json", " " * (2 << 20))
-        monkeypatch.setattr(_raw, "MAX_RECORD_BYTES", 1 << 20)
+        monkeypatch.setattr(_reader, "MAX_RECORD_BYTES", 1 << 20)
         assert folder.only_problem().message == "the file has 2 MiB, and a record at most 1 MiB; store tensors as blobs"
 
     @pytest.mark.parametrize("end", ["\n", "x\n", ""])
     def test_a_line_beyond_the_limit_hides_no_other(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch, end: str
     ) -> None:
-        monkeypatch.setattr(_raw, "MAX_RECORD_BYTES", 4000)
+        monkeypatch.setattr(_reader, "MAX_RECORD_BYTES", 4000)
         line = json.dumps(workload_plain())
         folder.write(WORKLOADS, f"{line}\n" + "x" * 4000 + end + (json.dumps({}) if end else ""))
         problems = folder.problems()
@@ -569,7 +569,7 @@ class TestTexts:
         folder.write(WORKLOADS, f"{line}\n{line[:50]}")
         problem = folder.only_problem()
         assert (problem.source, problem.code) == (f"{WORKLOADS}:2", "torn-line")
-        assert problem.message.startswith("the last line is torn (incomplete, no newline)")
+        assert problem.message.startswith("the last line is torn (incomplete JSON, no newline")
 
     def test_a_last_line_without_a_newline_is_whole(self, folder: Folder) -> None:
         folder.write(WORKLOADS, json.dumps(workload_plain()))
@@ -581,7 +581,7 @@ class TestTexts:
 
     def test_an_empty_file_of_lines_is_a_notice(self, folder: Folder) -> None:
         folder.write(TRACES, "\n\n")
-        assert folder.only_notice().message == "holds no record; remove the file"
+        assert folder.only_warning().message == "holds no record; remove the file"
 
     def test_keys_that_occur_twice(self, folder: Folder) -> None:
         text = json.dumps(definition_plain()).replace('"n": {"type": "var"}', '"n": {"type": "var", "type": "var"}')
@@ -621,24 +621,24 @@ class TestFiles:
 
     def test_links_in_a_circle(self, folder: Folder) -> None:
         (folder.root / "definitions/attention/again").symlink_to("..")
-        assert folder.only_notice().code == "link-again"
+        assert folder.only_warning().code == "link-again"
 
     def test_links_to_nothing(self, folder: Folder) -> None:
         (folder.root / "definitions/gone.json").symlink_to("nothing")
-        assert folder.only_problem().message == "cannot be read: No such file or directory"
+        assert folder.only_problem().message == "is a link to nothing; remove it"
 
     def test_a_pipe_is_not_waited_for(self, folder: Folder) -> None:
         os.mkfifo(folder.root / "definitions/pipe.json")
-        assert folder.only_problem().message.startswith("is no ordinary file")
+        assert folder.only_problem().message.startswith("is no regular file")
 
     def test_other_suffixes_are_notices(self, folder: Folder) -> None:
         folder.write("traces/ada/attention/attend.jsonl.bak", "")
-        notice = folder.only_notice()
-        assert notice.message == "is not read, for its name does not end in .jsonl; rename or remove it"
+        notice = folder.only_warning()
+        assert notice.message == "is not read because its name does not end in .jsonl; rename or remove it"
 
     def test_hidden_files_are_left_alone(self, folder: Folder) -> None:
         folder.write("traces/ada/.tmp", "")
-        assert validate(folder.root).notices == ()
+        assert validate(folder.root).warnings == ()
 
 
 class TestProblem:

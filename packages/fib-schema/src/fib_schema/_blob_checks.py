@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 
 from ._layout import is_below
-from ._raw import LFS_POINTER
+from ._reader import LFS_POINTER
 from ._report import Findings
 from ._safetensors import STORED_DTYPES, BadHeader, StoredTensor, read_header
 from .definition import TensorSpec
@@ -77,7 +77,7 @@ class BlobChecks:
 
 def _pointer_problem(path: str) -> str | None:
     if not os.path.isfile(path) and os.path.exists(path):
-        return "is no ordinary file"
+        return "is no regular file"
     with open(path, "rb") as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set"

@@ -1,19 +1,18 @@
-"""Where things lie in a data set, and what is there.
+"""Layout of a data set: the paths that writers use, and the walk that finds what readers take.
 
-The layout is that of the public flashinfer-trace data set; readers take files at any depth below
-each folder, writers use the paths that the functions here return.
+The layout is that of the public flashinfer-trace data set. Readers take files at any depth below
+each folder.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
+import stat
 
 import attrs
 
+from ._report import Findings, printable
 from .definition import Definition
-from .errors import Problem
 from .solution import Solution
 
 DEFINITIONS = "definitions"
@@ -21,8 +20,13 @@ SOLUTIONS = "solutions"
 WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
-OLDER_WORKLOADS = "traces/workloads/"
+LEGACY_WORKLOADS = "traces/workloads/"
 """Where the first release kept workloads; an author of that name may have traces there too."""
+
+
+LEGACY_PLACE = "workloads lie below workloads/ now, not below traces/"
+OTHER_SUFFIX = "other-suffix"
+"""The code of warnings about files that readers ignore."""
 
 
 def definition_file(definition: Definition) -> str:
@@ -54,66 +58,114 @@ def blob_file(definition: Definition, workload_uuid: str) -> str:
 
 @attrs.frozen
 class DataFile:
-    """A file of the data set as it was when the set was opened."""
+    """A file of a data set as it was when it was found."""
 
     path: str
+    """Where to open it."""
+    name: str
+    """Its path in messages: ``/`` between folders, bytes that are no UTF-8 escaped."""
     size_bytes: int
+    """Lines that are appended later are not part of it."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders of the name, and the file name without its suffix."""
+        return tuple(self.name.rpartition(".")[0].split("/"))
 
     @property
     def stem(self) -> str:
-        """The file name without folder and suffix."""
-        return os.path.basename(self.path).rpartition(".")[0]
-
-    def read(self) -> bytes:
-        """The content as of the opening; what was appended later is not part of the snapshot."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(descriptor, self.size_bytes)
-            while len(data) < self.size_bytes and (more := os.read(descriptor, self.size_bytes - len(data))):
-                data += more
-        finally:
-            os.close(descriptor)
-        return data
+        """The file name without its suffix."""
+        return self.name[self.name.rfind("/") + 1 : self.name.rfind(".")]
 
 
-def list_files(root: Path, folder: str, suffix: str, problems: list[Problem]) -> list[DataFile]:
-    """Every file with `suffix` at any depth below a folder of the root, in the order of paths.
+def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefix: str = "") -> list[DataFile]:
+    """Every regular file with a suffix at any depth below a folder of the root, in order of paths.
 
-    Hidden files (a writer's temporary ones) are left out; links that lead out of the root are
-    refused and reported.
+    Hidden files are left out. Links out of the root, links to nothing, links to a folder that is read
+    already, other kinds of files and other suffixes are reported.
+
+    Args:
+        root: The data set's root.
+        folder: Below it; it need not exist.
+        suffix: Such as ``.json``; empty for any.
+        findings: Where problems go.
+        prefix: What names begin with, before the path below the root.
     """
-    found = list(_walk(os.path.join(root, folder), suffix, os.path.realpath(root), problems))
-    found.sort(key=lambda file: file.path)
-    return found
+    walk = _Walk(os.path.realpath(root), suffix, findings)
+    path = os.path.join(root, folder)
+    if os.path.lexists(path):
+        walk.run(path, prefix + folder)
+    return sorted(walk.found, key=lambda file: file.name)
 
 
-def _walk(folder: str, suffix: str, root: str, problems: list[Problem]) -> Iterator[DataFile]:
-    try:
-        entries = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_symlink() and (problem := _link_problem(entry.path, folder, root)):
-                problems.append(Problem(entry.path, "$", problem))
-            elif entry.is_dir():
-                yield from _walk(entry.path, suffix, root, problems)
-            elif entry.name.endswith(suffix):
-                yield DataFile(entry.path, entry.stat().st_size)
+class _Walk:
+    """One walk below a folder. Links are followed last, so that a file is listed under its own path first."""
+
+    def __init__(self, root: str, suffix: str, findings: Findings) -> None:
+        self.found: list[DataFile] = []
+        self._root = root
+        self._suffix = suffix
+        self._findings = findings
+        self._pending: list[tuple[str, str, str]] = []
+        """Paths, names and resolved paths of folders to read."""
+        self._links: list[tuple[str, str]] = []
+        self._folders: set[str] = set()
+        """Resolved paths of folders that were read."""
+
+    def run(self, path: str, name: str) -> None:
+        self._follow(path, name)
+        while self._pending or self._links:
+            if self._pending:
+                self._read_folder(*self._pending.pop())
+            else:
+                self._follow(*self._links.pop())
+
+    def _follow(self, path: str, name: str) -> None:
+        """Visit the target of a link, or the folder where the walk begins."""
+        real = os.path.realpath(path)
+        if not is_below(real, self._root):
+            message = "is a link that leads out of the data set; copy what it points to instead"
+            self._findings.error(name, message, "link-out")
+        elif not os.path.exists(real):
+            self._findings.error(name, "is a link to nothing; remove it", "link-to-nothing")
+        elif os.path.isdir(real):
+            self._pending.append((path, name, real))
+        else:
+            self._add(path, name, os.stat(real))
+
+    def _read_folder(self, path: str, name: str, real: str) -> None:
+        if real in self._folders:
+            self._findings.warning(name, "links to a folder that is read already; remove the link", "link-again")
+            return
+        self._folders.add(real)
+        try:
+            with os.scandir(path) as entries:
+                for entry in sorted(entries, key=_entry_name):
+                    if not entry.name.startswith("."):
+                        self._visit(entry, f"{name}/{printable(entry.name)}", f"{real}{os.sep}{entry.name}")
+        except OSError as error:
+            self._findings.error(name, f"cannot be read: {error.strerror or error}", "unreadable")
+
+    def _visit(self, entry: os.DirEntry[str], name: str, real: str) -> None:
+        if entry.is_symlink():
+            self._links.append((entry.path, name))
+        elif entry.is_dir():
+            self._pending.append((entry.path, name, real))
+        else:
+            self._add(entry.path, name, entry.stat())
+
+    def _add(self, path: str, name: str, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            self._findings.error(name, "is no regular file (a pipe, socket or device); remove it", "no-file")
+        elif name.endswith(self._suffix):
+            self.found.append(DataFile(path, name, status.st_size))
+        else:
+            message = f"is not read because its name does not end in {self._suffix}; rename or remove it"
+            self._findings.warning(name, message, OTHER_SUFFIX)
 
 
-def _link_problem(path: str, folder: str, root: str) -> str | None:
-    """Say why a link is not followed, or None if it is."""
-    target = os.path.realpath(path)
-    if not is_below(target, root):
-        return "is a link that leads out of the data set; copy the file instead"
-    if not os.path.exists(target):
-        return "is a link to nothing; remove it"
-    if is_below(os.path.join(os.path.realpath(folder), ""), target):
-        return "is a link to a folder that it lies in; remove it"
-    return None
+def _entry_name(entry: os.DirEntry[str]) -> str:
+    return entry.name
 
 
 def is_below(path: str, root: str) -> bool:

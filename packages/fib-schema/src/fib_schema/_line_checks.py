@@ -1,25 +1,44 @@
-"""Validation of JSON Lines files: each line's text, record, references and place."""
+"""Validation of the records of JSON Lines files: their references, values and places."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable
 
 import attrs
 
 from . import _layout
 from ._blob_checks import BlobChecks
-from ._fast_traces import NotOrdinary, trace_parser
-from ._older import older_notices
-from ._raw import lines, parse_line, report_repeated_keys
+from ._layout import DataFile
+from ._reader import TraceReader
 from ._report import Findings
-from ._scan import Found
-from ._structured import Known, structured
 from ._workload_checks import WorkloadChecks
+from .definition import Definition
 from .errors import UnknownName
 from .trace import Performance, Trace
 from .workload import Workload
+
+
+@attrs.frozen
+class KnownSolution:
+    """The fields of a solution that traces refer to."""
+
+    name: str
+    definition: str
+    author: str
+
+
+@attrs.define
+class Known:
+    """Records of a data set by name; None where the record is bad."""
+
+    definitions: dict[str, Definition | None] = attrs.field(factory=dict)
+    definition_files: dict[str, str] = attrs.field(factory=dict)
+    solutions: dict[str, KnownSolution | None] = attrs.field(factory=dict)
+    solution_files: dict[str, str] = attrs.field(factory=dict)
+    workloads: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
+    """By the names of their definitions and their uuids."""
+    workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
 
 
 class LineChecks:
@@ -29,45 +48,27 @@ class LineChecks:
         self._known = known
         self._findings = findings
         self._blobs = blobs
-        self._parse_ordinary = trace_parser()
+        self._reader = TraceReader(checks_keys=True)
         self._of_traces: dict[tuple[str, str], Workload] = {}
 
-    def check(self, file: Found) -> None:
+    def check(self, file: DataFile) -> None:
         """Report everything that is wrong with a file and its records."""
         checks = _FileChecks(file, self._known, self._findings, self._blobs, self._of_traces)
-        for number, line in lines(file, self._findings):
-            place = f"{file.name}:{number}"
-            trace = self._parse(line, place, checks.changes)
-            if trace is not None:
-                checks.check(trace, place)
+        for number, trace in self._reader.read(file, self._findings):
+            checks.check(trace, f"{file.name}:{number}")
         checks.finish()
-
-    def _parse(self, line: bytes, place: str, changes: Counter[str]) -> Trace | None:
-        try:
-            trace = self._parse_ordinary(line)
-        except NotOrdinary:
-            plain = parse_line(line, "record", place, self._findings)
-            if plain is None:
-                return None
-            made = structured(plain, Trace, place, self._findings)
-            changes.update(made.changes)
-            return made.record
-        report_repeated_keys(line, place, self._findings)
-        return trace
 
 
 @attrs.define
 class _FileChecks:
-    """Checks of the records of one file; what recurs on many lines is reported once."""
+    """Checks of the records of one file; a problem that many lines share is reported once."""
 
-    file: Found
+    file: DataFile
     known: Known
     findings: Findings
     blobs: BlobChecks
     of_traces: dict[tuple[str, str], Workload]
-    """Workloads that only traces have."""
-    changes: Counter[str] = attrs.field(factory=Counter)
-    """What made older records current."""
+    """Workloads of traces that are in no workload file."""
     _once: dict[tuple[str, str], tuple[str, int]] = attrs.field(factory=dict)
     """Per kind of problem and name: the first line and how many there are."""
 
@@ -83,19 +84,17 @@ class _FileChecks:
             self._check_trace(trace, place)
 
     def finish(self) -> None:
-        """Report what recurs."""
+        """Report the problems that many lines share."""
         for (kind, name), (place, count) in self._once.items():
             more = f" (and on {count - 1} more lines)" if count > 1 else ""
             _RECURRING[kind](self, name, place, more)
-        for notice in older_notices(self.file.name, self.changes):
-            self.findings.add(notice)
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
-        if not self.file.name.startswith((f"{_layout.WORKLOADS}/", _layout.OLDER_WORKLOADS)):
+        if not self.file.name.startswith((f"{_layout.WORKLOADS}/", _layout.LEGACY_WORKLOADS)):
             self._count("misplaced-workload", "", place)
         elif not self.file.name.startswith(f"{_layout.WORKLOADS}/"):
-            self._count("older-place", "", place)
+            self._count("legacy-place", "", place)
         key = trace.definition, trace.workload.uuid
         if key in self.known.workloads:
             message = f"the uuid {key[1]!r} is that of {self.known.workload_places[key]} too; give one of them another"
@@ -142,7 +141,7 @@ class _FileChecks:
             value = getattr(performance, field)
             if not 0 < value < math.inf:
                 message = f"is {value}, which no measurement gives; the trace counts in no ranking: remove or repeat it"
-                self.findings.notice(place, message, "performance", f"$.evaluation.performance.{field}")
+                self.findings.warning(place, message, "performance", f"$.evaluation.performance.{field}")
 
     def _check_folders(self, trace: Trace, place: str) -> None:
         """Compare ``traces/<author>/<op_type>/`` with the record."""
@@ -166,7 +165,7 @@ def _stem(checks: _FileChecks, name: str, place: str, more: str) -> None:
         checks.findings.error(place, message, "path-contradicts", "$.definition")
     elif name in checks.known.definitions:
         message = f"the file is named for no definition, so every reader reads it: call it {name}.jsonl{more}"
-        checks.findings.notice(place, message, "unusual-path")
+        checks.findings.warning(place, message, "unusual-path")
 
 
 def _unknown_definition(checks: _FileChecks, name: str, place: str, more: str) -> None:
@@ -181,12 +180,12 @@ def _unknown_solution(checks: _FileChecks, name: str, place: str, more: str) -> 
 
 def _unknown_workload(checks: _FileChecks, _: str, place: str, more: str) -> None:
     message = f"no workload file has a workload of this uuid{more}"
-    checks.findings.notice(place, message, "unknown-workload", "$.workload.uuid")
+    checks.findings.warning(place, message, "unknown-workload", "$.workload.uuid")
 
 
 def _other_workload(checks: _FileChecks, name: str, place: str, more: str) -> None:
     message = f"has the uuid of {name} and differs from it; give it another uuid{more}"
-    checks.findings.notice(place, message, "other-workload", "$.workload")
+    checks.findings.warning(place, message, "other-workload", "$.workload")
 
 
 def _misplaced(where: str) -> Callable[[_FileChecks, str, str, str], None]:
@@ -196,9 +195,9 @@ def _misplaced(where: str) -> Callable[[_FileChecks, str, str, str], None]:
     return report
 
 
-def _older_place(checks: _FileChecks, _: str, place: str, more: str) -> None:
-    message = f"workloads below traces/ are of an older layout{more}; rewrite the set with 'fib-bench migrate'"
-    checks.findings.notice(place, message, "older-schema")
+def _legacy_place(checks: _FileChecks, _: str, place: str, more: str) -> None:
+    message = f"workloads below traces/ have a legacy layout{more}; rewrite the set with 'fib-bench migrate'"
+    checks.findings.warning(place, message, "legacy-schema")
 
 
 def _folder(word: str) -> Callable[[_FileChecks, str, str, str], None]:
@@ -218,7 +217,7 @@ _RECURRING: dict[str, Callable[[_FileChecks, str, str, str], None]] = {
     "other-workload": _other_workload,
     "misplaced-workload": _misplaced("is a workload (it has no evaluation); move it below workloads/"),
     "misplaced-trace": _misplaced("is a trace (it has an evaluation); move it below traces/"),
-    "older-place": _older_place,
+    "legacy-place": _legacy_place,
     "author": _folder("solution's author"),
     "op_type": _folder("definition's op_type"),
 }

@@ -1,4 +1,4 @@
-"""What a validation found: problems as they come in, and the report that they make."""
+"""Findings of a validation, collected while files are read, and the report made of them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Report:
     root: str
     problems: tuple[Problem, ...] = ()
     """What is wrong; each has a file, a line, a JSON path, what was found and what would do."""
-    notices: tuple[Problem, ...] = ()
-    """What is usable and still worth a look; never a reason to fail."""
+    warnings: tuple[Problem, ...] = ()
+    """Usable, but worth a look; never a reason to fail."""
     counts: Mapping[str, int] = NO_FIELDS
     """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and ``blobs`` were read."""
     omitted: int = 0
-    """How many problems and notices are not listed, for there are too many."""
+    """How many problems and warnings are not listed because there are more than `MAX_PROBLEMS`."""
 
     @property
     def is_ok(self) -> bool:
-        """Whether nothing is wrong; notices do not count."""
+        """Whether there are no problems; warnings do not count."""
         return not self.problems
 
     @property
@@ -39,12 +39,12 @@ class Report:
         """One line: what was read, and how many problems there are."""
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         omitted = f" and {self.omitted} that are not listed" if self.omitted else ""
-        verdict = f"{_count(len(self.problems), 'error')}, {_count(len(self.notices), 'notice')}{omitted}"
+        verdict = f"{_count(len(self.problems), 'error')}, {_count(len(self.warnings), 'warning')}{omitted}"
         return f"{self.root}: {counts}: {verdict}"
 
     def to_text(self) -> str:
-        """Every problem and notice in a line of its own, and the summary last."""
-        lines = [f"{problem.severity}: {problem}" for problem in (*self.problems, *self.notices)]
+        """Every problem and warning in a line of its own, and the summary last."""
+        lines = [f"{problem.severity}: {problem}" for problem in (*self.problems, *self.warnings)]
         return "\n".join([*lines, self.summary])
 
     def to_plain(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class Report:
             "is_ok": self.is_ok,
             "counts": dict(self.counts),
             "problems": [plain_problem(problem) for problem in self.problems],
-            "notices": [plain_problem(notice) for notice in self.notices],
+            "warnings": [plain_problem(warning) for warning in self.warnings],
             "omitted": self.omitted,
         }
 
@@ -72,43 +72,59 @@ def plain_problem(problem: Problem) -> dict[str, Any]:
 
 
 class Findings:
-    """Collects problems, notices and counts while a data set is read."""
+    """Collects problems, warnings and counts while a data set is read."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
-        self._omitted = {Severity.ERROR: 0, Severity.NOTICE: 0}
+        self._omitted = {Severity.ERROR: 0, Severity.WARNING: 0}
         self.counts: Counter[str] = Counter()
 
     def error(self, source: str, message: str, code: str, path: str = "$") -> None:
-        """Something is wrong."""
-        self.add(Problem(_printable(source), _printable(path), _printable(message), Severity.ERROR, code))
+        """Add something that is wrong."""
+        self.add(Problem(source, path, message, Severity.ERROR, code))
 
-    def notice(self, source: str, message: str, code: str, path: str = "$") -> None:
-        """Something is worth a look."""
-        self.add(Problem(_printable(source), _printable(path), _printable(message), Severity.NOTICE, code))
+    def warning(self, source: str, message: str, code: str, path: str = "$") -> None:
+        """Add something that is usable, but worth a look."""
+        self.add(Problem(source, path, message, Severity.WARNING, code))
 
-    def add(self, problem: Problem) -> None:
-        """Keep a problem, or count it if there are too many."""
-        if len(self._problems) < MAX_PROBLEMS:
-            self._problems.append(problem)
-        else:
-            self._omitted[problem.severity] += 1
+    def add(self, *problems: Problem) -> None:
+        """Keep problems, or count them if there are too many."""
+        for problem in problems:
+            if len(self._problems) < MAX_PROBLEMS:
+                self._problems.append(_as_printable(problem))
+            else:
+                self._omitted[problem.severity] += 1
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Errors and warnings in the order in which they were found."""
+        return list(self._problems)
+
+    @property
+    def errors(self) -> list[Problem]:
+        """The errors in the order in which they were found."""
+        return [problem for problem in self._problems if problem.severity is Severity.ERROR]
 
     def report(self, root: str) -> Report:
-        """What was found so far."""
-        errors = [problem for problem in self._problems if problem.severity is Severity.ERROR]
-        notices = [problem for problem in self._problems if problem.severity is Severity.NOTICE]
+        """The findings so far."""
+        errors = self.errors
+        warnings = [problem for problem in self._problems if problem.severity is Severity.WARNING]
         if not errors and self._omitted[Severity.ERROR]:
-            message = f"{self._omitted[Severity.ERROR]} errors are behind more notices than a report lists"
+            message = f"{self._omitted[Severity.ERROR]} errors are not listed: {MAX_PROBLEMS} warnings came before them"
             errors.append(Problem(root, "$", message, code="omitted"))
         kinds = ("definitions", "solutions", "workloads", "traces", "blobs")
         counts = FrozenDict({kind: self.counts[kind] for kind in kinds})
-        return Report(root, tuple(errors), tuple(notices), counts, sum(self._omitted.values()))
+        return Report(root, tuple(errors), tuple(warnings), counts, sum(self._omitted.values()))
 
 
-def _printable(text: str) -> str:
-    """A text without what no terminal and no UTF-8 file can hold: lone surrogates of bad names."""
+def printable(text: str) -> str:
+    """Escape what no terminal and no UTF-8 file can hold: lone surrogates of bad names."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _as_printable(problem: Problem) -> Problem:
+    source, path, message = (printable(text) for text in (problem.source, problem.path, problem.message))
+    return Problem(source, path, message, problem.severity, problem.code)
 
 
 def _count(number: int, noun: str) -> str:

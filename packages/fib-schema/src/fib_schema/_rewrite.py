@@ -1,4 +1,4 @@
-"""Writes records of a data set to where they belong in a new one, and what has no place to ``rejected/``."""
+"""Rewriter of a migration: writes each record to its place in the new set, or to ``rejected/``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _layout
-from ._layout import is_below
-from ._raw import BOM, lines, parse_line, read_json
+from ._layout import DataFile, is_below
+from ._reader import Parsed, parse_line, read_json, read_lines, report_repeated_keys
 from ._record import Record
 from ._report import Findings, plain_problem
-from ._scan import Found
-from ._structured import structured
 from .definition import Definition
 from .errors import Problem, UnknownName
 from .solution import Solution
@@ -45,7 +43,7 @@ class Rewriter:
         self._lines: dict[str, list[bytes]] = {}
         self._buffered_bytes = 0
 
-    def definition(self, file: Found) -> None:
+    def definition(self, file: DataFile) -> None:
         """Migrate a definition's file."""
         found = Findings()
         record, text = self._read(file, Definition, found)
@@ -57,7 +55,7 @@ class Rewriter:
             self._write(_layout.definition_file(record), text, "definitions")
         self._reject_file(file, found, is_lost=record is None)
 
-    def solution(self, file: Found) -> None:
+    def solution(self, file: DataFile) -> None:
         """Migrate a solution's file."""
         found = Findings()
         record, text = self._read(file, Solution, found)
@@ -70,10 +68,10 @@ class Rewriter:
             self._write(_layout.solution_file(record, definition), text, "solutions")
         self._reject_file(file, found, is_lost=definition is None)
 
-    def lines(self, file: Found) -> None:
+    def lines(self, file: DataFile) -> None:
         """Migrate a file of workloads or traces, line by line."""
         found = Findings()
-        for number, line in lines(file, found):
+        for number, line in read_lines(file, found):
             problems = Findings()
             path = self._place_line(file, line, f"{file.name}:{number}", problems)
             self._reject_line(file, line, problems, is_lost=path is None)
@@ -88,24 +86,21 @@ class Rewriter:
             rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in self._problems)
             self._append(f"{REJECTED}/problems.jsonl", rows.encode())
 
-    def _read(self, file: Found, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
+    def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
         """The current record of a file, and its text: the file's own where nothing has changed."""
-        plain = read_json(file, cls.__name__.lower(), found)
-        if plain is None:
-            return None, b""
-        made = structured(plain, cls, file.name, found, self._log)
-        self.changes.update(made.changes)
-        if made.changes:
-            return made.record, _dumped(made.plain, indent=2) + b"\n"
-        return made.record, Path(file.path).read_bytes().removeprefix(BOM)
+        parsed = self._checked(read_json(file, cls, found, self._log), file.name, found)
+        self.changes.update(parsed.changes)
+        return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
 
-    def _place_line(self, file: Found, line: bytes, place: str, found: Findings) -> str | None:
+    def _checked(self, parsed: Parsed[R], place: str, found: Findings) -> Parsed[R]:
+        if parsed.plain is not None:
+            report_repeated_keys(parsed.text, place, found)
+        return parsed
+
+    def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
         """Add a line to the file that it belongs to; None if there is none or it is bad."""
-        plain = parse_line(line, "record", place, found)
-        if plain is None:
-            return None
-        made = structured(plain, Trace, place, found, self._log)
-        trace = made.record
+        parsed = self._checked(parse_line(line, Trace, place, found, self._log), place, found)
+        trace = parsed.record
         definition = self._definition_of(trace, place, found)
         if trace is None or definition is None:
             return None
@@ -115,13 +110,13 @@ class Rewriter:
             found.error(place, message, "unknown-solution", "$.solution")
             return None
         if path.startswith(f"{_layout.WORKLOADS}/") and not file.name.startswith(f"{_layout.WORKLOADS}/"):
-            self.changes["workloads lie below workloads/ now, not below traces/"] += 1
-        self.changes.update(made.changes)
-        self._buffer(path, _dumped(made.plain) if made.changes else line.strip())
+            self.changes[_layout.LEGACY_PLACE] += 1
+        self.changes.update(parsed.changes)
+        self._buffer(path, _dumped(parsed.plain) if parsed.changes else line.strip())
         self._findings.counts["workloads" if trace.evaluation is None else "traces"] += 1
         return path
 
-    def _path(self, trace: Trace, definition: Definition, file: Found) -> str | None:
+    def _path(self, trace: Trace, definition: Definition, file: DataFile) -> str | None:
         if trace.solution is None:
             return _layout.workloads_file(definition)
         author = self._authors.get(trace.solution)
@@ -150,7 +145,7 @@ class Rewriter:
             return None
         return Path(path).read_bytes().decode("utf-8", "replace")
 
-    def _reject_file(self, file: Found, found: Findings, *, is_lost: bool) -> None:
+    def _reject_file(self, file: DataFile, found: Findings, *, is_lost: bool) -> None:
         """Copy a file that could not be migrated, or not without losing a part of it."""
         problems = found.report("").problems
         if is_lost or any(problem.code in _LOSES for problem in problems):
@@ -160,7 +155,7 @@ class Rewriter:
                 while part := handle.read(1 << 20):
                     self._append(path, part)
 
-    def _reject_line(self, file: Found, line: bytes, found: Findings, *, is_lost: bool) -> None:
+    def _reject_line(self, file: DataFile, line: bytes, found: Findings, *, is_lost: bool) -> None:
         problems = found.report("").problems
         if is_lost or any(problem.code in _LOSES for problem in problems):
             self._buffer(f"{REJECTED}/{file.name}", line.removesuffix(b"\n"))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import attrs
 
 from ._blob_checks import BlobChecks
-from ._raw import child_path
+from ._reader import child_path
 from ._report import Findings
 from .constraints import constraint_names, evaluate_constraint
 from .definition import Definition, DType, TensorSpec

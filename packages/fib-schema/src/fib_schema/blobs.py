@@ -11,7 +11,7 @@ import attrs
 
 from ._checks import relative_path_problem
 from ._layout import is_below
-from ._raw import LFS_POINTER
+from ._reader import LFS_POINTER
 from .errors import FibError
 from .files import atomic_write
 

@@ -1,49 +1,39 @@
-"""JSON for the model classes: strict when read, lossless when written.
-
-Decoding goes bytes -> plain objects (msgspec, which is fast and refuses nothing that it should
-not) -> records (cattrs with strict hooks: 4.7 is no integer, 3 is no string, ``true`` is no
-number). Both libraries are imported on first use, so that importing fib_schema stays cheap.
-"""
+"""JSON and JSON Lines files of records: strict when read, lossless when written."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import attrs
-
+from ._decoding import decode, structure
 from ._durable import append_lines, rewrite_file
-from ._fast_traces import NotOrdinary
-from ._older import upgrade
-from ._record import FrozenDict, Record
-from .definition import AxisConst, AxisVar
-from .errors import InvalidRecord, Problem
+from ._encoding import format_json, to_plain
+from ._layout import DataFile
+from ._legacy import upgrade
+from ._reader import parse_line, read_lines
+from ._record import Record
+from ._report import Findings
+from .errors import InvalidRecord
 from .files import atomic_write
-from .workload import RandomInput, SafetensorsInput, ScalarInput
+
+__all__ = [
+    "append_jsonl_file",
+    "decode",
+    "format_json",
+    "load_json_file",
+    "load_jsonl_file",
+    "parse_json",
+    "parse_upgraded",
+    "rewrite_jsonl_file",
+    "save_json_file",
+    "save_jsonl_file",
+    "structure",
+    "to_plain",
+]
 
 R = TypeVar("R", bound=Record)
-
-_TAGS: Mapping[type, str] = MappingProxyType({
-    AxisConst: "const",
-    AxisVar: "var",
-    RandomInput: "random",
-    ScalarInput: "scalar",
-    SafetensorsInput: "safetensors",
-})  # fmt: skip
-_ALWAYS_WRITTEN = frozenset({
-    "solution", "evaluation", "shape", "log", "correctness", "performance", "latency_ms",
-    "reference_latency_ms", "speedup_factor", "max_relative_error", "max_absolute_error",
-    "dependencies", "destination_passing_style",
-})  # fmt: skip
-"""Fields that a record made in memory spells out even where they have their default."""
-_BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 
 
 def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> R:
@@ -56,7 +46,7 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
 
 
 def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, list[str]]:
-    """Parse one JSON text of the current schema or an older one into a record.
+    """Parse one JSON text of the current schema or a legacy one into a record.
 
     Returns:
         The record, and what was changed to make it current.
@@ -66,15 +56,6 @@ def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, 
     """
     plain, changes = upgrade(decode(text, cls.__name__, source=source), cls)
     return structure(plain, cls, source=source), changes
-
-
-def format_json(record: Record, *, indent: int | None = None) -> str:
-    """Format a record as JSON; fields keep the order and presence that their source had."""
-    encode = _COMPACT if indent is None else json.JSONEncoder(indent=indent, ensure_ascii=False).encode
-    return encode(to_plain(record))
-
-
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def save_json_file(obj: Record, path: str | os.PathLike[str]) -> None:
@@ -104,15 +85,16 @@ def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
         InvalidRecord: A line is no such record; holds the problems of all lines.
         OSError: The file cannot be read.
     """
-    problems: list[Problem] = []
-    records = list(parse_lines(Path(path).read_bytes(), cls, os.fspath(path), problems))
-    if problems:
-        raise InvalidRecord(f"list of {cls.__name__} records", tuple(problems))
-    return records
+    findings = Findings()
+    file = DataFile(os.fspath(path), os.fspath(path), os.stat(path).st_size)
+    found = [parse_line(line, cls, f"{path}:{number}", findings).record for number, line in read_lines(file, findings)]
+    if findings.errors:
+        raise InvalidRecord(f"list of {cls.__name__} records", tuple(findings.errors))
+    return [record for record in found if record is not None]
 
 
 def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:
-    """Append records to a JSON Lines file; when this returns they are on the disk, whole.
+    """Append records to a JSON Lines file; they are durable and whole when this returns.
 
     Raises:
         OSError: Nothing was appended.
@@ -122,177 +104,18 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
 
 
 def rewrite_jsonl_file(path: str | os.PathLike[str], choose: Callable[[Sequence[bytes]], Iterable[bytes]]) -> bool:
-    """Keep some of the lines of a JSON Lines file, which others may append to meanwhile.
+    """Keep some lines of a JSON Lines file to which other processes may be appending.
 
-    A process that is killed in between leaves the old file or the new one.
+    A process that is killed meanwhile leaves the old file or the new one.
 
     Args:
         path: The file.
         choose: Given the lines, without their newlines, under the lock that appenders take: returns those that stay.
 
     Returns:
-        Whether anything changed; it is on the disk then.
+        Whether the file changed; the change is durable.
 
     Raises:
-        OSError: It could not be rewritten, and holds what it held.
+        OSError: It could not be rewritten and is unchanged.
     """
     return rewrite_file(os.fspath(path), lambda data: b"\n".join(choose(data.split(b"\n"))))
-
-
-def parse_lines(
-    data: bytes,
-    cls: type[R],
-    source: str,
-    problems: list[Problem],
-    parse_ordinary: Callable[[bytes], R] | None = None,
-    changes: Counter[str] | None = None,
-) -> Iterator[R]:
-    """Yield the good records of JSON Lines and collect what is wrong with the other lines.
-
-    Args:
-        data: The lines.
-        cls: What each holds.
-        source: What to call them in problems.
-        problems: Where problems go.
-        parse_ordinary: A fast parser that raises `NotOrdinary` where it is not sure.
-        changes: Read lines of older schemas too, and count here what made them current.
-    """
-    is_torn = bool(data) and not data.endswith(b"\n")
-    lines = data.split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line or line.isspace():
-            continue
-        if parse_ordinary is not None:
-            try:
-                record = parse_ordinary(line)
-            except NotOrdinary:
-                pass  # the general decoder below decides
-            else:
-                yield record
-                continue
-        place = f"{source}:{number}"
-        try:
-            if changes is None:
-                yield parse_json(line, cls, source=place)
-            else:
-                record, made = parse_upgraded(line, cls, source=place)
-                changes.update(made)
-                yield record
-        except InvalidRecord as error:
-            is_last = is_torn and number == len(lines)
-            problems.extend([Problem(place, "$", _TORN)] if is_last else error.problems)
-
-
-_TORN = "the last line is torn (incomplete JSON, no newline), for its writer was stopped; it is skipped"
-
-
-def decode(text: bytes | str, kind: str, *, source: str) -> Any:
-    """Decode JSON to plain objects; both spellings of NaN and infinity are read.
-
-    Raises:
-        InvalidRecord: The text is no JSON, is not UTF-8, or nests too deeply.
-    """
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_slowly(text, kind, source)
-
-
-def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
-    """Turn plain objects into a record.
-
-    Raises:
-        InvalidRecord: Holds every problem with its path.
-    """
-    from ._structure import problems_in, structure_record
-
-    try:
-        return structure_record(plain, cls)
-    except (ValueError, TypeError, KeyError) as error:
-        problems = problems_in(plain, cls, source)
-        raise InvalidRecord(cls.__name__, tuple(problems)) from error
-
-
-def to_plain(value: Any) -> Any:
-    """Turn a record into plain objects for JSON; infinities and NaN of its fields become strings."""
-    if not isinstance(value, Record):
-        return _plain_field(value)
-    cls: Any = type(value)  # mypy takes the hash of an unhashable record for that of its class
-    order = _order(cls, value.source_keys)
-    plain: dict[str, Any] = {}
-    for key in order.written:
-        if key in order.fields:
-            plain[key] = _plain_field(getattr(value, key))
-        elif key in value.unknown_fields:
-            plain[key] = value.unknown_fields[key]
-        elif key == "type" and type(value) in _TAGS:
-            plain[key] = _TAGS[type(value)]
-    for key, default in order.if_changed:
-        item = getattr(value, key)
-        if item != default:
-            plain[key] = _plain_field(item)
-    for key, item in value.unknown_fields.items():
-        plain.setdefault(key, item)
-    return plain
-
-
-def _decode_slowly(text: bytes | str, kind: str, source: str) -> Any:
-    """Decode with the standard library: it reads bare NaN and says where a text breaks off."""
-    try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        return json.loads(text)
-    except UnicodeDecodeError as error:
-        message = f"is not UTF-8: byte {error.start} is {text[error.start]!r}; save the file as UTF-8"
-    except json.JSONDecodeError as error:
-        message = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
-    except RecursionError:
-        message = "nests too deeply to be read"
-    except ValueError as error:  # an integer of more digits than Python converts
-        message = f"cannot be read: {error}"
-    raise InvalidRecord(kind, (Problem(source, "$", message),))
-
-
-@attrs.frozen
-class _Order:
-    """In which order a record's fields are written."""
-
-    fields: frozenset[str]
-    written: tuple[str, ...]
-    """Keys that are written whatever they hold: those of the source, or those of a new record."""
-    if_changed: tuple[tuple[str, Any], ...]
-    """Other fields with their defaults: written if they hold something else."""
-
-
-@lru_cache(maxsize=4096)
-def _order(cls: type[Record], source_keys: tuple[str, ...] | None) -> _Order:
-    fields = {f.name: f.default for f in attrs.fields(cls) if f.name not in _BOOKKEEPING}
-    written = source_keys
-    if written is None:
-        tag = ("type",) if cls in _TAGS else ()
-        always = (n for n, d in fields.items() if d is attrs.NOTHING or n in _ALWAYS_WRITTEN)
-        written = (*tag, *always)
-    rest = tuple((name, default) for name, default in fields.items() if name not in written)
-    return _Order(frozenset(fields), written, rest)
-
-
-def _plain_field(value: Any) -> Any:
-    kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
-        return value
-    if kind is float:
-        return value if math.isfinite(value) else _NON_FINITE[str(value)]
-    if kind is FrozenDict:
-        return {key: _plain_field(item) for key, item in value.items()}
-    if isinstance(value, Record):
-        return to_plain(value)
-    if isinstance(value, Mapping):
-        return {key: _plain_field(item) for key, item in value.items()}
-    if isinstance(value, str):
-        return str(value)
-    return [_plain_field(item) for item in value]
-
-
-_NON_FINITE: Mapping[str, str] = MappingProxyType({"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN"})

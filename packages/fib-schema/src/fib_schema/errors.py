@@ -30,7 +30,7 @@ class Severity(StrEnum):
 
     ERROR = "error"
     """The data is wrong, and is not used or not to be trusted."""
-    NOTICE = "notice"
+    WARNING = "warning"
     """The data is used as it is; somebody should look at it."""
 
 

@@ -1,7 +1,7 @@
-"""Rewrites a data set of an older schema, or of a known variant, into the current layout; nothing is lost.
+"""Migration of a data set of a legacy schema, or of a known variant, to the current layout; nothing is lost.
 
-What needs no change is copied byte for byte. What cannot be read or has no place is copied into
-``rejected/`` as it was, with ``rejected/problems.jsonl`` saying why.
+Current records are copied byte for byte. Records that cannot be read or have no place are copied to
+``rejected/``; ``rejected/problems.jsonl`` says why.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from typing import Any
 import attrs
 
 from . import _layout
-from ._layout import is_below
-from ._older import upgrade
+from ._layout import is_below, list_files
+from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
-from ._scan import scan
 from .errors import DataSetNotFound, FibError, Problem
 from .validation import validate
 
@@ -102,12 +101,12 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> M
     findings = Findings()
     rewriter = Rewriter(root, new_root, findings)
     _carry_over(root, new_root, findings)
-    for file in scan(root, _layout.DEFINITIONS, ".json", findings):
+    for file in list_files(root, _layout.DEFINITIONS, ".json", findings):
         rewriter.definition(file)
-    for file in scan(root, _layout.SOLUTIONS, ".json", findings):
+    for file in list_files(root, _layout.SOLUTIONS, ".json", findings):
         rewriter.solution(file)
     for folder in (_layout.WORKLOADS, _layout.TRACES):
-        for file in scan(root, folder, ".jsonl", findings):
+        for file in list_files(root, folder, ".jsonl", findings):
             rewriter.lines(file)
     rewriter.close()
     return _report(root, new_root, findings, rewriter.changes)
@@ -134,12 +133,12 @@ def _carry_over(root: str, new_root: str, findings: Findings) -> None:
     """Copy what holds no records: blobs, texts, logs, and files of other names among the records."""
     for entry in sorted(os.listdir(root)):
         if entry not in _FOLDERS and not entry.startswith("."):
-            for file in scan(root, entry, "", findings):
+            for file in list_files(root, entry, "", findings):
                 _copy(file.path, Path(new_root, os.path.relpath(file.path, root)), is_blob=entry == "blob")
                 findings.counts["files"] += 1
     for folder in _FOLDERS:
         wanted = ".json" if folder in {_layout.DEFINITIONS, _layout.SOLUTIONS} else ".jsonl"
-        for file in scan(root, folder, "", Findings()):
+        for file in list_files(root, folder, "", Findings()):
             if not file.path.endswith(wanted):
                 _copy(file.path, Path(new_root, REJECTED, os.path.relpath(file.path, root)), is_blob=False)
                 findings.counts["files"] += 1

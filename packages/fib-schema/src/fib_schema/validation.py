@@ -1,4 +1,4 @@
-"""Looks at a whole data set and says everything that is wrong with it, at once."""
+"""Validation of a whole data set, with every problem in one report."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 from . import _layout
 from ._blob_checks import BlobChecks
-from ._line_checks import LineChecks
-from ._older import older_notices
-from ._raw import read_json
+from ._layout import DataFile, list_files
+from ._legacy import legacy_warnings
+from ._line_checks import Known, KnownSolution, LineChecks
+from ._reader import Parsed, read_json, report_repeated_keys
 from ._record import Record
 from ._report import MAX_PROBLEMS, Findings, Report
-from ._scan import Found, scan
-from ._structured import Known, KnownSolution, structured
 from ._workload_checks import constraint_problems, size_problem
 from .definition import Definition
 from .environment import get_fib_dataset_path
@@ -29,7 +28,7 @@ R = TypeVar("R", bound=Record)
 
 
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
-    """Look at every file of a data set.
+    """Check every file of a data set.
 
     Bad data is reported, never raised. Files are read one at a time and tensors not at all, so that
     large sets need little memory.
@@ -38,33 +37,33 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         path: The data set's root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
 
     Raises:
-        DataSetNotFound: There is no such directory (a FileNotFoundError).
+        DataSetNotFound: There is no such directory (a FileNotDataFileError).
     """
     root = os.fspath(get_fib_dataset_path() if path is None else Path(path))
     if not os.path.isdir(root):
         raise DataSetNotFound(root)
     findings = Findings()
     known = Known()
-    for file in scan(root, _layout.DEFINITIONS, ".json", findings):
+    for file in list_files(root, _layout.DEFINITIONS, ".json", findings):
         _check_definition_file(file, known, findings)
-    for file in scan(root, _layout.SOLUTIONS, ".json", findings):
+    for file in list_files(root, _layout.SOLUTIONS, ".json", findings):
         _check_solution_file(file, known, findings)
     lines = LineChecks(known, findings, BlobChecks(root, findings))
-    for file in scan(root, _layout.WORKLOADS, ".jsonl", findings):
+    for file in list_files(root, _layout.WORKLOADS, ".jsonl", findings):
         lines.check(file)
-    for file in _older_workloads_first(scan(root, _layout.TRACES, ".jsonl", findings)):
+    for file in _legacy_workloads_first(list_files(root, _layout.TRACES, ".jsonl", findings)):
         lines.check(file)
     return findings.report(root)
 
 
-def _older_workloads_first(files: list[Found]) -> list[Found]:
-    """Traces refer to workloads, which older sets keep among the traces."""
-    return sorted(files, key=lambda file: not file.name.startswith(_layout.OLDER_WORKLOADS))
+def _legacy_workloads_first(files: list[DataFile]) -> list[DataFile]:
+    """Files of legacy workloads, which lie among the traces, come first because traces refer to them."""
+    return sorted(files, key=lambda file: not file.name.startswith(_layout.LEGACY_WORKLOADS))
 
 
-def _check_definition_file(file: Found, known: Known, findings: Findings) -> None:
-    plain, definition = _record(file, Definition, findings)
-    name = _name(plain, file)
+def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> None:
+    parsed = _read(file, Definition, findings)
+    definition, name = parsed.record, _name(parsed.plain, file)
     if name in known.definition_files:
         _duplicate("definition", name, known.definition_files[name], file, findings)
         return
@@ -77,9 +76,9 @@ def _check_definition_file(file: Found, known: Known, findings: Findings) -> Non
         _check_definition(definition, file.name, findings)
 
 
-def _check_solution_file(file: Found, known: Known, findings: Findings) -> None:
-    plain, solution = _record(file, Solution, findings)
-    name = _name(plain, file)
+def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> None:
+    parsed = _read(file, Solution, findings)
+    solution, name = parsed.record, _name(parsed.plain, file)
     if name in known.solution_files:
         _duplicate("solution", name, known.solution_files[name], file, findings)
         return
@@ -98,32 +97,29 @@ def _check_solution_file(file: Found, known: Known, findings: Findings) -> None:
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
 
 
-def _record(file: Found, cls: type[R], findings: Findings) -> tuple[Any, R | None]:
-    """The plain objects of a file, and the record that they make; None where they make none."""
-    plain = read_json(file, cls.__name__.lower(), findings)
-    if plain is None:
-        return None, None
-    made = structured(plain, cls, file.name, findings)
-    for notice in older_notices(file.name, dict.fromkeys(made.changes, 1)):
-        findings.add(notice)
-    return plain, made.record
+def _read(file: DataFile, cls: type[R], findings: Findings) -> Parsed[R]:
+    parsed = read_json(file, cls, findings)
+    if parsed.plain is not None:
+        report_repeated_keys(parsed.text, file.name, findings)
+    findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
+    return parsed
 
 
-def _name(plain: Any, file: Found) -> str:
+def _name(plain: Any, file: DataFile) -> str:
     name = plain.get("name") if isinstance(plain, dict) else None
     return name if isinstance(name, str) else file.stem
 
 
-def _duplicate(kind: str, name: str, first: str, file: Found, findings: Findings) -> None:
+def _duplicate(kind: str, name: str, first: str, file: DataFile, findings: Findings) -> None:
     message = f"{first} holds a {kind} named {name!r} too; rename or remove one"
     findings.error(file.name, message, "duplicate-name", "$.name")
 
 
-def _check_path(file: Found, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
+def _check_path(file: DataFile, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
     """Report where a path says something else than the record; None in `wanted` is not known."""
     right = "/".join("*" if value is None else value for value in wanted) + ".json"
     if len(file.parts) != len(wanted):
-        findings.notice(file.name, f"lies at another depth than usual; move it to {right}", "unusual-path")
+        findings.warning(file.name, f"lies at another depth than usual; move it to {right}", "unusual-path")
     levels = len(wanted) if len(file.parts) == len(wanted) else 1
     for part, word, value in zip(file.parts[-levels:], words[-levels:], wanted[-levels:], strict=True):
         if value is not None and part != value:
@@ -145,7 +141,7 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
             f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)}); "
             f"arguments are passed in the order of the inputs"
         )
-        findings.notice(place, message, "reference-parameters", "$.reference")
+        findings.warning(place, message, "reference-parameters", "$.reference")
 
 
 def _parameters(reference: str) -> list[str] | None:

@@ -1,9 +1,9 @@
-"""Records of older schemas and of a variant, turned into current ones without losing a field.
+"""Upgrade of records of legacy schemas and of a variant to the current schema, without losing a field.
 
 Source: the first release's data (``type``, ``shape: []``, ``log_file``, ``error``,
 ``environment.device``) and the solution schema of NVIDIA's SOL-ExecBench (``languages``, short
-hardware names, ``compile_options`` with ``ld_flags``). Nothing here touches what is current: each
-change needs a marker that the current schema does not have.
+hardware names, ``compile_options`` with ``ld_flags``). Current records are never changed: each change
+needs a marker that the current schema does not have.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from ._layout import OLDER_WORKLOADS, DataFile
+from ._layout import LEGACY_WORKLOADS, DataFile
 from .definition import Definition
 from .errors import Problem, Severity
 from .solution import Solution, SupportedLanguages
 from .trace import Trace
+
+LEGACY_CODE = "legacy-schema"
+"""The code of problems that `legacy_warnings` makes."""
 
 LogReader = Callable[[str], "str | None"]
 """The text of a log file, by its path below the data set's root; None if there is none."""
@@ -35,7 +38,7 @@ _ANY_DEVICE = "LOCAL"
 
 
 def upgrade(plain: Any, cls: type, read_log: LogReader | None = None) -> tuple[Any, list[str]]:
-    """Turn the plain objects of an older record into those of a current one.
+    """Turn the plain objects of a legacy record into those of a current one.
 
     Args:
         plain: What was decoded; it is not changed.
@@ -43,7 +46,7 @@ def upgrade(plain: Any, cls: type, read_log: LogReader | None = None) -> tuple[A
         read_log: Reads a trace's log file; without it the text of logs stays in their files.
 
     Returns:
-        The current plain objects (`plain` itself where nothing is old) and what was changed, each in a few words.
+        The current plain objects (`plain` itself if it is current) and the changes, each in a few words.
     """
     if type(plain) is not dict:
         return plain, []
@@ -56,32 +59,27 @@ def upgrade(plain: Any, cls: type, read_log: LogReader | None = None) -> tuple[A
     return plain, []
 
 
-def older_notices(source: str, changes: Mapping[str, int]) -> list[Problem]:
-    """A notice for each change that made records of a file current, with how many records it made so.
-
-    Args:
-        source: The file.
-        changes: How often each change was made.
-    """
+def legacy_warnings(source: str, changes: Mapping[str, int]) -> list[Problem]:
+    """A warning for each change that made legacy records of a file current, with its count of records."""
     return [
         Problem(
             source,
             "$",
-            f"is of an older schema: {change}{f' ({count} lines)' if count > 1 else ''}; "
+            f"has a legacy schema: {change}{f' ({count} lines)' if count > 1 else ''}; "
             f"rewrite the set with 'fib-bench migrate'",
-            Severity.NOTICE,
-            "older-schema",
+            Severity.WARNING,
+            LEGACY_CODE,
         )
         for change, count in changes.items()
     ]
 
 
-def holds_older_workloads(file: DataFile, root: str | os.PathLike[str]) -> bool:
-    """Whether a file below ``traces/workloads/`` holds workloads, and no traces of an author of that name."""
-    if not file.path.startswith(os.path.join(root, OLDER_WORKLOADS)):
+def holds_legacy_workloads(file: DataFile, root: str) -> bool:
+    """Whether a file below ``traces/workloads/`` holds workloads, not traces of an author of that name."""
+    if not file.path.startswith(os.path.join(root, LEGACY_WORKLOADS)):
         return False
-    for line in file.read().split(b"\n"):
-        if line and not line.isspace():
+    with open(file.path, "rb") as lines:
+        for line in lines:
             try:
                 plain = json.loads(line)
             except (ValueError, RecursionError):
@@ -203,19 +201,19 @@ def _trace(plain: Plain, read_log: LogReader | None) -> tuple[Plain, list[str]]:
 
 
 def _with_log(evaluation: Plain, read_log: LogReader | None) -> tuple[Plain, list[str]]:
-    """The text of the log in place of its file's name; the older fields move to `extra`."""
-    older = {key: evaluation[key] for key in ("log_file", "error") if key in evaluation}
+    """The text of the log in place of its file's name; the legacy fields move to `extra`."""
+    legacy = {key: evaluation[key] for key in ("log_file", "error") if key in evaluation}
     extra = evaluation.get("extra")
-    if not older or not (extra is None or type(extra) is dict):
+    if not legacy or not (extra is None or type(extra) is dict):
         return evaluation, []
-    moved = {_free_key(key, extra or {}): value for key, value in older.items()}
-    new = {key: value for key, value in evaluation.items() if key not in older}
+    moved = {_free_key(key, extra or {}): value for key, value in legacy.items()}
+    new = {key: value for key, value in evaluation.items() if key not in legacy}
     if "log" not in new:
-        name = older.get("log_file")
+        name = legacy.get("log_file")
         text = read_log(name) if read_log and isinstance(name, str) else None
-        error = older.get("error")
+        error = legacy.get("error")
         new["log"] = text if text is not None else error if isinstance(error, str) else ""
-    changes = [f"evaluation.{key} is in 'extra' now" for key in older]
+    changes = [f"evaluation.{key} is in 'extra' now" for key in legacy]
     return _with_extra(new, moved), changes
 
 

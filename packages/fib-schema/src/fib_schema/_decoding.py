@@ -1,0 +1,260 @@
+"""Decoding of JSON to plain objects, and of plain objects to records.
+
+The second step is strict: 4.7 is no integer, 3 is no string and ``true`` is no number. The types of a
+record's fields decide how each is converted, its validators decide the rest, and one pass collects
+every problem with its JSON path. cattrs took as long and needed a second pass for the paths.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import cache, lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import attrs
+
+from ._checks import describe
+from ._record import FrozenDict, Record
+from .definition import AxisConst, AxisVar
+from .errors import InvalidField, InvalidRecord, Problem
+from .workload import RandomInput, SafetensorsInput, ScalarInput
+
+R = TypeVar("R", bound=Record)
+Convert = Callable[[Any], Any]
+
+TAGS: Mapping[type[Record], str] = MappingProxyType({
+    AxisConst: "const",
+    AxisVar: "var",
+    RandomInput: "random",
+    ScalarInput: "scalar",
+    SafetensorsInput: "safetensors",
+})  # fmt: skip
+"""What ``type`` is in the JSON of records that share a field."""
+BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
+"""Fields of a record that are no fields of its JSON."""
+_NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
+_EXPECTED: Mapping[type, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
+
+
+class _Invalid(Exception):
+    """Problems of a value: pairs of a JSON path below it and a message."""
+
+    def __init__(self, *problems: tuple[str, str]) -> None:
+        self.problems = problems
+
+    def below(self, step: str) -> list[tuple[str, str]]:
+        """The problems with their paths from one level above."""
+        return [(step + path, message) for path, message in self.problems]
+
+
+def decode(text: bytes | str, kind: str, *, source: str) -> Any:
+    """Decode JSON to plain objects; NaN and infinity may be bare words or strings.
+
+    Raises:
+        InvalidRecord: The text is no JSON, is not UTF-8, or nests too deeply.
+    """
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _explain(text, kind, source)
+
+
+def _explain(text: bytes | str, kind: str, source: str) -> Any:
+    """Decode with the standard library: it reads bare NaN and says where a text breaks off."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        message = f"is not UTF-8: byte {error.start} is {text[error.start]!r}; save the file as UTF-8"
+    except json.JSONDecodeError as error:
+        message = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
+    except RecursionError:
+        message = "nests too deeply to be read"
+    except ValueError as error:  # an integer of more digits than Python converts
+        message = f"cannot be read: {error}"
+    raise InvalidRecord(kind, (Problem(source, "$", message, code="json"),))
+
+
+def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
+    """Turn plain objects into a record.
+
+    Raises:
+        InvalidRecord: Holds every problem with its path.
+    """
+    record_class: Any = cls  # mypy takes the hash of an unhashable record for that of its class
+    try:
+        record: R = _record(record_class)(plain)
+    except _Invalid as error:
+        problems = tuple(Problem(source, f"${path}", message, code="schema") for path, message in error.problems)
+        raise InvalidRecord(cls.__name__, problems) from None
+    return record
+
+
+@cache
+def _converter(kind: Any) -> Convert:
+    """The function that converts a value to a type."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return lambda value: value
+    if kind in _EXPECTED:
+        return _exactly(kind)
+    if kind is float:
+        return _float
+    if origin in (typing.Union, types.UnionType):
+        return _union([argument for argument in arguments if argument is not type(None)])
+    if origin is FrozenDict:
+        return _mapping(arguments[1])
+    if origin is tuple:
+        return _sequence(_converter(arguments[0]))
+    if issubclass(kind, StrEnum):
+        return _enum(kind)
+    return _record(kind)
+
+
+def _union(kinds: list[Any]) -> Convert:
+    """One type or null; or several, which a tag or the value itself tells apart."""
+    if len(kinds) > 1:
+        return _number if float in kinds else _tagged(kinds)
+    convert = _converter(kinds[0])
+    return lambda value: None if value is None else convert(value)
+
+
+def _exactly(kind: type) -> Convert:
+    def convert(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        raise _Invalid(("", f"expected {_EXPECTED[kind]}, got {describe(value)}"))
+
+    return convert
+
+
+def _float(value: Any) -> float:
+    if type(value) is float:
+        return value
+    if type(value) is int:
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise _Invalid(("", f"cannot be read as a number: {error}")) from None
+    if type(value) is str and value in _NON_FINITE:
+        return _NON_FINITE[value]
+    raise _Invalid(("", f"expected a number, got {describe(value)}"))
+
+
+def _number(value: Any) -> int | float | bool:
+    if type(value) in (bool, int):
+        found: int | bool = value
+        return found
+    return _float(value)
+
+
+def _enum(enum: type[StrEnum]) -> Convert:
+    members = {str(member): member for member in enum}
+
+    def convert(value: Any) -> Any:
+        if type(value) is str and value in members:
+            return members[value]
+        raise _Invalid(("", f"{describe(value)} is unknown (known: {', '.join(members)})"))
+
+    return convert
+
+
+def _tagged(kinds: list[Any]) -> Convert:
+    records = {TAGS[kind]: _record(kind) for kind in kinds}
+
+    def convert(value: Any) -> Any:
+        _check_object(value)
+        tag = value.get("type")
+        if not isinstance(tag, str) or tag not in records:
+            raise _Invalid(("", f"'type' is {describe(tag)} (known: {', '.join(records)})"))
+        return records[tag](value)
+
+    return convert
+
+
+def _mapping(item_kind: Any) -> Convert:
+    item = _converter(item_kind)
+
+    def convert(value: Any) -> Any:
+        _check_object(value)
+        return FrozenDict(value if item_kind is Any else _each(value.items(), item))
+
+    return convert
+
+
+def _sequence(item: Convert) -> Convert:
+    """Lists alone: a string would be taken for its letters, an object for its keys."""
+
+    def convert(value: Any) -> Any:
+        if type(value) is not list:
+            raise _Invalid(("", f"expected a list, got {describe(value)}"))
+        return tuple(_each(enumerate(value), item).values())
+
+    return convert
+
+
+def _each(items: typing.Iterable[tuple[Any, Any]], convert: Convert) -> dict[Any, Any]:
+    converted: dict[Any, Any] = {}
+    problems: list[tuple[str, str]] = []
+    for key, value in items:
+        try:
+            converted[key] = convert(value)
+        except _Invalid as error:
+            problems += error.below(f"[{key!r}]")
+    if problems:
+        raise _Invalid(*problems)
+    return converted
+
+
+@cache
+def _record(cls: Any) -> Convert:
+    kinds = typing.get_type_hints(cls)
+    fields = [
+        (field.name, _converter(kinds[field.name]), field.default is attrs.NOTHING)
+        for field in attrs.fields(cls)
+        if field.name not in BOOKKEEPING
+    ]
+
+    def convert(value: Any) -> Any:
+        _check_object(value)
+        converted: dict[str, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for name, convert_field, is_required in fields:
+            if name in value:
+                try:
+                    converted[name] = convert_field(value[name])
+                except _Invalid as error:
+                    problems += error.below(f".{name}")
+            elif is_required:
+                problems.append((f".{name}", f"misses the required field {name!r}"))
+        if problems:
+            raise _Invalid(*problems)
+        keys, unknown = _split_keys(cls, tuple(value))
+        if unknown:
+            converted["unknown_fields"] = {key: value[key] for key in unknown}
+        try:
+            return cls(source_keys=keys, **converted)
+        except (InvalidField, TypeError, ValueError) as error:
+            raise _Invalid(("", str(error))) from None
+
+    return convert
+
+
+@lru_cache(maxsize=4096)
+def _split_keys(cls: Any, keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys, as one tuple for all records that have them, and those that the class has no field for."""
+    known = {field.name for field in attrs.fields(cls)} - BOOKKEEPING | ({"type"} if cls in TAGS else set())
+    return keys, tuple(key for key in keys if key not in known)
+
+
+def _check_object(value: Any) -> None:
+    if type(value) is not dict:
+        raise _Invalid(("", f"expected an object, got {describe(value)}"))

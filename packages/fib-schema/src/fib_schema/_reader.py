@@ -1,0 +1,272 @@
+"""Reader of data set files: records from bytes, and every problem of the file, its text and its records.
+
+The store, validation and migration read through it. Lines of traces take a fast path first; only
+where it misses does the explaining pass run, which decides what is valid and what to say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from ._decoding import decode, structure
+from ._layout import DataFile
+from ._legacy import LogReader, legacy_warnings, upgrade
+from ._record import Record
+from ._report import Findings
+from ._trace_lines import FastPathMiss, trace_parser
+from .errors import InvalidRecord
+from .trace import Trace
+
+R = TypeVar("R", bound=Record)
+
+MAX_RECORD_BYTES = 64 << 20
+"""The largest record that is read; the largest of the public ones is below 1 MB."""
+MAX_DEPTH = 100
+BOM = b"\xef\xbb\xbf"
+LFS_POINTER = b"version https://git-lfs"
+
+_LFS_MESSAGE = "is a Git LFS pointer and not the file itself; run 'git lfs pull' in the data set"
+_BOM_MESSAGE = "starts with a byte order mark, which JSON does not allow; save the file as UTF-8 without it"
+_TORN_MESSAGE = (
+    "the last line is torn (incomplete JSON, no newline: its writer was stopped); readers skip it; remove the line"
+)
+
+
+@attrs.frozen
+class Parsed(Generic[R]):
+    """The result of parsing one JSON text."""
+
+    record: R | None = None
+    """None if the text holds no valid record."""
+    plain: Any = None
+    """The plain objects in the current schema; None if the text is no JSON."""
+    changes: tuple[str, ...] = ()
+    """What made a legacy record current."""
+    text: bytes = b""
+    """The JSON without a byte order mark."""
+
+
+def read_json(file: DataFile, cls: type[R], findings: Findings, read_log: LogReader | None = None) -> Parsed[R]:
+    """Read the record of a JSON file and report every problem."""
+    text = _read_text(file, cls, findings)
+    return Parsed() if text is None else parse_record(text, cls, file.name, findings, read_log)
+
+
+def parse_record(
+    text: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+) -> Parsed[R]:
+    """Parse one JSON text of the current schema or a legacy one and report every problem.
+
+    Args:
+        text: The JSON.
+        cls: The class of the record.
+        place: What to call the text in problems.
+        findings: Where problems go.
+        read_log: Reads the log files that legacy traces name.
+    """
+    try:
+        plain = decode(text, cls.__name__, source=place)
+    except InvalidRecord as error:
+        findings.add(*error.problems)
+        return Parsed()
+    if (depth := _nesting(plain, text)) > MAX_DEPTH:
+        findings.error(place, f"nests {depth} levels deep, and at most {MAX_DEPTH} are read; flatten it", "nesting")
+        return Parsed()
+    current, changes = upgrade(plain, cls, read_log)
+    record: R | None
+    try:
+        record = structure(current, cls, source=place)
+    except InvalidRecord as error:
+        findings.add(*error.problems)
+        record = None
+    return Parsed(record, current, tuple(changes), text)
+
+
+def parse_line(
+    line: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+) -> Parsed[R]:
+    """As `parse_record`, of a line with its newline; a last line without one may be torn."""
+    if not line.endswith(b"\n") and not _is_json(line):
+        findings.error(place, _TORN_MESSAGE, "torn-line")
+        return Parsed()
+    return parse_record(line, cls, place, findings, read_log)
+
+
+def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a JSON Lines file that hold something, with their numbers, one at a time.
+
+    Reading stops at the size that the file had when it was found. What makes the whole file or a
+    line unreadable is reported and left out.
+    """
+    is_empty = True
+    left = file.size_bytes
+    try:
+        with open(file.path, "rb") as handle:
+            number = 0
+            while left > 0 and (line := handle.readline(min(left, MAX_RECORD_BYTES + 1))):
+                number += 1
+                left -= len(line)
+                if number == 1 and line.startswith(LFS_POINTER):
+                    findings.error(file.name, _LFS_MESSAGE, "git-lfs")
+                    return
+                if number == 1 and line.startswith(BOM):
+                    findings.error(f"{file.name}:1", _BOM_MESSAGE, "bom")
+                    line = line.removeprefix(BOM)
+                if len(line) > MAX_RECORD_BYTES:
+                    rest = 0 if line.endswith(b"\n") else _skip_line(handle.readline)
+                    left -= rest
+                    findings.error(f"{file.name}:{number}", _too_large("line", len(line) + rest), "size")
+                    is_empty = False
+                elif not line.isspace():
+                    is_empty = False
+                    yield number, line
+    except OSError as error:
+        findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
+        return
+    if is_empty:
+        findings.warning(file.name, "holds no record; remove the file", "empty")
+
+
+class TraceReader:
+    """Reads traces from JSON Lines files; records that lines share are kept between files.
+
+    Args:
+        checks_keys: Whether keys that occur twice in an object are reported.
+    """
+
+    def __init__(self, *, checks_keys: bool = False) -> None:
+        self._checks_keys = checks_keys
+        self._parse: Callable[[bytes], Trace] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TraceReader, ()
+
+    def read(self, file: DataFile, findings: Findings) -> Iterator[tuple[int, Trace]]:
+        """Yield the good traces of a file with their line numbers and report every problem of the others."""
+        if self._parse is None:
+            self._parse = trace_parser()
+        parse = self._parse
+        changes: Counter[str] = Counter()
+        for number, line in read_lines(file, findings):
+            trace: Trace | None
+            try:
+                trace = parse(line)
+            except FastPathMiss:
+                parsed = parse_line(line, Trace, f"{file.name}:{number}", findings)
+                changes.update(parsed.changes)
+                if parsed.plain is None:
+                    continue
+                trace = parsed.record
+            if self._checks_keys:
+                report_repeated_keys(line, f"{file.name}:{number}", findings)
+            if trace is not None:
+                yield number, trace
+        findings.add(*legacy_warnings(file.name, changes))
+
+
+def report_repeated_keys(text: bytes, place: str, findings: Findings) -> None:
+    """Report keys that an object has more than once, of which decoding keeps the last; the text must be JSON."""
+    try:
+        _find_repeats(text.decode())
+    except _Repeated:
+        for path in _repeated(json.loads(text, object_pairs_hook=_Pairs), "$"):
+            message = "occurs more than once in its object, and readers take the last; remove the others"
+            findings.error(place, message, "duplicate-key", path)
+
+
+def child_path(path: str, key: str) -> str:
+    """The JSON path of a key."""
+    return f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r}]"
+
+
+def _read_text(file: DataFile, cls: type[Record], findings: Findings) -> bytes | None:
+    """The content of a JSON file; None if it holds no text, which is reported."""
+    kind = cls.__name__.lower()
+    if file.size_bytes > MAX_RECORD_BYTES:
+        findings.error(file.name, _too_large("file", file.size_bytes), "size")
+        return None
+    try:
+        with open(file.path, "rb") as handle:
+            data = handle.read(MAX_RECORD_BYTES + 1)
+    except OSError as error:
+        findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
+        return None
+    if not data.strip():
+        findings.error(file.name, f"is empty; write a {kind} or remove the file", "empty")
+        return None
+    if data.startswith(LFS_POINTER):
+        findings.error(file.name, _LFS_MESSAGE, "git-lfs")
+        return None
+    if data.startswith(BOM):
+        findings.error(file.name, _BOM_MESSAGE, "bom")
+    return data.removeprefix(BOM)
+
+
+def _nesting(plain: Any, text: bytes) -> int:
+    """How many levels deep objects and lists nest; 0 where the text shows that it is within bounds."""
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return 0
+    depth, level = 0, [plain] if isinstance(plain, dict | list) else []
+    while level:
+        depth += 1
+        inner = [i for item in level for i in (item.values() if isinstance(item, dict) else item)]
+        level = [item for item in inner if isinstance(item, dict | list)]
+    return depth
+
+
+class _Repeated(Exception):
+    """An object has a key twice."""
+
+
+def _raise_on_repeats(pairs: list[tuple[str, Any]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        raise _Repeated
+
+
+_find_repeats = json.JSONDecoder(object_pairs_hook=_raise_on_repeats).decode
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its keys."""
+
+
+def _repeated(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, _Pairs):
+        seen: Counter[str] = Counter()
+        for key, item in value:
+            here = child_path(path, key)
+            seen[key] += 1
+            if seen[key] == 2:
+                yield here
+            yield from _repeated(item, here)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _repeated(item, f"{path}[{index}]")
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        decode(line, "record", source="")
+    except InvalidRecord:
+        return False
+    return True
+
+
+def _skip_line(readline: Callable[[int], bytes]) -> int:
+    """Read to the end of a line without keeping it; returns how many bytes that were."""
+    size = 0
+    while part := readline(1 << 20):
+        size += len(part)
+        if part.endswith(b"\n"):
+            break
+    return size
+
+
+def _too_large(what: str, size_bytes: int) -> str:
+    limit = MAX_RECORD_BYTES >> 20
+    return f"the {what} has {size_bytes >> 20} MiB, and a record at most {limit} MiB; store tensors as blobs"

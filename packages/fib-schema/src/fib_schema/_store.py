@@ -1,0 +1,273 @@
+"""Store of a data set: reads definitions, solutions, workloads and traces, and appends to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from . import _layout
+from ._checks import component_problem
+from ._durable import append_lines
+from ._encoding import to_plain
+from ._folder import DataSetFolder
+from ._headers import definition_names, solution_names
+from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
+from ._legacy import holds_legacy_workloads, legacy_warnings
+from ._report import Findings
+from ._trace_lines import TraceFormatter
+from .codec import save_json_file
+from .definition import Definition
+from .environment import get_fib_dataset_path
+from .errors import DataSetNotFound, DuplicateName, Problem, UnknownName
+from .solution import Solution
+from .trace import Trace
+from .workload_log import WorkloadLog
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Store(DataSetFolder):
+    """The records of a data set, on disk or in memory; see `TraceSet`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        definitions: Mapping[str, Definition] | None = None,
+        solutions: Mapping[str, Iterable[Solution]] | None = None,
+        workloads: Mapping[str, Iterable[Trace]] | None = None,
+        traces: Mapping[str, Iterable[Trace]] | None = None,
+    ) -> None:
+        super().__init__(root)
+        self._found_problems: list[Problem] = []
+        self._definitions = LazyRecords(Definition, {}, definitions or {})
+        self._solutions: LazyRecords[Solution] = LazyRecords(Solution, {}, {})
+        self._solution_names: dict[str, tuple[str, ...]] = {}
+        self._owners: dict[str, tuple[str, str]] = {}
+        """The definition and the author of each solution."""
+        for group in (solutions or {}).values():
+            self._index_solutions(group)
+        self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads))
+        self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
+        self._format_line = TraceFormatter()
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
+        """Open a data set.
+
+        Args:
+            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
+
+        Raises:
+            DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
+            DuplicateName: Two definitions or two solutions share a name (a ValueError).
+        """
+        root = get_fib_dataset_path() if path is None else Path(path)
+        if not root.is_dir():
+            raise DataSetNotFound(str(root))
+        self = cls(root)
+        self._open_files(os.fspath(root), f"{root.as_posix()}/")
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"TraceSet(root={str(self.root)!r}, {len(self._definitions)} definitions, {len(self._solutions)} solutions)"
+        )
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions by name."""
+        return self._definitions
+
+    @property
+    def solutions(self) -> Mapping[str, list[Solution]]:
+        """The solutions by the name of their definition."""
+        return SolutionsByDefinition(self._solutions, self._solution_names)
+
+    @property
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
+        return self._workloads
+
+    @property
+    def traces(self) -> Mapping[str, list[Trace]]:
+        """The traces by the name of their definition."""
+        return self._traces
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems of the files read so far; bad records are skipped."""
+        lines = self._workloads.files.problems + self._traces.files.problems
+        return tuple(self._found_problems + lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
+        return {
+            "definitions": {name: to_plain(item) for name, item in self.definitions.items()},
+            "solutions": _plain_lists(self.solutions),
+            "workload": _plain_lists(self.workloads),
+            "traces": _plain_lists(self.traces),
+        }
+
+    def get_definition(self, name: str) -> Definition:
+        """The definition of that name.
+
+        Raises:
+            UnknownName: There is none; says what comes close (a KeyError).
+            InvalidRecord: Its file is bad.
+        """
+        if name not in self._definitions:
+            raise UnknownName("definition", name, tuple(self._definitions))
+        return self._definitions[name]
+
+    def get_solution(self, name: str) -> Solution | None:
+        """The solution of that name, or None."""
+        return self._solutions.get(name)
+
+    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
+        """The names of all solutions, or of one definition's; no solution is parsed for that."""
+        if def_name is None:
+            return tuple(self._solutions)
+        return self._solution_names.get(def_name, ())
+
+    def _owner(self, solution_name: str) -> tuple[str, str] | None:
+        return self._owners.get(solution_name)
+
+    def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Store a workload's tensors; they are durable when this returns.
+
+        Returns:
+            The file's path relative to the root, for a `SafetensorsInput`.
+
+        Raises:
+            NoRoot: The set is in memory only (a ValueError).
+            UnknownName: There is no such definition.
+            BlobError: There is such a file already, or the uuid is no file name (a ValueError).
+            OSError: It could not be written.
+        """
+        from .blobs import BlobError, save_tensors
+
+        definition = self.get_definition(def_name)
+        if problem := component_problem(workload_uuid):
+            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
+        path = _layout.blob_file(definition, workload_uuid)
+        self._require_root("add_workload_blob_tensor")
+        save_tensors(Path(self._writable(path)), path, tensors)
+        return path
+
+    def add_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Add definitions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A definition of that name exists; nothing was added.
+        """
+        new = _by_name("definition", definitions, self._definitions)
+        if self.root is not None:
+            for definition in new.values():
+                save_json_file(definition, self._writable(_layout.definition_file(definition)))
+        self._definitions = self._definitions.with_records(new)
+
+    def add_solutions(self, solutions: Iterable[Solution]) -> None:
+        """Add solutions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A solution of that name exists; nothing was added.
+            UnknownName: A solution's definition is not in the set; nothing was added.
+        """
+        new = _by_name("solution", solutions, self._solutions)
+        owners = {name: self.get_definition(item.definition) for name, item in new.items()}
+        if self.root is not None:
+            for name, solution in new.items():
+                path = _layout.solution_file(solution, owners[name])
+                save_json_file(solution, self._writable(path))
+        self._index_solutions(new.values())
+
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        """Add traces and workload traces; with a root, they are durable when this returns.
+
+        All or nothing: after an error neither memory nor disk has any of them.
+
+        Raises:
+            UnknownName: A trace names an unknown definition or solution.
+            OSError: They could not be written.
+        """
+        evaluated: list[Trace] = []
+        workloads: list[Trace] = []
+        files: dict[str, list[bytes]] = {}
+        for trace in traces:
+            (workloads if trace.evaluation is None else evaluated).append(trace)
+            files.setdefault(self._file_of(trace), []).append(self._format_line(trace))
+        later_traces = self._traces.with_traces(evaluated) if evaluated else self._traces
+        later_workloads = self._workloads.with_traces(workloads) if workloads else self._workloads
+        if self.root is not None:
+            append_lines({self._writable(path): lines for path, lines in files.items()})
+        self._traces, self._workloads = later_traces, later_workloads
+
+    def workload_log(self) -> WorkloadLog:
+        """A log that appends collected workloads to the files of this set, each once; this object does not see them.
+
+        Raises:
+            NoRoot: The set is in memory only.
+        """
+        self._require_root("workload_log")
+        return WorkloadLog(self._writable)
+
+    def _file_of(self, trace: Trace) -> str:
+        definition = self.get_definition(trace.definition)
+        if trace.solution is None:
+            return _layout.workloads_file(definition)
+        if trace.solution not in self._owners:
+            raise UnknownName("solution", trace.solution, tuple(self._owners))
+        return _layout.traces_file(self._owners[trace.solution][1], definition)
+
+    def _index_solutions(self, solutions: Iterable[Solution]) -> None:
+        new = _by_name("solution", solutions, self._solutions)
+        names = dict(self._solution_names)
+        for solution in new.values():
+            names[solution.definition] = (*names.get(solution.definition, ()), solution.name)
+        self._owners = {**self._owners, **{s.name: (s.definition, s.author) for s in new.values()}}
+        self._solutions = self._solutions.with_records(new)
+        self._solution_names = names
+
+    def _open_files(self, root: str, prefix: str) -> None:
+        """List the files of all folders and read the names of definitions and solutions."""
+        findings = Findings()
+        folders = {_layout.DEFINITIONS: ".json", _layout.SOLUTIONS: ".json", _layout.WORKLOADS: ".jsonl"}
+        files = {
+            folder: _layout.list_files(root, folder, suffix, findings, prefix=prefix)
+            for folder, suffix in {**folders, _layout.TRACES: ".jsonl"}.items()
+        }
+        legacy = dict.fromkeys(file for file in files[_layout.TRACES] if holds_legacy_workloads(file, root))
+        for file in legacy:
+            findings.add(*legacy_warnings(file.name, {_layout.LEGACY_PLACE: 1}))
+        problems = [problem for problem in findings.problems if problem.code != _layout.OTHER_SUFFIX]
+        self._found_problems = problems
+        self._definitions = LazyRecords(Definition, definition_names(files[_layout.DEFINITIONS]), {}, problems)
+        found = solution_names(files[_layout.SOLUTIONS])
+        self._solution_names, self._owners = found.of_definition, found.owners
+        self._solutions = LazyRecords(Solution, found.files, {}, problems)
+        workloads = [*files[_layout.WORKLOADS], *legacy]
+        traces = [file for file in files[_layout.TRACES] if file not in legacy]
+        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions), {})
+        self._traces = TracesByDefinition(TraceFiles(traces, self._definitions), {})
+
+
+def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:
+    new: dict[str, Any] = {}
+    for record in records:
+        if record.name in existing:
+            raise DuplicateName(kind, record.name, existing.source(record.name), "the one to be added")
+        if record.name in new:
+            raise DuplicateName(kind, record.name, "one to be added", "another to be added")
+        new[record.name] = record
+    return new
+
+
+def _lists(groups: Mapping[str, Iterable[Trace]] | None) -> dict[str, list[Trace]]:
+    return {name: list(group) for name, group in (groups or {}).items()}
+
+
+def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    return {name: [to_plain(item) for item in group] for name, group in groups.items()}
