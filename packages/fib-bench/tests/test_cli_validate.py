@@ -46,7 +46,7 @@ class TestValidate:
     def test_a_good_set_gives_a_line_and_0(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(root)]) == 0
         counts = "1 definitions, 0 solutions, 1 workloads, 0 traces, 0 blobs"
-        assert capsys.readouterr().out == f"{root}: {counts}: 0 errors, 0 notices\n"
+        assert capsys.readouterr().out == f"{root}: {counts}: 0 errors, 0 warnings\n"
 
     def test_an_error_is_shown_with_its_place_and_gives_1(
         self, broken: Path, capsys: pytest.CaptureFixture[str]
@@ -63,9 +63,9 @@ class TestValidate:
             ("workloads/pointwise/double.jsonl", 2, "schema")
         ]
 
-    def test_notices_do_not_count(self, older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_warnings_do_not_count(self, older: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(older)]) == 0
-        assert "notice: definitions/pointwise/double.json: is of an older schema" in capsys.readouterr().out
+        assert "warning: definitions/pointwise/double.json: has a legacy schema" in capsys.readouterr().out
 
     def test_many_problems_are_cut_short(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (root / "workloads/pointwise/double.jsonl").write_text("{}\n" * 130)
@@ -86,7 +86,7 @@ class TestMigrate:
         assert main(["migrate", str(older), str(tmp_path / "new")]) == 0
         out = capsys.readouterr().out
         assert "changed in 1 records: 'type' is 'op_type' now" in out
-        assert "0 errors, 0 notices" in out
+        assert "0 errors, 0 warnings" in out
         assert main(["validate", str(tmp_path / "new")]) == 0
 
     def test_what_cannot_be_read_is_named_and_gives_1(

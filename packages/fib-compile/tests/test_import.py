@@ -8,7 +8,7 @@ import sys
 import fib_compile
 import pytest
 
-HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "cattrs", "msgspec")
+HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "msgspec")
 
 
 def test_importing_brings_in_nothing_heavy() -> None:

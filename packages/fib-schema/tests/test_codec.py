@@ -300,7 +300,12 @@ def test_infinity_is_read_in_both_spellings_and_written_as_a_string(spelling):
     assert json.loads(format_json(found))["max_relative_error"] == "Infinity"
 
 
-# -- what nobody planned for -------------------------------------------------------------------
+def test_an_integer_beyond_the_range_of_floats_is_a_problem():
+    with pytest.raises(InvalidRecord, match=r"\$\.max_relative_error: cannot be read as a number"):
+        parse_json('{"max_relative_error": 1%s}' % ("0" * 400), Correctness)
+
+
+# -- unknown fields ---------------------------------------------------------------------------
 
 
 def test_unknown_fields_and_the_order_of_keys_are_kept():

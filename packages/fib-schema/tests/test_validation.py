@@ -183,7 +183,7 @@ class TestReport:
         folder.write("definitions/README.txt", "words")
         lines = validate(folder.root).to_text().splitlines()
         assert lines[0].startswith("warning: definitions/README.txt: is not read")
-        assert lines[-1].endswith("0 errors, 1 notice")
+        assert lines[-1].endswith("0 errors, 1 warning")
 
     def test_what_is_too_much_is_counted(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_report, "MAX_PROBLEMS", 2)

@@ -1,7 +1,6 @@
-"""The data model of FIB and its on-disk store. Importing this imports neither torch nor numpy.
+"""Data model of FIB and its on-disk store. Importing it imports neither torch nor numpy.
 
-The names below are imported from their modules when they are first used, so that a program pays
-for what it needs.
+Each name below is imported from its module on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the blobs that workloads name are there, below the root, and fit the definition."""
+"""Validation of the blobs that workloads name: existence, place below the root, dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class BlobChecks:
     def check(
         self, source: SafetensorsInput, spec: TensorSpec, shape: tuple[int, ...] | None, place: str, path: str
     ) -> None:
-        """Report what is wrong with the tensor that an input names.
+        """Report the problems of the tensor that an input names.
 
         Args:
             source: The file and the tensor.
-            spec: What the definition says of the input.
-            shape: The input's shape by the workload's axes; None where they do not tell.
+            spec: The input in the definition.
+            shape: The input's shape by the workload's axes; None if it is unknown.
             place: Where the workload is.
             path: The JSON path of the input.
         """
@@ -49,7 +49,7 @@ class BlobChecks:
             self._findings.error(place, f"{file}: {message}", "blob-contradicts", path)
 
     def _read(self, file: str, place: str, path: str) -> dict[str, StoredTensor] | None:
-        """The header of a file, or None and a report of why not."""
+        """The header of a file; None if it is bad, which is reported."""
         absolute = os.path.join(self._root, file)
         if not is_below(os.path.realpath(absolute), self._real_root):
             message = f"{file} leads out of the data set through a link; copy the file instead"

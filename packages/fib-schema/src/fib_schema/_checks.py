@@ -1,4 +1,4 @@
-"""Field checks that the model classes share; each raises `InvalidField` and says what would do."""
+"""Validators and converters of the model classes' fields; each raises `InvalidField` with the remedy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def component_problem(name: str) -> str | None:
 
 
 def relative_path_problem(path: str) -> str | None:
-    """Say why `path` is no normal relative POSIX path below its folder, or None if it is."""
+    """Say why `path` is no normalised relative POSIX path below its folder, or None if it is."""
     if not path:
         return "is empty"
     if path.startswith("/"):
@@ -183,7 +183,7 @@ def member_of(kind: type[E], what: str, value: object) -> E:
 
 
 def describe(value: object) -> str:
-    """Name a value and its kind in JSON's words, shortened."""
+    """Describe a value by its JSON type and its shortened text."""
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     kind = kinds.get(type(value), type(value).__name__)
     shown = repr(value)

@@ -1,63 +1,68 @@
-"""Durable appends to files of lines, safe against other writers and being killed.
+"""Durable appends to files of lines, safe against other writers and against being killed.
 
-An appender holds an exclusive lock on the data file itself (released by the system when the process
-dies), ends a line that somebody else left torn, writes its lines with one call, and syncs the data
-before it returns. If anything fails, every file of the batch is cut back to its former size. Who rewrites a file holds
-the lock too; who has waited for it meanwhile finds that the file is another one, and opens that.
+On POSIX systems an appender holds an exclusive `flock` on the data file itself: the system releases
+it when the process dies, and no lock files appear in data sets. Elsewhere (Windows) a lock file of
+`filelock` stands beside the data file, because an open file cannot be replaced there.
+
+An appender ends a line that another writer left torn, writes its lines with one call, and syncs them
+before it returns. If anything fails, every file of the batch is cut back to its former size.
+Rewriting takes the same lock; a waiting writer checks the inode and reopens a replaced file.
 """
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .files import atomic_write, make_folders, sync_data, sync_folders, write_all
+from .files import BINARY, atomic_write, make_folders, sync_data, sync_folders, write_all
+
+try:
+    from fcntl import LOCK_EX, LOCK_UN, flock
+
+    _HAS_FLOCK = True
+except ImportError:  # Windows
+    _HAS_FLOCK = False
 
 
 def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
     """Append lines (without their newlines, at least one to a file): all or, after an error, none.
 
-    A process that is killed in between may leave lines of a batch that it never acknowledged.
+    A process that is killed meanwhile may leave lines of a batch that it never acknowledged.
 
     Raises:
         OSError: Nothing was appended.
     """
-    files: list[tuple[int, int]] = []
-    try:
-        for path in sorted(batch):
-            descriptor = _locked(path)
-            files.append((descriptor, os.fstat(descriptor).st_size))
-        for (descriptor, size), path in zip(files, sorted(batch), strict=True):
-            write_all(descriptor, _separator(descriptor, size) + b"\n".join(batch[path]) + b"\n")
-        for descriptor, _ in files:
-            sync_data(descriptor)
-    except BaseException:
-        for descriptor, size in files:
-            os.ftruncate(descriptor, size)
-        raise
-    finally:
-        for descriptor, _ in files:
-            _unlock(descriptor)
+    with contextlib.ExitStack() as stack:
+        files = [(stack.enter_context(_locked(path)), batch[path]) for path in sorted(batch)]
+        sizes = [os.fstat(descriptor).st_size for descriptor, _ in files]
+        try:
+            for (descriptor, lines), size in zip(files, sizes, strict=True):
+                write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+            for descriptor, _ in files:
+                sync_data(descriptor)
+        except BaseException:
+            for (descriptor, _), size in zip(files, sizes, strict=True):
+                os.ftruncate(descriptor, size)
+            raise
 
 
 def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
-    """Append those lines that are chosen under the lock: what is in the file by then may decide.
+    """Append lines that are chosen under the lock, depending on what the file holds by then.
 
     Args:
         path: The file.
         choose: Given the locked file's descriptor, returns the lines, without their newlines.
 
     Returns:
-        What was chosen; it is on the disk.
+        The chosen lines; they are durable.
 
     Raises:
         OSError: Nothing was appended.
     """
-    descriptor = _locked(path)
-    try:
+    with _locked(path) as descriptor:
         size = os.fstat(descriptor).st_size
         lines = choose(descriptor)
         if not lines:
@@ -69,105 +74,114 @@ def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Seq
             os.ftruncate(descriptor, size)
             raise
         return lines
-    finally:
-        _unlock(descriptor)
 
 
 def rewrite_file(path: str, make: Callable[[bytes], bytes]) -> bool:
-    """Replace what a file holds, under the lock that appenders take: what they have written is seen, nothing is lost.
+    """Replace the content of a file under the lock that appenders take, so that no appended line is lost.
 
-    Readers see the old content or the new, never a part. Who waits for the lock appends to the new file.
+    Readers see the old content or the new, never a part. A waiting appender appends to the new file.
 
     Args:
         path: The file; a link is followed.
         make: Given the content, returns the new one.
 
     Returns:
-        Whether anything changed; it is on the disk then.
+        Whether anything changed; the change is durable.
 
     Raises:
         FileNotFoundError: There is no such file.
-        OSError: It could not be written; the old content is there still.
+        OSError: It could not be written and is unchanged.
     """
     target = os.path.realpath(path, strict=True)
-    descriptor = _locked(target)
-    try:
+    with _locked(target, replaces=True):
         old = Path(target).read_bytes()
         new = make(old)
         if new != old:
-            atomic_write(target, new, durable=True, mode=stat.S_IMODE(os.fstat(descriptor).st_mode))
+            atomic_write(target, new, durable=True, mode=stat.S_IMODE(os.stat(target).st_mode))
         return new != old
-    finally:
-        _unlock(descriptor)
 
 
 def remove_files(path: str, choose: Callable[[int], Iterable[str]]) -> list[str]:
-    """Remove files that are chosen under the lock on another: what names them cannot change meanwhile.
+    """Remove files that are chosen under the lock on another file, which names those that stay.
 
     Args:
-        path: The file that is locked, if there is one.
-        choose: Given its descriptor, or -1, returns what to remove.
+        path: The file that is locked, if it exists.
+        choose: Given its descriptor, or -1, returns the files to remove.
 
     Returns:
-        What was removed.
+        The removed files.
 
     Raises:
         OSError: One could not be removed; others may have been.
     """
-    descriptor = _locked(path) if os.path.exists(path) else -1
-    try:
+    with _locked(path) if os.path.exists(path) else contextlib.nullcontext(-1) as descriptor:
         removed = [name for name in choose(descriptor) if os.path.lexists(name)]
         for name in removed:
             os.unlink(name)
         sync_folders({Path(name).parent for name in removed})
         return removed
+
+
+@contextlib.contextmanager
+def _locked(path: str, *, replaces: bool = False) -> Iterator[int]:
+    """Open a file for appending under an exclusive lock; a new file is durable.
+
+    Args:
+        path: The file.
+        replaces: Whether the block replaces the file. Where an open file cannot be replaced, it is not
+            opened, and the descriptor is -1.
+    """
+    if not _HAS_FLOCK:
+        import filelock
+
+        make_folders(Path(path).parent)
+        with filelock.FileLock(Path(path).with_name(f".{Path(path).name}.lock")):
+            descriptor = -1 if replaces else _opened(path)
+            try:
+                yield descriptor
+            finally:
+                if descriptor >= 0:
+                    os.close(descriptor)
+        return
+    descriptor = _flocked(path)
+    try:
+        yield descriptor
     finally:
-        if descriptor >= 0:
-            _unlock(descriptor)
+        try:  # a process that was forked meanwhile has the descriptor too and would keep the lock
+            flock(descriptor, LOCK_UN)
+        finally:
+            os.close(descriptor)
 
 
-def _locked(path: str) -> int:
-    """Open a file for appending, made durable if it is new, under an exclusive lock."""
+def _flocked(path: str) -> int:
+    """Open a file and lock it; again if another process has replaced it while this one waited for the lock."""
     while True:
         descriptor = _opened(path)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if _is_still(descriptor, path):
-                return descriptor
+            flock(descriptor, LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
 
 
-def _is_still(descriptor: int, path: str) -> bool:
-    """Whether a path leads to an open file; not if somebody has rewritten it while we waited for the lock."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
 def _opened(path: str) -> int:
-    """Open a file for appending, made durable if it is new."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_RDWR | os.O_APPEND | BINARY
     try:
-        descriptor = os.open(path, flags)
+        return os.open(path, flags)
     except FileNotFoundError:
         folders = make_folders(Path(path).parent)
         descriptor = os.open(path, flags | os.O_CREAT, 0o666)
         sync_folders(folders)
-    return descriptor
-
-
-def _unlock(descriptor: int) -> None:
-    """Unlock and close: a process that was forked meanwhile has the descriptor too, and would keep the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+        return descriptor
 
 
 def _separator(descriptor: int, size: int) -> bytes:
-    """A newline if the file ends in a torn line, so that ours does not glue itself to it."""
-    return b"\n" if size and os.pread(descriptor, 1, size - 1) != b"\n" else b""
+    """A newline if the file ends in a torn line, so that the next line does not continue it."""
+    if not size:
+        return b""
+    os.lseek(descriptor, size - 1, os.SEEK_SET)
+    return b"" if os.read(descriptor, 1) == b"\n" else b"\n"

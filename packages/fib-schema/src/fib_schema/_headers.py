@@ -28,7 +28,7 @@ def definition_names(files: Iterable[DataFile]) -> dict[str, DataFile]:
 
 @attrs.frozen
 class SolutionNames:
-    """Names of solutions, and what they belong to."""
+    """Names, definitions and authors of solutions."""
 
     files: dict[str, DataFile]
     """By name."""

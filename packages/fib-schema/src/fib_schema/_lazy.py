@@ -117,7 +117,7 @@ class TraceFiles:
                 self._anonymous.append(file)
 
     def names(self) -> KeysView[str]:
-        """The definitions that have a file, or a record among those read so far."""
+        """The definitions that have a file or a record that was read."""
         self._read_anonymous()
         return self._traces.keys()
 

@@ -9,7 +9,6 @@ needs a marker that the current schema does not have.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -74,9 +73,14 @@ def legacy_warnings(source: str, changes: Mapping[str, int]) -> list[Problem]:
     ]
 
 
-def holds_legacy_workloads(file: DataFile, root: str) -> bool:
-    """Whether a file below ``traces/workloads/`` holds workloads, not traces of an author of that name."""
-    if not file.path.startswith(os.path.join(root, LEGACY_WORKLOADS)):
+def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
+    """Whether a file below ``traces/workloads/`` holds workloads, not traces of an author of that name.
+
+    Args:
+        file: The file.
+        prefix: What precedes the path below the root in the file's name.
+    """
+    if not file.name.startswith(prefix + LEGACY_WORKLOADS):
         return False
     with open(file.path, "rb") as lines:
         for line in lines:
@@ -132,7 +136,7 @@ def _solution(plain: Plain) -> tuple[Plain, list[str]]:
 
 
 def _with_language(spec: Plain, kept: Plain) -> tuple[Plain, list[str]]:
-    """One language in place of the variant's list, or of a name that only the variant has."""
+    """Replace the variant's list of languages, or a name that only the variant has, by one language."""
     stated = spec["languages"] if "languages" in spec and "language" not in spec else [spec.get("language")]
     names = [name for name in stated if isinstance(name, str)] if isinstance(stated, list) else []
     if not names or ("language" in spec and names[0] not in _LANGUAGES):
@@ -149,7 +153,7 @@ def _with_language(spec: Plain, kept: Plain) -> tuple[Plain, list[str]]:
 
 
 def _language(names: list[str], entry_point: Any) -> str:
-    """The language that the entry point decides where the names leave it open."""
+    """The language; the suffix of the entry point decides where the names are ambiguous."""
     known = [_LANGUAGES.get(name, name) for name in names]
     entry = entry_point.partition("::")[0] if isinstance(entry_point, str) else ""
     suffix = PurePosixPath(entry).suffix
@@ -162,7 +166,7 @@ def _language(names: list[str], entry_point: Any) -> str:
 
 
 def _with_hardware(spec: Plain, kept: Plain, *, is_variant: bool) -> tuple[Plain, list[str]]:
-    """Device names as the driver says them, in place of the variant's short ones."""
+    """Replace the variant's short hardware names by the driver's."""
     names = spec.get("target_hardware")
     if not isinstance(names, list) or not (is_variant or _ANY_DEVICE in names):
         return spec, []
@@ -201,7 +205,7 @@ def _trace(plain: Plain, read_log: LogReader | None) -> tuple[Plain, list[str]]:
 
 
 def _with_log(evaluation: Plain, read_log: LogReader | None) -> tuple[Plain, list[str]]:
-    """The text of the log in place of its file's name; the legacy fields move to `extra`."""
+    """Replace the name of the log file by its text; the legacy fields move to `extra`."""
     legacy = {key: evaluation[key] for key in ("log_file", "error") if key in evaluation}
     extra = evaluation.get("extra")
     if not legacy or not (extra is None or type(extra) is dict):
@@ -218,12 +222,12 @@ def _with_log(evaluation: Plain, read_log: LogReader | None) -> tuple[Plain, lis
 
 
 def _with_extra(record: Plain, fields: Plain) -> Plain:
-    """A record with more in its `extra`; what is there already stays."""
+    """A record with more fields in its `extra`."""
     return {**record, "extra": {**(record.get("extra") or {}), **fields}}
 
 
 def _free_key(key: str, taken: Plain) -> str:
-    """The key, with as many underscores as it takes to overwrite nothing."""
+    """The key, with underscores appended until it is free."""
     while key in taken:
         key += "_"
     return key

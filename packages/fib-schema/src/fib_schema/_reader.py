@@ -1,7 +1,7 @@
-"""Reader of data set files: records from bytes, and every problem of the file, its text and its records.
+"""Reader of data set files: records, and every problem of a file, its text and its records.
 
-The store, validation and migration read through it. Lines of traces take a fast path first; only
-where it misses does the explaining pass run, which decides what is valid and what to say.
+The store, validation and migration use it. Lines of traces take the fast path of `_trace_lines`
+first; after a miss the slow path decides whether the line is valid and explains every problem.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What all model classes share: immutability, and memory of how a record was written.
+"""Base class of the model classes: immutable records that remember how their source was written.
 
-Public data carries fields that nobody planned for. A record keeps those (`unknown_fields`) and
-the order in which its source spelled its keys (`source_keys`), so that reading and writing a file
-loses nothing and changes nothing.
+Public data has fields that this version does not know. A record keeps them (`unknown_fields`) and
+the order of its source's keys (`source_keys`), so that reading and writing a file loses and changes
+nothing.
 """
 
 from __future__ import annotations

@@ -17,11 +17,11 @@ MAX_PROBLEMS = 100_000
 
 @attrs.frozen
 class Report:
-    """The result of looking at a whole data set."""
+    """The result of validating a data set."""
 
     root: str
     problems: tuple[Problem, ...] = ()
-    """What is wrong; each has a file, a line, a JSON path, what was found and what would do."""
+    """Errors; each has a file, a line, a JSON path, what was found and the remedy."""
     warnings: tuple[Problem, ...] = ()
     """Usable, but worth a look; never a reason to fail."""
     counts: Mapping[str, int] = NO_FIELDS
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """One line: what was read, and how many problems there are."""
+        """One line: the counts of records and of problems."""
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         omitted = f" and {self.omitted} that are not listed" if self.omitted else ""
         verdict = f"{_count(len(self.problems), 'error')}, {_count(len(self.warnings), 'warning')}{omitted}"

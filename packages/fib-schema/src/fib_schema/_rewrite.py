@@ -26,7 +26,7 @@ REJECTED = "rejected"
 _MAX_LOG_BYTES = 16 << 20
 _MAX_BUFFERED_BYTES = 16 << 20
 _LOSES = frozenset({"duplicate-key"})
-"""Problems of records that can be read, yet not without losing a part."""
+"""Codes of problems of records that can be read, but only with a loss."""
 
 
 class Rewriter:
@@ -81,13 +81,13 @@ class Rewriter:
             self._reject_file(file, found, is_lost=True)
 
     def close(self) -> None:
-        """Write what is wrong with what was rejected."""
+        """Write the problems of rejected records."""
         if self._problems:
             rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in self._problems)
             self._append(f"{REJECTED}/problems.jsonl", rows.encode())
 
     def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
-        """The current record of a file, and its text: the file's own where nothing has changed."""
+        """The current record of a file, and its text: the file's own if the record is current."""
         parsed = self._checked(read_json(file, cls, found, self._log), file.name, found)
         self.changes.update(parsed.changes)
         return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
@@ -98,7 +98,7 @@ class Rewriter:
         return parsed
 
     def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
-        """Add a line to the file that it belongs to; None if there is none or it is bad."""
+        """Add a line to its file in the new set and return that path; None if the line is bad or has no place."""
         parsed = self._checked(parse_line(line, Trace, place, found, self._log), place, found)
         trace = parsed.record
         definition = self._definition_of(trace, place, found)
@@ -137,7 +137,7 @@ class Rewriter:
         """The text of a log file of the set."""
         try:
             path = os.path.realpath(os.path.join(self._root, name))
-        except ValueError:  # no file can bear that name
+        except ValueError:  # not a possible file name
             return None
         if not is_below(path, os.path.realpath(self._root)) or not os.path.isfile(path):
             return None
@@ -146,7 +146,7 @@ class Rewriter:
         return Path(path).read_bytes().decode("utf-8", "replace")
 
     def _reject_file(self, file: DataFile, found: Findings, *, is_lost: bool) -> None:
-        """Copy a file that could not be migrated, or not without losing a part of it."""
+        """Copy a file that could not be migrated, or only with a loss."""
         problems = found.report("").problems
         if is_lost or any(problem.code in _LOSES for problem in problems):
             path = self._free_path(f"{REJECTED}/{file.name}")

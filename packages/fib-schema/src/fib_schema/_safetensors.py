@@ -1,4 +1,4 @@
-"""The header of a safetensors file: names, dtypes and shapes, without reading a tensor or importing torch.
+"""Header of a safetensors file: names, dtypes and shapes, without reading a tensor or importing torch.
 
 Source: the safetensors format: 8 bytes of length (little-endian), that much JSON, then the data.
 """
@@ -32,7 +32,7 @@ STORED_DTYPES: Mapping[DType, frozenset[str]] = MappingProxyType({
     DType.INT8: frozenset({"I8"}),
     DType.BOOL: frozenset({"BOOL"}),
 })  # fmt: skip
-"""What a file may call each dtype; fp4 comes two to a byte, too."""
+"""The names of each dtype in a file; fp4 may also be stored two to a byte."""
 
 _BITS: Mapping[str, int] = MappingProxyType({
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
@@ -41,12 +41,12 @@ _BITS: Mapping[str, int] = MappingProxyType({
 
 
 class BadHeader(ValueError):
-    """The file is no whole safetensors file; the text says why."""
+    """The file is not a complete safetensors file; the text says why."""
 
 
 @attrs.frozen
 class StoredTensor:
-    """What a file says about one of its tensors."""
+    """Dtype and shape of a tensor in a file."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -115,7 +115,7 @@ class Store(DataSetFolder):
         """The definition of that name.
 
         Raises:
-            UnknownName: There is none; says what comes close (a KeyError).
+            UnknownName: There is none (a KeyError); the message has close matches.
             InvalidRecord: Its file is bad.
         """
         if name not in self._definitions:
@@ -239,7 +239,7 @@ class Store(DataSetFolder):
             folder: _layout.list_files(root, folder, suffix, findings, prefix=prefix)
             for folder, suffix in {**folders, _layout.TRACES: ".jsonl"}.items()
         }
-        legacy = dict.fromkeys(file for file in files[_layout.TRACES] if holds_legacy_workloads(file, root))
+        legacy = dict.fromkeys(file for file in files[_layout.TRACES] if holds_legacy_workloads(file, prefix))
         for file in legacy:
             findings.add(*legacy_warnings(file.name, {_layout.LEGACY_PLACE: 1}))
         problems = [problem for problem in findings.problems if problem.code != _layout.OTHER_SUFFIX]

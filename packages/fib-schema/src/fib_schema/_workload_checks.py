@@ -1,4 +1,4 @@
-"""Whether a workload fits its definition: axes, inputs, sizes and the constraints that can be decided."""
+"""Validation of a workload against its definition: axes, inputs, sizes and decidable constraints."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .errors import ConstraintError, UnknownName
 from .workload import SafetensorsInput, ScalarInput, Workload
 
 MAX_TENSOR_BYTES = 1 << 40
-"""More than any device holds: a slip in an axis."""
+"""More than any device holds: an error in an axis."""
 
 _BITS: Mapping[DType, int] = MappingProxyType({
     DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16, DType.FLOAT8_E4M3FN: 8, DType.FLOAT8_E5M2: 8,
@@ -38,7 +38,7 @@ class WorkloadChecks:
     blobs: BlobChecks
 
     def run(self) -> None:
-        """Report everything in which the workload contradicts its definition."""
+        """Report every contradiction between the workload and its definition."""
         sizes = self._check_axes()
         self._check_input_names()
         shapes = {name: self._shape(spec, sizes) for name, spec in self.definition.inputs.items()}
@@ -91,7 +91,7 @@ class WorkloadChecks:
                 self._error("axes", f"tensor {name!r} {problem}")
 
     def _check_constraints(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
-        names = {**_stand_ins(self.definition, self.workload, shapes), **sizes}
+        names = {**_placeholders(self.definition, self.workload, shapes), **sizes}
         for text in self.definition.constraints:
             try:
                 holds = evaluate_constraint(text, names)
@@ -113,7 +113,7 @@ class WorkloadChecks:
 
 
 def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
-    """Say that a tensor is absurdly large; None if it is not, or its size is not known."""
+    """Say that a tensor exceeds `MAX_TENSOR_BYTES`; None if it does not, or if its size is unknown."""
     if spec.shape is None or not sizes.keys() >= set(spec.shape):
         return None
     size_bytes = math.prod(sizes[axis] for axis in spec.shape) * _BITS[spec.dtype] // 8
@@ -124,7 +124,7 @@ def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
 
 
 def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
-    """Constraints that nothing can satisfy or break, for they name what does not exist."""
+    """The indices of constraints that name no axis and no input, each with the problem."""
     known = [*definition.axes, *definition.inputs]
     found = []
     for index, text in enumerate(definition.constraints):
@@ -134,19 +134,19 @@ def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
 
 
 @attrs.frozen(eq=False)
-class _Stand:
-    """Stands for a value that is not at hand: whatever needs it cannot be decided."""
+class _Placeholder:
+    """Placeholder of an unknown value; a constraint that reads it cannot be decided."""
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("its values are not at hand")
+        raise TypeError("the values are unknown here")
 
     __eq__ = __ne__ = __bool__ = _refuse
     __hash__ = None  # type: ignore[assignment]
 
 
 @attrs.frozen(eq=False)
-class _TensorStand(_Stand):
-    """Stands for a tensor of which the shape is known."""
+class _TensorPlaceholder(_Placeholder):
+    """Placeholder of a tensor whose shape is known."""
 
     shape: tuple[int, ...]
 
@@ -164,7 +164,7 @@ class _TensorStand(_Stand):
         return self.shape if dim is None else self.shape[dim]
 
 
-def _stand_ins(
+def _placeholders(
     definition: Definition, workload: Workload, shapes: Mapping[str, tuple[int, ...] | None]
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
@@ -175,7 +175,7 @@ def _stand_ins(
         elif isinstance(source, ScalarInput):
             values[name] = source.value
         else:
-            values[name] = _Stand() if shape is None else _TensorStand(shape)
+            values[name] = _Placeholder() if shape is None else _TensorPlaceholder(shape)
     return values
 
 

@@ -76,12 +76,12 @@ def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
 
 
 def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors to a new file: synced and whole before it has its name.
+    """Write tensors to a new file, durably and atomically.
 
     Args:
-        file: Where.
-        path: What to call it in errors.
-        tensors: What; they are stored contiguous and on the CPU.
+        file: The file.
+        path: Its path in errors.
+        tensors: The tensors by name; they are stored contiguously.
 
     Raises:
         BlobError: The file exists.
@@ -94,7 +94,7 @@ def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 def format_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Tensors as the content of a safetensors file: contiguous and on the CPU."""
+    """The content of a safetensors file of contiguous copies of tensors."""
     from safetensors.torch import save
 
     data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})

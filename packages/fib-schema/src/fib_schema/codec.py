@@ -49,7 +49,7 @@ def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, 
     """Parse one JSON text of the current schema or a legacy one into a record.
 
     Returns:
-        The record, and what was changed to make it current.
+        The record, and the changes that made it current.
 
     Raises:
         InvalidRecord: As `parse_json`.

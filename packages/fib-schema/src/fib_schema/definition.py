@@ -1,4 +1,4 @@
-"""Definition: what a kernel computes, with its axes, inputs, outputs and reference code.
+"""Definition of a kernel: its axes, inputs, outputs, constraints and reference code.
 
 Source: the schema of the public flashinfer-trace data set.
 """

@@ -1,4 +1,4 @@
-"""The two path variables that every FIB package shares, read at call time."""
+"""Paths of data sets and caches from the two environment variables that all FIB packages share."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def get_fib_cache_path() -> Path:
 
 def _path_variable(variable: str, folder: str) -> Path:
     if value := os.environ.get(variable):
-        return Path(value).expanduser().absolute()  # what is started elsewhere sees the same
+        return Path(value).expanduser().absolute()  # a subprocess may have another working directory
     return Path.home() / ".cache" / "flashinfer_bench" / folder

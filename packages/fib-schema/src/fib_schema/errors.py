@@ -1,4 +1,4 @@
-"""Everything that fib-schema raises or warns about; `FibError` is the root for all FIB packages."""
+"""Exceptions and warnings of fib-schema; `FibError` is the root for all FIB packages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class InvalidField(FibError, ValueError):
     """A value that the data model does not allow."""
 
     where: str
-    """What was looked at, such as ``Definition 'gemm'.axes``."""
+    """The value's place, such as ``Definition 'gemm'.axes``."""
     problem: str
-    """What was found and what would do."""
+    """What was found, and the remedy."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
@@ -31,7 +31,7 @@ class Severity(StrEnum):
     ERROR = "error"
     """The data is wrong, and is not used or not to be trusted."""
     WARNING = "warning"
-    """The data is used as it is; somebody should look at it."""
+    """The data is usable, but should be looked at."""
 
 
 @attrs.frozen
@@ -43,10 +43,10 @@ class Problem:
     path: str
     """JSON path inside the record, ``$`` being the record itself."""
     message: str
-    """What was found and what would do."""
+    """What was found, and the remedy."""
     severity: Severity = Severity.ERROR
     code: str = ""
-    """The kind of problem in a word, such as ``missing-blob``; empty where nobody asked for one."""
+    """The kind of problem, such as ``missing-blob``; may be empty."""
 
     @property
     def file(self) -> str:
@@ -83,7 +83,7 @@ class InvalidRecord(FibError, ValueError):
 
 @attrs.frozen
 class DuplicateName(FibError, ValueError):
-    """Two records of one kind bear the same name."""
+    """Two records of one kind have the same name."""
 
     kind: str
     name: str
@@ -96,7 +96,7 @@ class DuplicateName(FibError, ValueError):
 
 @attrs.frozen
 class UnknownName(FibError, KeyError):
-    """A name that matches nothing; says what comes close."""
+    """A name that matches nothing, with close matches."""
 
     kind: str
     name: str
@@ -139,7 +139,7 @@ class NoRoot(FibError, ValueError):
 
 @attrs.frozen
 class AxisError(FibError, ValueError):
-    """Axis values that a definition's inputs or a workload do not determine, or contradict."""
+    """Axis values that inputs leave undetermined or contradict."""
 
     definition: str
     axis: str
@@ -161,7 +161,7 @@ class ConstraintError(FibError, ValueError):
 
 
 class DataWarning(UserWarning):
-    """Data that was skipped; the entries in ``TraceSet.problems`` say what and why."""
+    """Data was skipped or upgraded; ``TraceSet.problems`` has the details."""
 
 
 def _listed(names: Iterable[str]) -> str:

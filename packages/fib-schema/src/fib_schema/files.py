@@ -11,11 +11,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-_BINARY = getattr(os, "O_BINARY", 0)  # Windows alone translates newlines
+BINARY = getattr(os, "O_BINARY", 0)
+"""A flag for `os.open`: Windows translates newlines without it."""
+_RENAME_WAITS_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0) if sys.platform == "win32" else ()
+"""Waits before a rename is tried again: Windows refuses to replace a file while a reader has it open."""
 
 
 def temporary_path(folder: str | os.PathLike[str]) -> Path:
@@ -32,7 +37,7 @@ def is_temporary(name: str) -> bool:
 def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Iterator[Path]:
     """A temporary path at which the block makes a file or a folder; it is renamed to `path` when the block succeeds.
 
-    If the block fails, what it made is removed. Nothing is synced: use it for caches and output that can be made again.
+    If the block fails, the temporary is removed. Nothing is synced: use it for caches and reproducible output.
 
     Args:
         path: The target. A file is replaced; a folder only if it is empty.
@@ -47,7 +52,7 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
     try:
         yield temporary
         try:
-            temporary.replace(target)
+            _replace(temporary, target)
         except OSError:
             if not (keeps_existing and target.exists()):
                 raise
@@ -81,7 +86,10 @@ def atomic_write(
     temporary = temporary_path(target.parent)
     try:
         _write_new(temporary, data, mode=mode, durable=durable)
-        (os.link if exclusive else os.replace)(temporary, target)
+        if exclusive:
+            os.link(temporary, target)
+        else:
+            _replace(temporary, target)
     finally:
         _remove(temporary)
     if durable:
@@ -123,9 +131,9 @@ def make_folders(folder: Path) -> list[Path]:
     return made
 
 
-def sync_folders(folders: Iterator[Path] | list[Path] | set[Path]) -> None:
-    """Make the entries of folders durable."""
-    for folder in folders:
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Make the entries of folders durable, where the system can open a folder: Windows cannot."""
+    for folder in folders if hasattr(os, "O_DIRECTORY") else ():
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -134,8 +142,8 @@ def sync_folders(folders: Iterator[Path] | list[Path] | set[Path]) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Make the data of an open file durable."""
-    os.fdatasync(descriptor)
+    """Make the data of an open file durable; macOS and Windows have no `os.fdatasync`."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -146,7 +154,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY
     descriptor = os.open(path, flags, 0o666 if mode is None else mode)
     try:
         write_all(descriptor, data)
@@ -164,6 +172,17 @@ def _sync_file(path: Path) -> None:
         sync_data(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _replace(source: Path, target: Path) -> None:
+    for seconds in _RENAME_WAITS_SECONDS:
+        try:
+            os.replace(source, target)
+        except PermissionError:
+            time.sleep(seconds)
+        else:
+            return
+    os.replace(source, target)
 
 
 def _remove(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Unambiguous bytes for hashing: every part is preceded by its length."""
+"""Unambiguous encoding of parts for hashing: every part is preceded by its length."""
 
 from __future__ import annotations
 

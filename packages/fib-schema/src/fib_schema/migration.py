@@ -31,7 +31,7 @@ _FOLDERS = (_layout.DEFINITIONS, _layout.SOLUTIONS, _layout.WORKLOADS, _layout.T
 
 @attrs.frozen
 class TargetNotEmpty(FibError, FileExistsError):
-    """The folder to migrate into holds something, or lies inside the set to migrate."""
+    """The target of a migration is not empty, or lies inside its source."""
 
     path: str
     problem: str
@@ -42,18 +42,18 @@ class TargetNotEmpty(FibError, FileExistsError):
 
 @attrs.frozen
 class MigrationReport:
-    """What a migration did."""
+    """The result of a migration."""
 
     source: str
     target: str
     counts: Mapping[str, int]
     """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and other ``files`` were written."""
     changes: Mapping[str, int]
-    """What was changed, with the number of records in which it was."""
+    """Each change, with the number of records that it was made in."""
     rejected: tuple[Problem, ...]
     """Why records and files are in ``rejected/``; places are those of the source."""
     validation: Report
-    """The state of the result."""
+    """The validation of the new set."""
 
     @property
     def is_ok(self) -> bool:
@@ -130,7 +130,7 @@ def _check_target(root: str, new_root: str) -> None:
 
 
 def _carry_over(root: str, new_root: str, findings: Findings) -> None:
-    """Copy what holds no records: blobs, texts, logs, and files of other names among the records."""
+    """Copy the files without records: blobs, texts, logs, and files with other suffixes."""
     for entry in sorted(os.listdir(root)):
         if entry not in _FOLDERS and not entry.startswith("."):
             for file in list_files(root, entry, "", findings):
@@ -145,7 +145,7 @@ def _carry_over(root: str, new_root: str, findings: Findings) -> None:
 
 
 def _copy(path: str, target: Path, *, is_blob: bool) -> None:
-    """Copy a file; give a blob, which nobody ever writes to again, a second name where that is possible."""
+    """Copy a file; hard-link a blob, which is never written again, where the file system allows it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     real = os.path.realpath(path)
     if is_blob:

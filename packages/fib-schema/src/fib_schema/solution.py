@@ -17,7 +17,7 @@ from .framing import framed
 
 
 class SupportedLanguages(StrEnum):
-    """What a solution is written in."""
+    """Languages of solutions."""
 
     PYTHON = "python"
     TRITON = "triton"
@@ -27,7 +27,7 @@ class SupportedLanguages(StrEnum):
 
 
 class SupportedBindings(StrEnum):
-    """How a native solution is bound to Python."""
+    """Bindings of native solutions to Python."""
 
     TVM_FFI = "tvm-ffi"
     TORCH = "torch"
@@ -70,7 +70,7 @@ def _flags() -> tuple[str, ...]:
 
 @attrs.frozen
 class CompileOptions(Record):
-    """Compiler flags that a solution asks for. Which of them it may have, its builder decides."""
+    """Compiler flags that a solution requests; its builder decides which are allowed."""
 
     cflags: tuple[str, ...] = _flags()
     """For the C++ compiler."""
@@ -189,7 +189,7 @@ class Solution(Record):
 
 
 def _canonical(fields: FrozenDict[str, Any]) -> str:
-    """Text that equal fields share, whatever their order."""
+    """The same text for equal fields in any order."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 

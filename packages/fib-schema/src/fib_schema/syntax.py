@@ -1,4 +1,4 @@
-"""Python code as data: parsed, never run, and without the compiler's warnings (of odd escapes, say)."""
+"""Parser of Python code that is never run; suppresses the compiler's warnings, such as those of invalid escapes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,6 @@ def _parsed(text: str, mode: str) -> Any:
         for _ in range(_ATTEMPTS):
             try:
                 return ast.parse(text, mode=mode)
-            except (
-                SystemError
-            ):  # before CPython 3.11.9 and 3.12.3, threads that parse may disturb each other (gh-106905)
+            except SystemError:  # threads that parse at once, before CPython 3.11.9 and 3.12.3 (gh-106905)
                 continue
         return ast.parse(text, mode=mode)

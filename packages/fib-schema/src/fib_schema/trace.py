@@ -1,7 +1,7 @@
 """Trace: one evaluation of one solution on one workload, or a workload alone.
 
 Source: the schema of the public flashinfer-trace data set. What FIB adds to it goes into the
-`extra` mappings, whose keys `fib_bench` documents.
+`extra` mappings; `fib_bench` documents their keys.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .workload import Workload
 
 
 class EvaluationStatus(StrEnum):
-    """How an evaluation ended."""
+    """Outcome of an evaluation."""
 
     PASSED = "PASSED"
     INCORRECT_SHAPE = "INCORRECT_SHAPE"
@@ -28,7 +28,7 @@ class EvaluationStatus(StrEnum):
     COMPILE_ERROR = "COMPILE_ERROR"
     TIMEOUT = "TIMEOUT"
     REWARD_HACK = "REWARD_HACK"
-    """It was made to look right or fast without being so; not in the public data set's schema."""
+    """The solution exploits the benchmark; not in the public data set's schema."""
 
 
 def _status(value: object) -> EvaluationStatus:
@@ -36,16 +36,16 @@ def _status(value: object) -> EvaluationStatus:
 
 
 UNRANKED_FLAGS = frozenset({"low_precision"})
-"""Flags in ``extra["flags"]`` that keep a trace out of rankings unless they are asked for."""
+"""Flags in ``extra["flags"]`` that exclude a trace from rankings unless they are allowed."""
 
 
 NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
-"""With these an evaluation says how far the outputs are off; with no other it does."""
+"""The statuses with which an evaluation has a `Correctness`."""
 
 
 @attrs.frozen
 class Correctness(Record):
-    """How far the outputs are from the reference's; NaN and infinity are possible."""
+    """Errors of the outputs against the reference's; NaN and infinity are possible."""
 
     max_relative_error: float = attrs.field(
         default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
@@ -75,7 +75,7 @@ class Performance(Record):
 
 @attrs.frozen
 class Environment(Record):
-    """Where an evaluation ran."""
+    """Hardware and libraries of an evaluation."""
 
     hardware: str = attrs.field(validator=_checks.text)
     """As `torch.cuda.get_device_name` says it, or ``cpu``."""
@@ -110,7 +110,7 @@ class Evaluation(Record):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What a reader should know before trusting it: suspicious, but allowed."""
+        """Caveats of the evaluation, from ``extra["flags"]``."""
         flags = (self.extra or NO_FIELDS).get("flags", ())
         return tuple(flags) if isinstance(flags, list | tuple) else ()
 
@@ -118,7 +118,7 @@ class Evaluation(Record):
         """Whether it takes part in rankings.
 
         Args:
-            allow_flags: Those of `UNRANKED_FLAGS` that do not keep it out.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude it.
         """
         if self.extra is None or "flags" not in self.extra:
             return True

@@ -30,8 +30,8 @@ R = TypeVar("R", bound=Record)
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
     """Check every file of a data set.
 
-    Bad data is reported, never raised. Files are read one at a time and tensors not at all, so that
-    large sets need little memory.
+    Bad data is reported, never raised. Files are read one at a time, and of tensors only the headers,
+    so that large sets need little memory.
 
     Args:
         path: The data set's root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
@@ -116,7 +116,7 @@ def _duplicate(kind: str, name: str, first: str, file: DataFile, findings: Findi
 
 
 def _check_path(file: DataFile, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
-    """Report where a path says something else than the record; None in `wanted` is not known."""
+    """Report where a path contradicts its record; None in `wanted` is unknown."""
     right = "/".join("*" if value is None else value for value in wanted) + ".json"
     if len(file.parts) != len(wanted):
         findings.warning(file.name, f"lies at another depth than usual; move it to {right}", "unusual-path")

@@ -15,7 +15,7 @@ from ._record import FrozenDict, Record
 
 @attrs.frozen
 class RandomInput(Record):
-    """An input that the benchmark makes from a seed."""
+    """An input that the benchmark generates from a seed."""
 
     @property
     def type(self) -> str:

@@ -1,8 +1,8 @@
-"""WorkloadLog: appends collected workloads to a data set, each once, whoever else is appending.
+"""WorkloadLog: appends collected workloads to a data set, each once, also from several processes.
 
-A workload's uuid is its identity: who collects makes it of the content, and two processes that see
-the same traffic then agree on it. Under the lock on a definition's file, the log reads what others
-have appended since it last looked, so that finding out costs no more than what is new.
+A workload's uuid is its identity: collectors derive it from the content, so that two processes that
+see the same traffic agree on it. Under the lock on a definition's file, the log reads the lines that
+other processes have appended since its last read.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ _decode_inputs = msgspec.json.Decoder(_LineWithInputs).decode
 
 @attrs.define
 class _Seen:
-    """What a file of workloads held when it was last looked at."""
+    """The uuids of a file of workloads at the last read."""
 
     uuids: set[str] = attrs.field(factory=set)
     inode: int = 0
     size_bytes: int = 0
 
     def is_of(self, path: str) -> bool:
-        """Whether what was seen is still there; not if somebody has removed, replaced or cut the file."""
+        """Whether the path is still the file that was read; not if it was removed, replaced or truncated."""
         try:
             return self._is_continued_by(os.stat(path))
         except FileNotFoundError:
@@ -71,11 +71,11 @@ class _Seen:
         return status.st_ino == self.inode and status.st_size >= self.size_bytes
 
     def clear(self) -> None:
-        """Have seen nothing."""
+        """Forget all uuids."""
         self.uuids, self.inode, self.size_bytes = set(), 0, 0
 
     def read(self, descriptor: int) -> None:
-        """Take in what was appended; everything, if it is another file now."""
+        """Read the lines appended since the last read; all of them if the file was replaced."""
         status = os.fstat(descriptor)
         if not self._is_continued_by(status):
             self.clear()
@@ -86,12 +86,12 @@ class _Seen:
 
 
 class WorkloadLog:
-    """Appends workloads that are not there yet; made by `TraceSet.workload_log`.
+    """Appends workloads that a data set does not have yet; made by `TraceSet.workload_log`.
 
     Safe to use from several processes, and from one thread of each at a time.
 
     Args:
-        path_of: The path to write to, of one relative to the data set's root.
+        path_of: Returns the path to write to, given one relative to the data set's root.
     """
 
     def __init__(self, path_of: Callable[[str], str]) -> None:
@@ -99,7 +99,7 @@ class WorkloadLog:
         self._seen: dict[str, _Seen] = {}
 
     def blob_path(self, definition: Definition, uuid: str) -> str:
-        """Where a workload's tensors lie, relative to the root: for its `SafetensorsInput`."""
+        """The path of a workload's tensors relative to the root, for its `SafetensorsInput`."""
         return _layout.blob_file(definition, uuid)
 
     def append(
@@ -108,18 +108,18 @@ class WorkloadLog:
         workloads: Mapping[str, Workload],
         tensors: Mapping[str, Mapping[str, torch.Tensor]],
     ) -> list[str]:
-        """Append those that are not there; they and their tensors are on the disk when this returns.
+        """Append the workloads that are new; they and their tensors are durable when this returns.
 
         Args:
-            definition: Whose workloads they are.
+            definition: The definition of the workloads.
             workloads: By uuid.
-            tensors: By uuid, what lies at `blob_path`; nothing for a workload without tensors.
+            tensors: By uuid, the content of `blob_path`; absent for a workload without tensors.
 
         Returns:
-            The uuids of those that were appended; all others were there.
+            The uuids of the appended workloads; the others existed.
 
         Raises:
-            OSError: They could not be written, and no line was.
+            OSError: They could not be written; no line was appended.
         """
         if not workloads:
             return []
@@ -144,14 +144,14 @@ class WorkloadLog:
         return appended
 
     def remove_tensors(self, definition: Definition, paths: Iterable[str]) -> list[str]:
-        """Remove blobs that no workload names any more, unless one that was appended meanwhile does.
+        """Remove blobs that no workload names, including workloads that are appended meanwhile.
 
         Args:
-            definition: Whose workloads named them.
-            paths: Relative to the root; the caller has looked into all other files that may name them.
+            definition: The definition of the workloads that named them.
+            paths: Relative to the root; the caller has checked all other files that may name them.
 
         Returns:
-            Those that were removed.
+            The removed paths.
 
         Raises:
             OSError: One could not be removed; others may have been.
@@ -165,23 +165,23 @@ class WorkloadLog:
         return [wanted[path] for path in remove_files(self._path_of(_layout.workloads_file(definition)), choose)]
 
     def _lacks(self, definition: Definition, uuid: str) -> bool:
-        """Whether tensors are gone: `remove_tensors` may have met them before our line was there."""
+        """Whether the tensors are missing: `remove_tensors` may have removed them before the line was appended."""
         return not os.path.exists(self._blob_file(definition, uuid))
 
     def _write_tensors(self, definition: Definition, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        """A file of that name holds the same: its name is made of its content."""
+        """Write tensors; a file that exists has the same content, because its name is derived from it."""
         from .blobs import format_tensors
 
         atomic_create_all({self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()})
 
     def _blob_file(self, definition: Definition, uuid: str) -> str:
-        """The path to write to. The folder is looked at, and remembered; there may be millions of files."""
+        """The path to write to; only the folder is resolved and cached, because there may be millions of files."""
         folder, name = os.path.split(_layout.blob_file(definition, uuid))
         return os.path.join(self._path_of(folder), name)
 
 
 def _uuid_of(line: bytes) -> str | None:
-    """The uuid of a whole line; None if it is torn or no workload, which is for those to report who read the set."""
+    """The uuid of a whole line; None if it is torn or no workload, which readers of the set report."""
     try:
         return _decode_line(line).workload.uuid
     except msgspec.DecodeError:
@@ -189,9 +189,10 @@ def _uuid_of(line: bytes) -> str | None:
 
 
 def _read_on(descriptor: int, start: int) -> bytes:
-    """All that follows a place in a file; one read gives 2 GiB at most."""
+    """The content of a file from an offset; one read gives 2 GiB at most."""
     data = bytearray()
-    while part := os.pread(descriptor, _READ_BYTES, start + len(data)):
+    os.lseek(descriptor, start, os.SEEK_SET)
+    while part := os.read(descriptor, _READ_BYTES):
         data += part
     return bytes(data)
 

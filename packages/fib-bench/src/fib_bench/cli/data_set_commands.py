@@ -65,7 +65,7 @@ def _print_migration(console: Console, report: MigrationReport) -> None:
 
 def _print_report(console: Console, report: Report) -> None:
     _print_problems(console, "error", report.problems, "red")
-    _print_problems(console, "notice", report.notices, "yellow")
+    _print_problems(console, "warning", report.warnings, "yellow")
     _print(console, report.summary, "" if report.is_ok else "red")
 
 

@@ -121,7 +121,7 @@ examples:
         """\
 List all problems of a data set: invalid records, unknown names, duplicate names and keys, workloads that
 contradict their definition, missing blobs. Each problem has its file, line and path. Exits with 1 if there are
-errors; notices do not count.""",
+errors; warnings do not count.""",
         """\
 examples:
   fib-bench validate DIR
@@ -129,7 +129,7 @@ examples:
     ),
     "migrate": Page(
         """\
-Convert a data set of an older schema to the current one. Unreadable records go to DST/rejected with the reasons.
+Convert a data set of a legacy schema to the current one. Unreadable records go to DST/rejected with the reasons.
 Exits with 1 if there are any, or if the result has errors.""",
         """\
 examples:

@@ -12,7 +12,7 @@ import attrs
 from fib_schema import InvalidRecord, Problem, Report, TraceSet, UnknownName
 from fib_schema import validate as validate_all
 
-_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "older-place", "misplaced-trace"})
+_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
 _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
 _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
 _BASELINE_AUTHOR = "baseline"
@@ -23,10 +23,10 @@ def validate(args: argparse.Namespace) -> int:
     report = validate_all(args.dataset)
     scope = _Scope.select(Path(args.dataset), args.op_types, args.definitions)
     problems = [problem for problem in report.problems if _is_selected(problem, args.checks, scope)]
-    notices = tuple(notice for notice in report.notices if _is_selected(notice, args.checks, scope))
+    warnings = tuple(warning for warning in report.warnings if _is_selected(warning, args.checks, scope))
     if "baseline" in args.checks or "benchmark" in args.checks:
         problems += _check_baselines(TraceSet.from_path(args.dataset), scope, args)
-    selected = attrs.evolve(report, problems=tuple(problems), notices=notices)
+    selected = attrs.evolve(report, problems=tuple(problems), warnings=warnings)
     _write(selected, args.outputs, Path(args.output_folder))
     return 0 if selected.is_ok else 1
 
@@ -40,7 +40,7 @@ def render_file(report: Path) -> str:
     """
     try:
         plain = json.loads(report.read_text("utf-8"))
-        rows = [*plain["problems"], *plain["notices"]]
+        rows = [*plain["problems"], *plain["warnings"]]
         return "\n".join([*map(_line, rows), plain["summary"]]) + "\n"
     except (ValueError, KeyError, TypeError) as error:
         problem = Problem(str(report), "$", f"is not a report of 'validate --outputs json' ({error!r})")
