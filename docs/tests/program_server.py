@@ -6,10 +6,14 @@ receive stdout and stderr. The reply is a line with the exit code.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
 import sys
+import threading
+import traceback
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -48,8 +52,33 @@ def run(words: list[str], folder: str, environment: dict[str, str], stdout: str,
         sys.exit(command.load()())
 
 
+def exit_code_of(request: dict[str, Any]) -> int:
+    """Run a program and return its exit code; an error is printed as Python prints it."""
+    try:
+        run(**request)
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            return int(error.code or 0)
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException:  # noqa: BLE001 - the border of a process
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def end(code: int) -> None:
+    """End as the interpreter does, but without freeing all modules, which takes most of a second with torch."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
     assert numpy
     assert torch
+    gc.freeze()  # a collection in a fork would copy the pages of all modules
     if (mine := serve()) is not None:
-        run(**mine)
+        end(exit_code_of(mine))

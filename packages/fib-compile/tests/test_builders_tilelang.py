@@ -56,6 +56,7 @@ def test_without_tilelang_the_builder_says_what_to_install() -> None:
 
 
 @needs_tilelang
+@pytest.mark.slow  # a process of its own imports torch and tilelang, which takes 5 s
 def test_a_kernel_compiles_to_c_and_runs(
     make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
 ) -> None:

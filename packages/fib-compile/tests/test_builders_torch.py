@@ -64,6 +64,7 @@ def test_solutions_with_the_torch_binding_alone_are_taken(make_solution: MakeSol
     assert TorchBuilder.is_available() == (find_spec("torch") is not None)
 
 
+@pytest.mark.slow  # ATen's headers take 15 s to compile
 def test_a_real_extension(definition: Definition, make_solution: MakeSolution) -> None:
     runnable = TorchBuilder().build(definition, solution_of(KERNEL, make_solution))
 

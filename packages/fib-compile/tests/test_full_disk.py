@@ -1,8 +1,7 @@
-"""A full or read-only cache is a clear error, and what is in a read-only cache can be used."""
+"""A full or read-only cache is a clear error; a read-only cache serves the libraries that it holds."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -15,16 +14,22 @@ from fib_schema import Definition, Solution, format_json
 MakeSolution = Callable[..., Solution]
 
 CHILD = """
+import subprocess
 import sys
 from fib_compile import BuilderRegistry, BuildError
 from fib_schema import Definition, Solution, parse_json
 
-definition, solution = sys.stdin.read().split("\\0")
-try:
-    BuilderRegistry.get_instance().build(parse_json(definition, Definition), parse_json(solution, Solution))
-    print("built")
-except BuildError as error:
-    print(error)
+definition, *steps = sys.stdin.read().split("\\0")  # a solution is built, any other step is a command
+for step in steps:
+    if not step.startswith("{"):
+        subprocess.run(step, shell=True, check=True)
+        BuilderRegistry.get_instance().cleanup()
+        continue
+    try:
+        BuilderRegistry.get_instance().build(parse_json(definition, Definition), parse_json(step, Solution))
+        print("built")
+    except BuildError as error:
+        print(str(error).replace("\\n", " "))
 """
 
 
@@ -38,18 +43,17 @@ def can_mount() -> bool:
 pytestmark = pytest.mark.skipif(not can_mount(), reason="needs mount namespaces")
 
 
-def build(mount: str, definition: Definition, solution: Solution, **environment: str) -> str:
-    """Build with another file system mounted."""
+def build(mount: str, definition: Definition, *steps: Solution | str) -> list[str]:
+    """Build solutions, and run commands between them, with another file system mounted; returns a line a build."""
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", CHILD],
-        input=f"{format_json(definition)}\0{format_json(solution)}",
-        env={**os.environ, **environment},
+        input="\0".join([format_json(definition), *(s if isinstance(s, str) else format_json(s) for s in steps)]),
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("size_kib", [4, 20, 28])
@@ -59,7 +63,8 @@ def test_a_full_disk_names_the_variable_and_leaves_nothing_that_is_loaded(
     cache_path.mkdir()
     mount = f"mount -t tmpfs -o size={size_kib}k none {cache_path}"
 
-    assert "set FIB_CACHE_PATH to a writable folder with free space" in build(mount, definition, fast_cpp())
+    [text] = build(mount, definition, fast_cpp())
+    assert "set FIB_CACHE_PATH to a writable folder with free space" in text
 
 
 def test_a_full_disk_stops_python_sources_too(
@@ -68,7 +73,7 @@ def test_a_full_disk_stops_python_sources_too(
     cache_path.mkdir()
     solution = make_solution("def run(x):\n    return x\n" + "# comment\n" * 2000)
 
-    text = build(f"mount -t tmpfs -o size=8k none {cache_path}", definition, solution)
+    [text] = build(f"mount -t tmpfs -o size=8k none {cache_path}", definition, solution)
     assert "set FIB_CACHE_PATH to a writable folder with free space" in text
 
 
@@ -79,8 +84,8 @@ def test_a_read_only_cache_serves_what_it_holds(
     cache_path.mkdir()
     text = "def run(x):\n    return x\n"
     known, new = (fast_cpp(1), fast_cpp(2)) if language == "cpp" else (make_solution(text), make_solution(text + "#"))
-    read_only = f"mount --bind {cache_path} {cache_path} && mount -o remount,ro,bind {cache_path}"
+    mount, read_only = f"mount --bind {cache_path} {cache_path}", f"mount -o remount,ro,bind {cache_path}"
 
-    assert build("true", definition, known) == "built"
-    assert build(read_only, definition, known) == "built"
-    assert "Read-only file system; set FIB_CACHE_PATH" in build(read_only, definition, new)
+    first, cached, text = build(mount, definition, known, read_only, known, new)
+    assert (first, cached) == ("built", "built")
+    assert "Read-only file system; set FIB_CACHE_PATH" in text
