@@ -48,8 +48,8 @@ napoleon_numpy_docstring = False
 napoleon_custom_sections = ["Shapes", "Source"]
 default_role = "py:obj"  # docstrings name things in single backticks; those that the reference knows become links
 
-# What is documented elsewhere, or not at all because it is private, is shown and not linked. Links between pages, and
-# all other references, are checked by `-n`.
+# Python names that have no page (private or of other projects) are shown without a link. `-n` checks links between
+# pages and all other references.
 nitpick_ignore_regex = [(r"py:.*", r".*")]
 
 linkcheck_timeout = 20
@@ -62,7 +62,7 @@ _set_aside: dict[str, list[str]] = {}
 
 
 def _set_aside_attributes(_app: object, what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Keep fields from napoleon, which takes what stands before a colon for their type: here types are annotations."""
+    """Hide attribute docstrings from napoleon, which reads text before a colon as a type; types are annotations here."""
     if what in _ATTRIBUTES:
         _set_aside[name] = list(lines)
         lines.clear()
@@ -74,7 +74,7 @@ def _put_back(_app: object, what: str, name: str, _obj: object, _options: object
 
 
 def _plain_signature(*found: object) -> tuple[object, object]:
-    """Signatures without the addresses that some defaults print, so that two builds are the same."""
+    """Remove memory addresses of defaults from signatures, so that builds are reproducible."""
     signature, returned = found[-2:]
     if isinstance(signature, str):
         signature = re.sub(r" at 0x[0-9a-f]+", "", signature)
@@ -82,7 +82,7 @@ def _plain_signature(*found: object) -> tuple[object, object]:
 
 
 def setup(app: Any) -> None:
-    """Connect what this file defines."""
+    """Register the event handlers of this file."""
     app.connect("autodoc-process-signature", _plain_signature)
     app.connect("autodoc-process-docstring", _set_aside_attributes, priority=400)
     app.connect("autodoc-process-docstring", _put_back, priority=600)  # napoleon has 500

@@ -1,4 +1,4 @@
-"""What a package offers (`__all__`) is in the API reference, whole: a name that is not there is a warning."""
+"""Completeness of the API reference. A name in `__all__` of a package that it does not document is a warning."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LOG = logging.getLogger(__name__)
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the handlers; called by Sphinx."""
     app.connect("builder-inited", _import_lazy_names)
     app.connect("env-check-consistency", _report_missing)
     return {"parallel_read_safe": True}
 
 
 def _import_lazy_names(app: Sphinx) -> None:
-    """Have every public name in its module: many are imported when they are first used, and are not listed before."""
+    """Import all public names: autodoc does not list names that are imported on first use."""
     del app
     for place in MODULES:
         module = import_module(place)
@@ -42,7 +42,7 @@ def _import_lazy_names(app: Sphinx) -> None:
 
 
 def _report_missing(app: Sphinx, env: BuildEnvironment) -> None:
-    """Constants may be documented under the module that defines them, for there their docstrings are."""
+    """Warn of missing names; constants may be documented under the module that defines them."""
     del app
     documented = {(place.split(".")[0], place.split(".")[-1]) for place in env.domains.python_domain.objects}
     for place in MODULES:

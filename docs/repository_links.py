@@ -1,7 +1,7 @@
-"""Links in files that pages include, such as a package's README, lead to the page that holds what they name.
+"""Links of included files, such as the README of a package, rewritten for the site.
 
-A README's links are relative to its own folder. Those to files that have a page become links to it; those to other
-files are offered for download; those to nothing are left as they are, and the build complains.
+A README's links are relative to its own folder. A link to a file that has a page becomes a link to that page, a link to
+another file becomes a download, and a broken link stays as it is, so that the build reports it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINK = re.compile(r"(?P<open>\]\()(?P<target>(?![a-z]+:|#)[^)\s#]+)(?P<anchor>#
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Register the handler; called by Sphinx."""
     app.connect("include-read", _rewrite)
     return {"parallel_read_safe": True}
 
@@ -32,11 +32,11 @@ def _rewrite(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
 
 
 def rewritten(text: str, included: Path) -> str:
-    """The text of a file as a page may include it.
+    """The text of an included file with rewritten links.
 
     Args:
         text: Markdown.
-        included: The file it is from.
+        included: The file.
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -47,7 +47,7 @@ def rewritten(text: str, included: Path) -> str:
 
 
 def page_of(path: Path) -> str | None:
-    """What a link to a file of the repository becomes; None if there is no such file."""
+    """The link target for a file of the repository; None if the file does not exist."""
     resolved = path.resolve()
     if not resolved.exists() or not resolved.is_relative_to(ROOT):
         return None

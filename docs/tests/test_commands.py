@@ -1,4 +1,4 @@
-"""Commands that pages, READMEs and help texts show are commands: their flags exist."""
+"""Tests of the commands in pages, READMEs and help texts: the parsers accept them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COMMAND = re.compile(
     r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
 )
 MODULES = {"fib-bench": "fib_bench.cli.main"}
-"""The modules of parsers that are not in ``cli``."""
+"""Commands whose parser is not in the module ``cli``."""
 BEHIND = re.compile(r"\"\"\"| {2,}| [|>#]| && | \.\.\.|\\$")
-"""What follows a command: what it does, where its output goes."""
+"""The end of a command: an explanation, a redirection or a continuation."""
 
 
 def shown() -> Iterator[tuple[str, str]]:
-    """Commands, each with the file that it is in."""
+    """Commands, each with its file."""
     sources = (ROOT / "packages").glob("*/src/*/**/*.py")
     helps = [file for file in sources if file.name in ("cli.py", "help_pages.py", "parser.py")]
     for file in [*helps, *ROOT.glob("packages/*/README.md"), *ROOT.glob("docs/*/*.md"), ROOT / "README.md"]:
@@ -46,4 +46,4 @@ def test_what_is_shown_can_be_typed(file: str, command: str) -> None:
         parser = import_module(MODULES.get(program, f"{name}.cli"))._parser()
     if words[-1:] == ["--help"]:
         return
-    parser.parse_args(words)  # exits and says why if it cannot be
+    parser.parse_args(words)  # exits with a message if they are wrong
