@@ -62,7 +62,7 @@ _set_aside: dict[str, list[str]] = {}
 
 
 def _set_aside_attributes(_app: object, what: str, name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Hide attribute docstrings from napoleon, which reads text before a colon as a type; types are annotations here."""
+    """Hide attribute docstrings from napoleon, which reads text before a colon as a type."""
     if what in _ATTRIBUTES:
         _set_aside[name] = list(lines)
         lines.clear()
