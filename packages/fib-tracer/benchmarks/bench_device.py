@@ -52,7 +52,7 @@ class EveryNth(FilterPolicy):
     def __init__(self, n: int) -> None:
         self._n, self._seen = n, 0
 
-    def wants(self, call: Any) -> Verdict:
+    def decide(self, call: Any) -> Verdict:
         """The nth, the 2nth, and so on."""
         self._seen += 1
         return Verdict.KEEP if self._seen % self._n == 0 else Verdict.SKIP

@@ -131,7 +131,7 @@ def memory(root: Path, count: int) -> list[dict[str, Any]]:
         x.view(torch.int32)[0, 0] = index
         runtime.collect(definition.name, (x, y))
         if index % 100 == 0:
-            most, most_taken = max(most, resident_bytes()), max(most_taken, runtime.budget.taken_bytes)
+            most, most_taken = max(most, resident_bytes()), max(most_taken, runtime.budget.reserved_bytes)
     stats = runtime.flush()[definition.name]
     seconds = time.perf_counter() - begin
     runtime.stop()

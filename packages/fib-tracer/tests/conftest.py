@@ -10,7 +10,7 @@ import pytest
 import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, SafetensorsInput, TensorSpec, Trace, TraceSet, Workload
-from fib_tracer import disable_tracing
+from fib_tracer import TracingRuntime, disable_tracing
 
 SILU = Definition(
     "silu_h8",
@@ -108,3 +108,12 @@ def tensors(root: Path, workload: Workload) -> dict[str, torch.Tensor]:
     stored = {name: spec for name, spec in workload.inputs.items() if isinstance(spec, SafetensorsInput)}
     data_set = TraceSet.from_path(root)
     return {name: data_set.get_workload_blob_tensor(spec.path)[spec.tensor_key] for name, spec in stored.items()}
+
+
+def errors_of(runtime: TracingRuntime, *names: str) -> dict[str, int]:
+    """The error counts of some definitions.
+
+    A runtime binds all routed functions of the process, and modules of other tests define some for definitions that
+    the data set lacks.
+    """
+    return {kind: count for kind, count in runtime.error_counts().items() if kind.partition(":")[0] in names}

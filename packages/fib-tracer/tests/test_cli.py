@@ -64,12 +64,12 @@ def test_import_says_what_became_of_every_call(dump: DumpMaker, root: Path, caps
     (dump.root / "bad.json").write_text(json.dumps({**DUMPED, "name": "bad", "reference": None}))
     code, out, _ = run(capsys, "import", dump.root, root)
     assert code == 1
-    assert "2 definitions: 1 added, 0 there already, 1 refused" in out
+    assert "2 definitions: 1 added, 0 unchanged, 1 refused" in out
     assert "has no reference" in out
-    assert "4 calls: 3 given to the policies, 2 stored as workloads, 1 equal to one" in out
+    assert "4 calls: 3 given to the policies, 2 stored as workloads, 1 duplicate" in out
     lines = [line.split() for line in out.splitlines()]
     assert ["lib.ops.gather", "given", "to", "the", "policies", "3"] in lines
-    assert ["lib.ops.unknown", "no", "reader", "knows", "it", "1"] in lines
+    assert ["lib.ops.unknown", "no", "reader", "knows", "the", "function", "1"] in lines
     assert ["gather_h8", "3", "3", "2", "1"] in lines
     assert "readers: library" in out
 
@@ -106,7 +106,7 @@ def test_import_names_the_package_with_a_reader_if_there_is_none(
     installed.clear()
     code, out, _ = run(capsys, "import", dump.root, root)
     assert code == 1
-    assert "no reader of calls is installed: fib-integrations has the one for FlashInfer" in out
+    assert "no reader of calls is installed: install fib-integrations, which has the one for FlashInfer" in out
 
 
 def test_a_reader_that_cannot_be_loaded_is_reported(
@@ -126,11 +126,11 @@ def test_a_reader_that_cannot_be_loaded_is_reported(
         (("import", "{dump}", "nowhere"), "no data set"),
         (("import", "{dump}", "{root}", "--dump", "tabel"), "no input is named 'tabel'"),
         (("import", "{dump}", "{root}", "--config", "nowhere.yaml"), "nowhere.yaml"),
-        (("import", "{dump}", "{root}", "--max-mib", "0"), "most_bytes"),
+        (("import", "{dump}", "{root}", "--max-mib", "0"), "max_bytes"),
         (("stats", "nowhere"), "no data set"),
         (("stats", "{root}", "--definitions", "gather_h9"), "did you mean 'gather_h8'"),
         (("sample", "{root}", "--output", "{dump}", "-k", "1"), "is not empty"),
-        (("sample", "{root}", "--output", "{dump}/new", "-k", "0"), "a whole number from 1 on"),
+        (("sample", "{root}", "--output", "{dump}/new", "-k", "0"), "an integer from 1 on"),
     ],
 )
 def test_wrong_commands_are_refused(

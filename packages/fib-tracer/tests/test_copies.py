@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from fib_tracer.taking.copies import Copier, Ring
+from fib_tracer.capture.copies import ByteBudget, Copier, PinnedRing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +13,11 @@ _STEPS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 10)), max_size=
 @given(_STEPS)
 def test_pieces_in_use_never_overlap_and_come_back(steps: list[tuple[int, int]]) -> None:
     """Pieces are given back in any order; when all are back, the whole ring is free."""
-    ring = Ring(4096, is_pinned=False)
+    ring = PinnedRing(4096, is_pinned=False)
     begin = ring.memory.data_ptr()
     used: list[tuple[int, int, torch.Tensor]] = []
     for size, choice in steps:
-        piece = ring.take(size)
+        piece = ring.allocate(size)
         if piece is not None:
             first = piece.data_ptr() - begin
             assert piece.numel() == size
@@ -25,28 +25,30 @@ def test_pieces_in_use_never_overlap_and_come_back(steps: list[tuple[int, int]])
             assert all(first + size <= other or first >= end for other, end, _ in used)
             used.append((first, first + size, piece))
         if used and choice % 3:
-            ring.give(used.pop(choice % len(used))[2])
+            ring.free(used.pop(choice % len(used))[2])
     for _, _, piece in used:
-        ring.give(piece)
-    whole = ring.take(4096)
+        ring.free(piece)
+    whole = ring.allocate(4096)
     assert whole is not None
-    assert ring.take(1) is None
-    ring.give(whole)
+    assert ring.allocate(1) is None
+    ring.free(whole)
 
 
 @given(st.integers(1, 5000))
 def test_a_ring_holds_at_least_what_it_was_made_for(size: int) -> None:
-    assert Ring(size, is_pinned=False).take(size) is not None
+    assert PinnedRing(size, is_pinned=False).allocate(size) is not None
 
 
 def test_a_copy_is_contiguous_and_of_the_values_at_the_time() -> None:
     x = torch.arange(12).reshape(3, 4).T
     seen = x.clone()
-    copier = Copier()
-    room = copier.room({"x": x})
-    assert room is not None
-    landing = copier.copy(room)
+    budget = ByteBudget(1000)
+    copier = Copier(budget)
+    reservation = copier.reserve({"x": x}, overhead_bytes=4)
+    assert reservation is not None
+    assert budget.reserved_bytes == reservation.size_bytes == x.nbytes + 4
+    pending = copier.copy(reservation)
     x.zero_()
-    (copied,) = landing.wait().values()
+    (copied,) = pending.wait().values()
     assert copied.is_contiguous()
     assert torch.equal(copied, seen)

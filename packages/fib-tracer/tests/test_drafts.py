@@ -12,7 +12,9 @@ import torch
 from fib_apply import apply
 from fib_schema import TraceSet
 from fib_tracer import enable_tracing
-from fib_tracer.taking.drafts import MOST_CALLS, Draft, can_be_drafted
+from fib_tracer.capture.drafts import MAX_CALLS, Draft, can_be_drafted
+
+from .conftest import errors_of
 
 
 def drafted(root: Path, name: str) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def drafted(root: Path, name: str) -> dict[str, Any]:
 def test_sizes_that_are_always_equal_are_one_axis() -> None:
     draft = Draft("matmul", ("a", "b"))
     for m in (1, 2):
-        draft.see({"a": torch.ones(m, 4), "b": torch.ones(4, 4)})
+        draft.add({"a": torch.ones(m, 4), "b": torch.ones(4, 4)})
     plain = draft.to_plain()
     assert plain["axes"] == {"a_dim0": {"type": "var"}, "a_dim1": {"type": "const", "value": 4}}
     assert plain["inputs"]["b"] == {"shape": ["a_dim1", "a_dim1"], "dtype": "float32"}
@@ -31,8 +33,8 @@ def test_sizes_that_are_always_equal_are_one_axis() -> None:
 
 def test_what_is_given_now_and_then_is_optional_and_what_is_nothing_is_left_out() -> None:
     draft = Draft("odd", ("self", "x", "mask", "flag", "name", "count"))
-    draft.see({"self": draft, "x": torch.ones(()), "mask": None, "flag": True, "name": "a", "count": 3})
-    draft.see({"self": draft, "x": torch.ones(()), "mask": torch.ones(2, dtype=torch.bool), "flag": False, "count": 4})
+    draft.add({"self": draft, "x": torch.ones(()), "mask": None, "flag": True, "name": "a", "count": 3})
+    draft.add({"self": draft, "x": torch.ones(()), "mask": torch.ones(2, dtype=torch.bool), "flag": False, "count": 4})
     assert draft.to_plain()["inputs"] == {
         "x": {"shape": [], "dtype": "float32"},
         "mask": {"shape": ["mask_dim0"], "dtype": "bool", "optional": True},
@@ -43,9 +45,9 @@ def test_what_is_given_now_and_then_is_optional_and_what_is_nothing_is_left_out(
 
 def test_no_more_calls_are_looked_at_than_are_needed() -> None:
     draft = Draft("many", ("x",))
-    told = [draft.see({"x": torch.ones(size)}) for size in range(MOST_CALLS + 5)]
-    assert [place for place, is_last in enumerate(told) if is_last] == [MOST_CALLS - 1]
-    assert f"{MOST_CALLS} calls" in draft.to_plain()["description"]
+    told = [draft.add({"x": torch.ones(size)}) for size in range(MAX_CALLS + 5)]
+    assert [place for place, is_last in enumerate(told) if is_last] == [MAX_CALLS - 1]
+    assert f"{MAX_CALLS} calls" in draft.to_plain()["description"]
 
 
 def test_one_definition_may_be_called_in_several_ways(root: Path) -> None:
@@ -61,7 +63,7 @@ def test_one_definition_may_be_called_in_several_ways(root: Path) -> None:
         one(torch.ones(3, 4), torch.ones(4))
         other(torch.ones(4), torch.ones(5, 4))
         apply("unknown", kwargs={"x": torch.ones(6, 4)}, fallback=lambda x: None)
-    assert runtime.troubles() == {}
+    assert errors_of(runtime, "unknown") == {}
     plain = drafted(root, "unknown")
     assert plain["inputs"]["x"] == {"shape": ["x_dim0", "x_dim1"], "dtype": "float32"}
     assert plain["inputs"]["w"] == {"shape": ["w_dim0"], "dtype": "float32", "optional": True}
@@ -75,14 +77,14 @@ def test_a_name_that_leads_elsewhere_is_not_drafted(root: Path, name: str) -> No
         apply(name, args=(torch.ones(2),), fallback=lambda x: None)
     assert not (root / "drafts").exists()
     assert {path.name for path in root.parent.iterdir()} == before
-    assert any("unknown" in kind for kind in runtime.troubles())
+    assert any("unknown" in kind for kind in runtime.error_counts())
 
 
 def test_a_draft_that_cannot_be_written_is_said(root: Path) -> None:
     (root / "drafts").write_text("a file in its place")
     with enable_tracing(root, drafts=True) as runtime:
         apply("unknown", args=(torch.ones(2),), fallback=lambda x: None)
-    assert runtime.troubles() == {"unknown: draft": 1}
+    assert errors_of(runtime, "unknown") == {"unknown: draft": 1}
 
 
 def test_a_forked_child_drafts_what_it_sees_itself(root: Path) -> None:

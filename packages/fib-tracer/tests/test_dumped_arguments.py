@@ -70,7 +70,7 @@ def test_arguments_get_the_names_of_their_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("recorded", "message"),
-    [({"arg_1": 1}, "gaps"), ({"arg_0": 1, "arg_1": 2, "arg_2": 3}, "3 positional"), ({"what": 1}, "no argument")],
+    [({"arg_1": 1}, "gaps"), ({"arg_0": 1, "arg_1": 2, "arg_2": 3}, "3 positional"), ({"what": 1}, "not an argument")],
 )
 def test_arguments_that_have_no_parameter_are_refused(recorded: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fib_schema import Definition
 from fib_tracer import InputDumpPolicy
-from fib_tracer.policies.dumping import DumpAll, DumpChosen, DumpInt, DumpNamed, DumpNone
+from fib_tracer.policies.dumping import DumpAll, DumpByFunction, DumpInt, DumpNamed, DumpNone
 
 from .conftest import DECODE, GATHER, SILU
 
@@ -28,7 +28,7 @@ INPUTS: dict[str, Any] = {
         (DumpInt(), ["rows", "mask"]),
         (DumpNamed(["mask", "table", "no_such_input"]), ["table", "mask"]),
         (DumpNamed(["table"], [DumpInt()]), ["table", "rows", "mask"]),
-        (DumpChosen(lambda inputs: [name for name in inputs if name.startswith("t")]), ["table"]),
+        (DumpByFunction(lambda inputs: [name for name in inputs if name.startswith("t")]), ["table"]),
     ],
 )
 def test_what_is_stored_of_a_call(policy: InputDumpPolicy, chosen: list[str]) -> None:
@@ -40,25 +40,25 @@ def test_what_is_stored_of_a_call(policy: InputDumpPolicy, chosen: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "definition", "may"),
+    ("policy", "definition", "always"),
     [
-        (DumpAll(), SILU, True),
-        (DumpNone(), GATHER, False),
-        (DumpInt(), SILU, False),
-        (DumpInt(), DECODE, True),
-        (DumpNamed(["sm_scale"]), DECODE, False),
-        (DumpNamed(["q"]), DECODE, True),
-        (DumpNamed([], [DumpNone(), DumpInt()]), SILU, False),
-        (DumpNamed([], [DumpNone(), DumpInt()]), DECODE, True),
-        (DumpChosen(lambda inputs: []), SILU, True),
+        (DumpAll(), SILU, ["x"]),
+        (DumpNone(), GATHER, []),
+        (DumpInt(), SILU, []),
+        (DumpInt(), DECODE, ["kv_indptr", "kv_indices"]),
+        (DumpNamed(["sm_scale"]), DECODE, ["sm_scale"]),
+        (DumpNamed(["q"]), DECODE, ["q"]),
+        (DumpNamed([], [DumpNone(), DumpInt()]), SILU, []),
+        (DumpNamed([], [DumpNone(), DumpInt()]), DECODE, ["kv_indptr", "kv_indices"]),
+        (DumpByFunction(lambda inputs: []), SILU, None),
     ],
 )
-def test_whether_anything_can_be_stored(policy: InputDumpPolicy, definition: Definition, may: bool) -> None:
-    assert policy.may_dump(definition) is may
+def test_inputs_that_are_always_dumped(policy: InputDumpPolicy, definition: Definition, always: Any) -> None:
+    assert policy.always_dumped(definition) == always
 
 
 def test_a_function_among_named_ones_is_asked_at_each_call() -> None:
-    policy = DumpNamed(["table"], [DumpChosen(lambda inputs: ["rows"] if inputs["scale"] else [])])
+    policy = DumpNamed(["table"], [DumpByFunction(lambda inputs: ["rows"] if inputs["scale"] else [])])
     assert policy.always_dumped(GATHER) is None
     assert list(policy.dump(INPUTS)) == ["table", "rows"]
     assert list(policy.dump({**INPUTS, "scale": 0})) == ["table"]

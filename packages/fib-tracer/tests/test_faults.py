@@ -26,10 +26,10 @@ from fib_tracer import (
     disable_tracing,
     enable_tracing,
 )
+from fib_tracer.capture.copies import ByteBudget
 from fib_tracer.policies.filtering import Attention, KeepAll, KeepRandomK
-from fib_tracer.taking.budget import Budget
 
-from .conftest import workloads
+from .conftest import errors_of, workloads
 from .test_processes import run
 
 EVERYTHING = TracingConfig("dump_all")
@@ -58,7 +58,7 @@ def failing(method: str, base: type[Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("method", "base"),
-    [("peeks", KeepAll), ("wants", KeepAll), ("admit", KeepAll), ("reset", KeepAll), ("submit", KeepRandomK)],
+    [("value_probes", KeepAll), ("decide", KeepAll), ("admit", KeepAll), ("reset", KeepAll), ("submit", KeepRandomK)],
 )
 def test_a_filter_policy_that_raises_holds_nothing_back(root: Path, silu: Any, method: str, base: Any) -> None:
     """Neither the engine fails, nor is room in the budget lost."""
@@ -67,11 +67,11 @@ def test_a_filter_policy_that_raises_holds_nothing_back(root: Path, silu: Any, m
         for _ in range(3):
             assert torch.equal(silu(x), x * torch.sigmoid(x))
         runtime.flush()
-        assert runtime.budget.taken_bytes == 0
-    assert any("RuntimeError" in kind or "cannot be traced" in kind for kind in runtime.troubles())
+        assert runtime.budget.reserved_bytes == 0
+    assert any("RuntimeError" in kind or "cannot be traced" in kind for kind in runtime.error_counts())
 
 
-@pytest.mark.parametrize("method", ["dump", "may_dump", "always_dumped"])
+@pytest.mark.parametrize("method", ["dump", "always_dumped"])
 def test_a_dump_policy_that_raises_fails_nobody(root: Path, silu: Any, method: str) -> None:
     class Nothing(InputDumpPolicy):
         def dump(self, inputs: Any) -> Any:
@@ -80,20 +80,20 @@ def test_a_dump_policy_that_raises_fails_nobody(root: Path, silu: Any, method: s
     policy = failing(method, Nothing)()
     with enable_tracing(root, TracingConfig(policy)) as runtime:
         silu(torch.ones(2, 8))
-    assert runtime.troubles()
+    assert runtime.error_counts()
     assert workloads(root, "silu_h8") == []
 
 
 @pytest.mark.parametrize("verdict", [True, False, None, "keep", 1])
 def test_a_verdict_that_is_none_is_said(root: Path, silu: Any, verdict: Any) -> None:
     class Vague(KeepAll):
-        def wants(self, call: Any) -> Any:
+        def decide(self, call: Any) -> Any:
             return verdict
 
     with enable_tracing(root, TracingConfig(filter_policy=Vague)) as runtime:
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
-    assert runtime.troubles()["silu_h8: InvalidSetting"] == 1
+    assert runtime.error_counts()["silu_h8: InvalidSetting"] == 1
 
 
 @pytest.mark.parametrize("chosen", [["no_such_input"], None, 3, "x and more"])
@@ -101,12 +101,12 @@ def test_a_choice_of_inputs_that_are_none_is_said(root: Path, silu: Any, chosen:
     with enable_tracing(root, TracingConfig(lambda inputs: chosen)) as runtime:
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0
 
 
 def test_a_policy_that_calls_what_is_traced_does_not_stop_the_engine(root: Path, silu: Any) -> None:
     class Calling(KeepAll):
-        def wants(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Verdict:
             if call.axes["M"] > 1:
                 silu(torch.ones(1, 8))
             return Verdict.KEEP
@@ -122,7 +122,7 @@ def test_a_policy_that_calls_what_is_traced_does_not_stop_the_engine(root: Path,
 
 def test_a_policy_cannot_change_the_sizes_that_are_stored(root: Path, silu: Any) -> None:
     class Meddling(KeepAll):
-        def wants(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Verdict:
             call.axes["M"] = 7
             return Verdict.KEEP
 
@@ -146,7 +146,7 @@ def test_a_policy_that_exits_does_not_end_the_thread_that_stores(
         runtime.flush(60)
         gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
         assert runtime.flush(60)["gather_h8"].stored == 1
-    assert any("SystemExit" in kind for kind in runtime.troubles())
+    assert any("SystemExit" in kind for kind in runtime.error_counts())
 
 
 @pytest.mark.parametrize("given", [None, [3], "entries"])
@@ -164,7 +164,7 @@ def test_one_policy_that_gives_out_nonsense_does_not_keep_others_from_storing(
         gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
         runtime.flush()
         assert len(workloads(root, "gather_h8")) == 1
-        assert runtime.budget.taken_bytes == 0
+        assert runtime.budget.reserved_bytes == 0
 
 
 def test_an_entry_that_cannot_be_recorded_does_not_take_others_with_it(root: Path, silu: Any) -> None:
@@ -180,20 +180,20 @@ def test_an_entry_that_cannot_be_recorded_does_not_take_others_with_it(root: Pat
     assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
 
 
-@pytest.mark.parametrize("method", ["wants", "admit"])
+@pytest.mark.parametrize("method", ["decide", "admit"])
 def test_who_decides_late_and_raises_gives_its_room_back(root: Path, decode: Any, method: str) -> None:
     """Of calls on a device, policies are asked by the thread that stores."""
     policy = failing(method, Attention)
     with enable_tracing(root, TracingConfig("dump_int", filter_policy=policy)) as runtime:
-        intake = runtime._intake("gqa_paged_decode_h2")
-        assert intake is not None
-        kept = intake._keep_undecided
-        intake._consider_values = lambda call: kept(call, intake._peeks)  # type: ignore[method-assign]
+        recorder = runtime._recorder("gqa_paged_decode_h2")
+        assert recorder is not None
+        kept = recorder._defer
+        recorder._filter_with_probes = lambda call: kept(call, recorder._probes)  # type: ignore[method-assign]
         for _ in range(100):
             decode(*decode_args())
             runtime._writer.flush([], None)
-        assert runtime.budget.taken_bytes == 0
-        assert intake._undecided == 0
+        assert runtime.budget.reserved_bytes == 0
+        assert recorder._deferred == 0
     assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"errors": 100}
 
 
@@ -221,7 +221,7 @@ def test_what_cannot_be_written_is_counted_and_the_engine_goes_on(
         silu(torch.ones(2, 8))
         runtime.flush()
         assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
-        assert runtime.budget.taken_bytes == 0
+        assert runtime.budget.reserved_bytes == 0
 
 
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
@@ -229,12 +229,12 @@ def test_what_could_not_be_written_is_written_when_it_can_be(root: Path, silu: A
     put_a_file_in_place_of_the_folder(root)
     with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:
         silu(torch.ones(2, 8))
-        until(lambda: runtime.troubles().get("silu_h8: writing", 0) >= 1)
-        assert runtime.budget.taken_bytes > 0
+        until(lambda: runtime.error_counts().get("silu_h8: writing", 0) >= 1)
+        assert runtime.budget.reserved_bytes > 0
         (root / "workloads").unlink()
         if is_flushed:
             runtime.flush()
-        until(lambda: runtime.budget.taken_bytes == 0)
+        until(lambda: runtime.budget.reserved_bytes == 0)
         assert sizes(root) == [2]
         stats = runtime.stats()["silu_h8"]
         assert (stats.stored, stats.dropped) == (1, {})
@@ -247,13 +247,13 @@ def test_what_waits_to_be_written_keeps_within_the_budget(root: Path, silu: Any)
     with TracingRuntime(root, EVERYTHING, max_bytes=1 << 20) as runtime:
         for size in range(1, 2001):
             silu(torch.ones(size, 8))
-        assert runtime.budget.taken_bytes <= 1 << 20
+        assert runtime.budget.reserved_bytes <= 1 << 20
         (root / "workloads").unlink()
         runtime.flush()
         stats = runtime.stats()["silu_h8"]
         assert stats.dropped.keys() == {"no room in the byte budget"}
         assert len(sizes(root)) == stats.stored > 0
-        assert runtime.budget.taken_bytes == 0
+        assert runtime.budget.reserved_bytes == 0
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -307,7 +307,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 call(6)
 runtime.flush()
 stats = runtime.stats()["silu_h8"]
-print(stats.stored, dict(stats.dropped), runtime.budget.taken_bytes)
+print(stats.stored, dict(stats.dropped), runtime.budget.reserved_bytes)
 """,
     )
     assert out.strip() == "2 {'could not be written': 4} 0"
@@ -330,7 +330,7 @@ def test_a_damaged_definition_does_not_keep_others_from_being_traced(root: Path,
         silu(torch.ones(2, 8))
         gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
     assert sizes(root) == [2]
-    assert runtime.troubles() == {"gather_h8: cannot be traced": 1}
+    assert errors_of(runtime, "silu_h8", "gather_h8") == {"gather_h8: cannot be traced": 1}
 
 
 # -- ends --------------------------------------------------------------------------------------------
@@ -372,24 +372,24 @@ def test_a_child_has_the_whole_budget_although_its_parent_held_a_sample(root: Pa
         for size in range(1, 6):
             silu(torch.ones(size, 8))
         runtime._writer.flush([], None)
-        assert runtime.budget.taken_bytes > 0
+        assert runtime.budget.reserved_bytes > 0
         child = os.fork()
         if child == 0:
             gc.collect()
-            os._exit(int(runtime.budget.taken_bytes != 0))
+            os._exit(int(runtime.budget.reserved_bytes != 0))
         assert os.waitpid(child, 0)[1] == 0
 
 
 def test_what_was_taken_before_a_fork_is_not_given_back_after_it() -> None:
-    budget = Budget(10)
-    assert budget.take(4)
-    before, give_4 = budget.taken_bytes, budget.giver(4)
-    budget.renew()
-    give_4()
-    assert (before, budget.taken_bytes) == (4, 0)
-    assert budget.take(10)
-    budget.giver(10)()
-    assert budget.taken_bytes == 0
+    budget = ByteBudget(10)
+    assert budget.reserve(4)
+    before, release_4 = budget.reserved_bytes, budget.releaser(4)
+    budget.renew_after_fork()
+    release_4()
+    assert (before, budget.reserved_bytes) == (4, 0)
+    assert budget.reserve(10)
+    budget.releaser(10)()
+    assert budget.reserved_bytes == 0
 
 
 # -- what is kept alive ------------------------------------------------------------------------------
@@ -420,25 +420,25 @@ def test_who_decides_late_does_not_keep_the_tensors_of_the_caller(root: Path, de
     seen: list[Any] = []
 
     class Late(Attention):
-        def wants(self, call: Any) -> Verdict:
-            seen.append((alive(), call.inputs["q"].shape, call.inputs["sm_scale"], dict(call.peeked)))
-            return super().wants(call)
+        def decide(self, call: Any) -> Verdict:
+            seen.append((alive(), call.inputs["q"].shape, call.inputs["sm_scale"], dict(call.probed)))
+            return super().decide(call)
 
     with enable_tracing(root, TracingConfig("dump_int", filter_policy=Late)) as runtime:
-        intake = runtime._intake("gqa_paged_decode_h2")
-        assert intake is not None
-        kept = intake._keep_undecided
-        intake._consider_values = lambda call: kept(call, intake._peeks)  # type: ignore[method-assign]
+        recorder = runtime._recorder("gqa_paged_decode_h2")
+        assert recorder is not None
+        kept = recorder._defer
+        recorder._filter_with_probes = lambda call: kept(call, recorder._probes)  # type: ignore[method-assign]
         arguments = decode_args()
         alive = weakref.ref(arguments[0])
         may_go_on = threading.Event()
-        runtime._writer.put(may_go_on.wait)  # those who store wait
+        runtime._writer.enqueue(may_go_on.wait)  # those who store wait
         decode(*arguments)
         del arguments
         may_go_on.set()
         runtime.flush()
-    ((q, shape, scale, peeked),) = seen
-    assert (q, tuple(shape), scale, peeked) == (None, (1, 2), 0.5, {"kv_indptr": 3})
+    ((q, shape, scale, probed),) = seen
+    assert (q, tuple(shape), scale, probed) == (None, (1, 2), 0.5, {"kv_indptr": 3})
     assert len(workloads(root, "gqa_paged_decode_h2")) == 1
 
 
@@ -470,23 +470,25 @@ def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root
 
             function(torch.ones(2, 8))
             apply("silu_h8", args=(torch.ones(2, 8),), fallback=lambda x: x)
-        intake = runtime._intake("silu_h8")
-        assert intake is not None
-        notes = [names for definition, names in runtime._notes if definition == "silu_h8"]  # others' functions may live
-        assert len(intake._scopes) == len(notes) == 2
+        recorder = runtime._recorder("silu_h8")
+        assert recorder is not None
+        notes = [
+            names for definition, names in runtime._callbacks if definition == "silu_h8"
+        ]  # others' functions may live
+        assert len(recorder._scopes) == len(notes) == 2
 
 
 def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_tracer.taking.intake._MOST_FULL", 50)
-    monkeypatch.setattr("fib_tracer.taking.intake._MOST_KNOWN", 20)
+    monkeypatch.setattr("fib_tracer.capture.recorder._MAX_FULL_KEYS", 50)
+    monkeypatch.setattr("fib_tracer.capture.recorder._MAX_KNOWN_AXES", 20)
     with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
-        intake = runtime._intake("silu_h8")
-        assert intake is not None
+        recorder = runtime._recorder("silu_h8")
+        assert recorder is not None
         for _ in range(2):
             for size in range(200):
                 silu(torch.empty(size, 8))
-                assert len(intake._full) <= 50
-                assert len(intake._known_axes) <= 20
+                assert len(recorder._full_keys) <= 50
+                assert len(recorder._known_axes) <= 20
     assert runtime.stats()["silu_h8"].stored == 200
 
 
@@ -545,7 +547,7 @@ def test_threads_call_while_runtimes_come_and_go_and_processes_fork(root: Path, 
     found = sizes(root)
     assert len(found) == len(set(found))
     assert TraceSet.from_path(root).problems == ()
-    assert outer.budget.taken_bytes == 0
+    assert outer.budget.reserved_bytes == 0
 
 
 def test_a_runtime_may_start_again(root: Path, silu: Any) -> None:

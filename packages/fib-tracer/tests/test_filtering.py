@@ -31,11 +31,11 @@ def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Verdict]:
     """The verdicts on calls, each of which is admitted and handed in if it is wanted."""
     verdicts = []
     for order, call in enumerate(calls):
-        verdicts.append(policy.wants(call))
+        verdicts.append(policy.decide(call))
         if verdicts[-1] is Verdict.KEEP:
             ticket = policy.admit(call)
             if not policy.is_final:
-                policy.submit(WorkloadEntry(call.definition, call.axes, {}, order, 0, ticket, call.peeked))
+                policy.submit(WorkloadEntry(call.definition, call.axes, {}, order, 0, ticket, call.probed))
     return verdicts
 
 
@@ -84,8 +84,8 @@ def test_attention_is_kept_by_rounded_average_length() -> None:
 
 def test_attention_without_offsets_goes_by_axes() -> None:
     policy = Attention()
-    assert policy.peeks(SILU) == {}
-    assert policy.peeks(DECODE) == {"kv_indptr": ("kv_indptr", -1)}
+    assert policy.value_probes(SILU) == {}
+    assert policy.value_probes(DECODE) == {"kv_indptr": ("kv_indptr", -1)}
     assert offered(policy, [silu_call(1), silu_call(2), silu_call(1)]) == [KEEP, KEEP, FULL]
 
 
@@ -114,9 +114,9 @@ def test_a_call_that_is_asked_about_twice_is_one_call() -> None:
     policy, patient = KeepRandomK(1, seed=3), KeepRandomK(1, seed=3)
     for size in range(1, 30):
         call = silu_call(size)
-        verdict = policy.wants(call)
-        again = attrs.evolve(call, peeked={"a": 1})
-        assert [patient.wants(call), patient.wants(call), patient.wants(again)] == [verdict] * 3
+        verdict = policy.decide(call)
+        again = attrs.evolve(call, probed={"a": 1})
+        assert [patient.decide(call), patient.decide(call), patient.decide(again)] == [verdict] * 3
 
 
 class Peeking(FilterPolicy):
@@ -128,11 +128,11 @@ class Peeking(FilterPolicy):
         self._index = index
         self.seen: list[Mapping[str, int]] = []
 
-    def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
+    def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
         return {"it": ("kv_indptr", self._index)}
 
-    def wants(self, call: Call) -> Verdict:
-        self.seen.append(call.peeked)
+    def decide(self, call: Call) -> Verdict:
+        self.seen.append(call.probed)
         return Verdict.KEEP
 
 
@@ -147,11 +147,11 @@ def test_each_of_several_policies_sees_the_elements_that_it_asked_for() -> None:
     first, last = Peeking(0), Holding(1)
     both = AllOf([first, Attention(), last])
     values = {0: 10, 1: 11, -1: 12}
-    peeked = {label: values[index] for label, (_, index) in both.peeks(DECODE).items()}
-    call = attrs.evolve(decode_call(0), peeked=peeked)
+    probed = {label: values[index] for label, (_, index) in both.value_probes(DECODE).items()}
+    call = attrs.evolve(decode_call(0), probed=probed)
     assert offered(both, [call]) == [KEEP]
     assert (first.seen, last.seen) == ([{"it": 10}], [{"it": 11}])
-    assert [entry.peeked for entry in both.drain()] == [{"it": 11}]
+    assert [entry.probed for entry in both.drain()] == [{"it": 11}]
 
 
 def test_only_the_last_of_several_may_sample() -> None:

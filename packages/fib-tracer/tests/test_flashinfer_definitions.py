@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fib_schema import Definition, TraceSet, parse_json, to_plain, validate
-from fib_tracer.dumps.adding import Added, add_definition
-from fib_tracer.dumps.definitions import NoDefinition, adapted
+from fib_tracer.dumps.definitions import DefinitionImport, UnsupportedDefinition, convert, import_definition
 
 REFERENCE = '''\
 from __future__ import annotations
@@ -44,7 +43,7 @@ DUMPED: dict[str, Any] = {
     "check": "def _norm_check(reference_outputs, actual_outputs):\n    return True\n",
     "init": "def _norm_init(num_tokens):\n    return {}\n",
 }
-CALLED = "the reference's '_norm_reference' is called by a function 'run' now"
+CALLED = "a new function 'run' calls the reference's '_norm_reference'"
 
 
 def dumped(**changes: Any) -> dict[str, Any]:
@@ -53,7 +52,7 @@ def dumped(**changes: Any) -> dict[str, Any]:
 
 
 def parsed(plain: dict[str, Any]) -> tuple[Definition, list[str]]:
-    new, changes = adapted(plain)
+    new, changes = convert(plain)
     return parse_json(json.dumps(new), Definition), changes
 
 
@@ -80,7 +79,7 @@ def test_nothing_that_was_dumped_is_lost() -> None:
 
 def test_what_is_current_stays_as_it_is() -> None:
     plain = dumped(reference="def run(hidden_states, weight):\n    return hidden_states\n")
-    assert adapted(plain) == (plain, [])
+    assert convert(plain) == (plain, [])
 
 
 def test_parameters_by_other_names_go_by_their_place() -> None:
@@ -98,8 +97,8 @@ def test_an_optional_input_that_was_not_passed_is_left_out() -> None:
     definition, changes = parsed(dumped(inputs=inputs, axes=axes, reference=source))
     assert list(definition.inputs) == ["hidden_states", "weight"]
     assert changes == [
-        "optional input 'bias' is left out: its dtype is 'unknown'",
-        "axis 'bias_size' is left out: it has no size and no shape names it",
+        "optional input 'bias' is removed: its dtype is 'unknown'",
+        "axis 'bias_size' is removed: it has no size, and no shape names it",
         CALLED,
     ]
     assert run(definition, torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
@@ -117,7 +116,7 @@ def test_what_a_plan_sets_is_an_input_all_the_same() -> None:
             reference=source,
         )
     )
-    assert changes[0].startswith("input 'kv_indptr' is int32 and must be given")
+    assert changes[0].startswith("input 'kv_indptr' is int32 and required")
     assert (definition.inputs["kv_indptr"].dtype, definition.inputs["kv_indptr"].optional) == ("int32", False)
     assert len(definition.constraints) == 2
 
@@ -127,21 +126,21 @@ def test_constraints_on_what_is_left_out_are_left_out() -> None:
     constraints = ["num_tokens >= 1", "bias.shape[0] == hidden_size"]
     definition, changes = parsed(dumped(inputs=inputs, constraints=constraints))
     assert definition.constraints == ("num_tokens >= 1",)
-    assert "constraint 'bias.shape[0] == hidden_size' is left out: it names 'bias', which is left out" in changes
+    assert "constraint 'bias.shape[0] == hidden_size' is removed: it names 'bias', which is removed" in changes
 
 
 def test_an_axis_that_nobody_declares_is_variable() -> None:
     inputs = {**DUMPED["inputs"], "weight": {"shape": ["hidden_div_2"], "dtype": "bfloat16"}}
     definition, changes = parsed(dumped(inputs=inputs))
     assert definition.var_axes == ["num_tokens", "hidden_div_2"]
-    assert changes[0] == "axis 'hidden_div_2' is variable: shapes name it and nothing declares it"
+    assert changes[0] == "axis 'hidden_div_2' is variable: shapes name it, and it is not declared"
 
 
 def test_parameters_of_the_library_alone_are_none_if_nothing_uses_them() -> None:
     source = REFERENCE.replace("weight, eps=1e-6", "weight, workspace, **kwargs")
     assert run(parsed(dumped(reference=source))[0], torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
-    with pytest.raises(NoDefinition, match="needs 'workspace'"):
-        adapted(dumped(reference=source.replace("return _scaled(hidden", "return workspace(hidden")))
+    with pytest.raises(UnsupportedDefinition, match="needs 'workspace'"):
+        convert(dumped(reference=source.replace("return _scaled(hidden", "return workspace(hidden")))
 
 
 @pytest.mark.parametrize(
@@ -150,16 +149,16 @@ def test_parameters_of_the_library_alone_are_none_if_nothing_uses_them() -> None
         ({"reference": None}, "has no reference"),
         ({"reference": "def f(:"}, "does not parse"),
         ({"reference": "x = 1\n"}, "defines no function"),
-        ({"reference": "def f(hidden_states, /, weight): ...\n"}, "by place alone"),
+        ({"reference": "def f(hidden_states, /, weight): ...\n"}, "positional-only"),
         ({"reference": "def f(hidden_states): ...\n"}, "does not take the input 'weight'"),
         ({"outputs": {"weight": DUMPED["outputs"]["output"]}}, "weight: input and output at once"),
-        ({"inputs": []}, "'inputs' is no mapping"),
-        ({"inputs": {"x": {"shape": [[1]], "dtype": "int8"}}}, "no list of axes"),
+        ({"inputs": []}, "'inputs' is not a mapping"),
+        ({"inputs": {"x": {"shape": [[1]], "dtype": "int8"}}}, "not a list of axes"),
     ],
 )
 def test_what_no_definition_can_say_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(NoDefinition, match=message):
-        adapted(dumped(**changes))
+    with pytest.raises(UnsupportedDefinition, match=message):
+        convert(dumped(**changes))
 
 
 # -- into a data set ---------------------------------------------------------------------------------
@@ -178,9 +177,10 @@ def written(folder: Path, plain: Any) -> Path:
 
 def test_a_definition_is_added_once(trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = written(tmp_path_factory.mktemp("dump"), DUMPED)
-    assert add_definition(trace_set, file) == Added("norm_h4", str(file), "added", (CALLED,))
-    assert add_definition(trace_set, file) == Added("norm_h4", str(file), "equal", (CALLED,))
-    assert add_definition(TraceSet.from_path(root), file) == Added("norm_h4", str(file), "equal", (CALLED,))
+    assert import_definition(trace_set, file) == DefinitionImport("norm_h4", str(file), "added", (CALLED,))
+    assert import_definition(trace_set, file) == DefinitionImport("norm_h4", str(file), "equal", (CALLED,))
+    reopened = TraceSet.from_path(root)
+    assert import_definition(reopened, file) == DefinitionImport("norm_h4", str(file), "equal", (CALLED,))
     assert (root / "definitions/norm/norm_h4.json").exists()
     assert validate(root).is_ok
 
@@ -189,12 +189,12 @@ def test_another_definition_of_the_name_changes_nothing(
     trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("dump")
-    add_definition(trace_set, written(folder, DUMPED))
+    import_definition(trace_set, written(folder, DUMPED))
     before = (root / "definitions/norm/norm_h4.json").read_bytes()
-    other = add_definition(trace_set, written(folder, dumped(description="Another.", constraints=[])))
+    other = import_definition(trace_set, written(folder, dumped(description="Another.", constraints=[])))
     assert other is not None
     assert (other.state, other.is_refused) == ("differs", True)
-    assert str(other.problem).endswith("which stays; they differ in description, constraints")
+    assert str(other.problem).endswith("which is kept; different: description, constraints")
     assert (root / "definitions/norm/norm_h4.json").read_bytes() == before
 
 
@@ -212,7 +212,7 @@ def test_a_bad_file_is_refused_with_the_reason(
 ) -> None:
     file = tmp_path_factory.mktemp("dump") / "norm_h4.json"
     file.write_text(content)
-    added = add_definition(trace_set, file)
+    added = import_definition(trace_set, file)
     assert added is not None
     assert added.state == "refused"
     assert message in str(added.problem)
@@ -220,5 +220,5 @@ def test_a_bad_file_is_refused_with_the_reason(
 
 
 def test_json_of_other_kinds_is_no_definition(trace_set: TraceSet, tmp_path_factory: pytest.TempPathFactory) -> None:
-    assert add_definition(trace_set, written(tmp_path_factory.mktemp("dump"), {"name": "package"})) is None
-    assert add_definition(trace_set, written(tmp_path_factory.mktemp("dump"), [1, 2])) is None
+    assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), {"name": "package"})) is None
+    assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), [1, 2])) is None

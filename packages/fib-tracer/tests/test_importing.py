@@ -14,7 +14,7 @@ import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, UnknownName, validate
 from fib_tracer import CallReader, InvalidSetting, NotCovered, ReadCall, RecordedCall, TracingConfig
-from fib_tracer.dumps.importing import NO_READER, PREPARES, TAKEN, ImportOptions, ImportReport, import_dumps
+from fib_tracer.dumps.importing import NO_COMPUTATION, NO_READER, RECORDED, ImportOptions, ImportReport, import_dumps
 
 from .conftest import tensors, workloads
 from .dump_maker import DumpMaker
@@ -91,7 +91,7 @@ def test_calls_become_workloads_with_the_values_that_were_seen(
     dump.version, dump.has_safetensors = version, has_safetensors
     gathered(dump)
     report = imported(dump, root, reader)
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     assert report.is_ok
     (workload,) = workloads(root, "gather_h8")
     assert workload.axes == {"N": 6, "M": 3}
@@ -139,7 +139,7 @@ def test_settings_say_which_calls_are_kept(dump: DumpMaker, root: Path, reader: 
 def test_a_definition_that_settings_leave_out_is_said(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     gathered(dump)
     report = imported(dump, root, reader, config=TracingConfig(filter_policy="keep_none"))
-    assert report.calls == {("lib.ops.gather", "the settings leave its definition out"): 1}
+    assert report.calls == {("lib.ops.gather", "the settings do not trace its definition"): 1}
 
 
 def test_a_setting_for_an_input_that_no_definition_has_is_refused(
@@ -172,8 +172,8 @@ def test_runs_are_read_with_the_plan_of_their_wrapper(dump: DumpMaker, root: Pat
     ran(dump, 2, self_id=33)
     report = imported(dump, root, reader)
     assert report.calls == {
-        ("lib.ops.W.plan", PREPARES): 2,
-        ("lib.ops.W.run", TAKEN): 2,
+        ("lib.ops.W.plan", NO_COMPUTATION): 2,
+        ("lib.ops.W.run", RECORDED): 2,
         ("lib.ops.W.run", "its plan is not there"): 1,
     }
     assert [w.axes["B"] for w in workloads(root, "gqa_paged_decode_h2")] == [5, 2]
@@ -210,7 +210,7 @@ def test_a_method_without_its_class_gets_it_from_the_receiver(
     ran(dump, 2, self_id=None, function="run", wrapper=one)
     ran(dump, 2, self_id=None, function="run", wrapper=other)
     report = imported(dump, root, reader)
-    assert report.calls["lib.ops.W.run", TAKEN] == 1
+    assert report.calls["lib.ops.W.run", RECORDED] == 1
     assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
 
 
@@ -242,7 +242,7 @@ def test_calls_that_the_session_does_not_list_come_by_their_time(
 def test_a_call_that_did_not_return_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     """Its inputs were saved before, and are what somebody will want to look at."""
     dump.dump("silu", SILU, [torch.ones(2, 8)], is_completed=False)
-    assert imported(dump, root, reader).calls == {("lib.ops.silu", TAKEN): 1}
+    assert imported(dump, root, reader).calls == {("lib.ops.silu", RECORDED): 1}
 
 
 def test_what_a_captured_call_saw_each_time_is_a_call_each(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
@@ -286,7 +286,7 @@ def test_what_is_not_taken_is_counted_by_function_and_reason(
         ("lib.ops.drafted", "the data set has no definition 'new_thing'"): 1,
         ("lib.ops.fails", "its reader fails: RuntimeError: no such luck"): 1,
         ("lib.ops.silu", "does not fit the definition"): 1,
-        ("lib.ops.odd", "not of definition 'silu_h8': silu_h8 misses argument 'x'"): 1,
+        ("lib.ops.odd", "does not fit definition 'silu_h8': silu_h8 misses argument 'x'"): 1,
     }
     assert [problem.source for problem in report.problems] == ["lib.ops.fails", "lib.ops.odd"]
     assert not report.is_ok
@@ -304,7 +304,7 @@ def test_an_argument_that_was_not_recorded_fits_no_definition(
 def test_drafts_are_made_of_calls_with_unknown_definitions(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     for rows in (2, 3):
         dump.dump("drafted", "(a, b)", [torch.ones(rows, 8), 3])
-    report = imported(dump, root, reader, has_drafts=True)
+    report = imported(dump, root, reader, makes_drafts=True)
     assert report.drafts == ["new_thing"]
     draft = json.loads((root / "drafts/new_thing.json").read_text())
     assert draft["axes"] == {"a_dim0": {"type": "var"}, "a_dim1": {"type": "const", "value": 8}}
@@ -351,16 +351,16 @@ def broken(folder: Path, kind: str) -> None:
     ("kind", "message"),
     [
         ("no metadata", "metadata.jsonl is missing"),
-        ("torn metadata", "no whole record"),
+        ("torn metadata", "no complete record"),
         ("no tensors", "is missing"),
         ("torn tensors", "inputs.pt"),
-        ("other tensors", "other tensors than its metadata says"),
+        ("other tensors", "other tensors than its metadata lists"),
         ("link", "is a link"),
-        ("pipe", "no ordinary file"),
-        ('function_signature="<unavailable>"', "is no signature"),
+        ("pipe", "not a regular file"),
+        ('function_signature="<unavailable>"', "is not a signature"),
         ('function_signature="()"', "2 positional arguments for 0"),
         ("function_name=3", "no 'function_name'"),
-        ("tensor_info=null", "does not say which tensors"),
+        ("tensor_info=null", "does not list its tensors"),
         ("input_metadata=[1]", "cannot be read"),
         ('input_metadata={"arg_9": 1}', "gaps"),
     ],
@@ -371,7 +371,7 @@ def test_a_damaged_folder_is_reported_and_the_rest_goes_on(
     broken(gathered(dump, rows=2), kind)
     gathered(dump, rows=3)
     report = imported(dump, root, reader)
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     (problem,) = report.problems
     assert message in problem.message
     assert problem.code == "damaged-call"
@@ -392,7 +392,7 @@ def test_a_damaged_session_is_reported_and_read_as_far_as_it_goes(
     with (dump.root / "session.jsonl").open("a") as session:
         session.write('{"dump_dir": 3}\n{"torn\n')
     report = imported(dump, root, reader)
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     assert Counter(problem.code for problem in report.problems) == {"bad-session": 2, "missing-call": 1}
 
 
@@ -415,8 +415,8 @@ def test_a_hostile_dump_runs_nothing(dump: DumpMaker, root: Path, reader: Librar
 def test_a_call_with_more_bytes_than_allowed_is_not_read(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     dump.dump("silu", SILU, [torch.ones(1 << 16, 8)])
     gathered(dump)
-    report = imported(dump, root, reader, most_bytes=1 << 20)
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    report = imported(dump, root, reader, max_bytes=1 << 20)
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     assert "more than 1 MiB" in report.problems[0].message
 
 
@@ -429,7 +429,7 @@ def test_links_that_lead_out_are_refused(
     (dump.root / f"{outside.name}9").symlink_to(outside)
     (dump.root / "again").symlink_to(dump.root)
     report = imported(dump, root, reader)
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     assert [problem.code for problem in report.problems] == ["link-out"]
 
 
@@ -450,7 +450,7 @@ def test_definitions_are_there_before_calls_are_read(dump: DumpMaker, root: Path
     report = imported(dump, root, Reader())
     assert report.is_ok
     assert [added.state for added in report.definitions] == ["added"]
-    assert [Path(file).name for file in report.passed_over] == ["package.json"]
+    assert [Path(file).name for file in report.skipped] == ["package.json"]
     assert [w.axes for w in workloads(root, "norm_h4")] == [{"num_tokens": 3}]
 
 
@@ -458,7 +458,7 @@ def test_one_call_or_one_file_may_be_the_source(dump: DumpMaker, root: Path, rea
     gathered(dump, rows=2)
     folder = gathered(dump, rows=3)
     report = import_dumps(folder, root, readers={"lib": reader})
-    assert report.calls == {("lib.ops.gather", TAKEN): 1}
+    assert report.calls == {("lib.ops.gather", RECORDED): 1}
     assert report.is_ok
     file = dump.root / "norm_h4.json"
     file.write_text(json.dumps(DUMPED))

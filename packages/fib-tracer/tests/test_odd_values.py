@@ -13,7 +13,7 @@ import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, ScalarInput, TensorSpec, TraceSet
 from fib_tracer import TracingConfig, TracingRuntime, enable_tracing
-from fib_tracer.taking.copies import Ring
+from fib_tracer.capture.copies import PinnedRing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -214,7 +214,7 @@ def test_extreme_numbers_come_back_from_the_disk(root: Path, numbers: Any, s: An
     ((_, found, _),) = recorded(root)
     assert found == s
     assert str(found)[0] == str(s)[0]  # the sign of zero
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0
 
 
 def test_a_number_that_no_file_can_hold_does_not_take_others_with_it(root: Path, numbers: Any) -> None:
@@ -223,7 +223,7 @@ def test_a_number_that_no_file_can_hold_does_not_take_others_with_it(root: Path,
             numbers(torch.ones(3), 1, s, False)
     assert [s for _, s, _ in recorded(root)] == [1.0, 2.0]
     assert dropped(runtime, "numbers") == {"errors": 1}
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0
 
 
 @pytest.mark.parametrize("s", ["1", None, 1j, torch.tensor(1j), torch.ones(2), torch.ones((), device="meta"), [1.0]])
@@ -231,7 +231,7 @@ def test_what_is_no_number_is_counted_and_not_stored(root: Path, numbers: Any, s
     with enable_tracing(root, TracingConfig("dump_none")) as runtime:
         numbers(torch.ones(3), 1, s, True)
     assert dropped(runtime, "numbers") == {"does not fit the definition": 1}
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0
 
 
 def test_a_number_in_a_tensor_is_read_at_each_call(root: Path, numbers: Any) -> None:
@@ -277,9 +277,9 @@ def test_definitions_of_every_form_are_traced(
         for arguments in calls:
             assert function(*arguments) == 1
     assert len(workloads(root, "other")) == kept
-    assert [kind for kind in runtime.troubles() if kind.startswith("other")] == []
+    assert [kind for kind in runtime.error_counts() if kind.startswith("other")] == []
 
 
 def test_pinned_memory_is_on_the_cpu_whatever_the_default_device() -> None:
     with torch.device("meta"):
-        assert Ring(100, is_pinned=False).memory.device.type == "cpu"
+        assert PinnedRing(100, is_pinned=False).memory.device.type == "cpu"

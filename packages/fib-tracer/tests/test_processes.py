@@ -18,9 +18,9 @@ _BEGIN = """
 import os, signal, sys, threading
 import torch
 from fib_apply import apply
-from fib_tracer import TracingConfig, enable_tracing, ending, runtime
+from fib_tracer import TracingConfig, enable_tracing, runtime, signals
 
-ending.LONGEST_SECONDS = runtime.EXIT_SECONDS = 100.0  # a busy machine may be slow
+signals.MAX_DELAY_SECONDS = runtime.EXIT_SECONDS = 100.0  # a busy machine may be slow
 
 @apply("silu_h8")
 def silu(x):
@@ -138,7 +138,7 @@ for index in range(3):
     call(index)
 child = os.fork()
 if child == 0:
-    print("in the child", runtime.stats()["silu_h8"].calls, runtime.budget.taken_bytes, flush=True)
+    print("in the child", runtime.stats()["silu_h8"].calls, runtime.budget.reserved_bytes, flush=True)
     for index in range(10, 20):
         call(index)
     runtime.flush()

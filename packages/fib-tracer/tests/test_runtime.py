@@ -22,7 +22,7 @@ from fib_tracer import (
     enable_tracing,
     get_tracing_runtime,
 )
-from fib_tracer.taking import graphs
+from fib_tracer.capture import graphs
 
 from .conftest import SILU, tensors, workloads
 
@@ -150,13 +150,13 @@ def test_what_breaks_a_constraint_is_not_stored(root: Path, decode: Any) -> None
         decode(q, indptr, torch.cat([indices, indices]), scale)
     assert workloads(root, "gqa_paged_decode_h2") == []
     assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"breaks a constraint": 1}
-    assert any("constraint" in kind for kind in runtime.troubles())
+    assert any("constraint" in kind for kind in runtime.error_counts())
 
 
 class Unwilling(FilterPolicy):
     """Raises whenever it is asked."""
 
-    def wants(self, call: Any) -> Any:
+    def decide(self, call: Any) -> Any:
         raise RuntimeError("of a policy")
 
 
@@ -173,7 +173,7 @@ def test_a_policy_that_fails_never_fails_the_engine(root: Path, silu: Any, polic
     with enable_tracing(root, TracingConfig(filter_policy=policy)) as runtime:
         for _ in range(3):
             assert torch.equal(silu(x), x * torch.sigmoid(x))
-    assert any("RuntimeError" in kind for kind in runtime.troubles())
+    assert any("RuntimeError" in kind for kind in runtime.error_counts())
 
 
 class Halves(FilterPolicy):
@@ -190,7 +190,7 @@ def test_a_policy_may_decide_at_the_flush(root: Path, silu: Any) -> None:
         assert workloads(root, "silu_h8") == []
         runtime.flush()
         assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [1, 3, 5]
-        assert runtime.budget.taken_bytes == 0
+        assert runtime.budget.reserved_bytes == 0
 
 
 def test_a_sample_of_all_calls_holds_no_more_than_it_gives_out(root: Path, silu: Any) -> None:
@@ -199,9 +199,9 @@ def test_a_sample_of_all_calls_holds_no_more_than_it_gives_out(root: Path, silu:
         for size in range(1, 200):
             silu(torch.full((size, 8), 1.0))
         runtime._writer.flush([], None)
-        assert runtime.budget.taken_bytes <= 4 * (200 * 8 * 4 + 4096)
+        assert runtime.budget.reserved_bytes <= 4 * (200 * 8 * 4 + 4096)
     assert len(workloads(root, "silu_h8")) == 4
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0
 
 
 def test_calls_beyond_the_byte_budget_are_dropped_and_counted(root: Path, silu: Any) -> None:
@@ -310,7 +310,7 @@ def test_a_function_without_the_inputs_is_said_once(root: Path) -> None:
 
     with enable_tracing(root) as runtime:
         odd(torch.ones(2, 8))
-    assert any("parameters" in kind for kind in runtime.troubles())
+    assert any("parameters" in kind for kind in runtime.error_counts())
 
 
 def test_settings_that_match_nothing_are_refused(root: Path) -> None:
@@ -380,12 +380,12 @@ def test_a_full_disk_is_said_and_later_calls_are_stored(root: Path, silu: Any, m
         silu(torch.ones(2, 8))
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
     assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
-    assert any("writing" in kind for kind in runtime.troubles())
+    assert any("writing" in kind for kind in runtime.error_counts())
 
 
 def test_who_waits_for_room_that_never_comes_is_dropped(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with enable_tracing(root, EVERYTHING, wait_seconds=0.1) as runtime:
-        monkeypatch.setattr(runtime._around.copier, "room", lambda tensors: None)
+        monkeypatch.setattr(runtime._context.copier, "_with_block", lambda tensors, size_bytes: None)
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
-    assert runtime.budget.taken_bytes == 0
+    assert runtime.budget.reserved_bytes == 0

@@ -19,7 +19,7 @@ from fib_schema import (
     validate,
 )
 from fib_tracer import TracingConfig
-from fib_tracer.care.sampling import sample
+from fib_tracer.maintenance.sampling import sample
 
 from .conftest import workloads
 from .test_survey import gather_workload, stored
@@ -108,7 +108,7 @@ def test_a_target_that_holds_something_is_refused(filled: Path, other: Path) -> 
     (other / "x").touch()
     with pytest.raises(TargetNotEmpty, match="not empty"):
         sample(filled, other, config)
-    with pytest.raises(TargetNotEmpty, match="no folder"):
+    with pytest.raises(TargetNotEmpty, match="not a folder"):
         sample(filled, other / "x", config)
     with pytest.raises(UnknownName, match="silu_h9"):
         sample(filled, other.with_name("new"), config, ["silu_h9"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_tracer.care.survey import Bar, Blob, MissingBlob, bars, survey
+from fib_tracer.maintenance.survey import Bin, Blob, MissingBlob, histogram, survey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def test_counts_sizes_kinds_and_blobs(root: Path) -> None:
     assert [d.name for d in found.definitions] == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
     gather = found.definitions[0]
     assert (gather.workloads, gather.distinct_axes, gather.blobs) == (3, 2, 2)
-    assert gather.axes == {"N": [Bar(6, 6, 3)], "M": [Bar(3, 3, 2), Bar(9, 9, 1)]}
+    assert gather.axes == {"N": [Bin(6, 6, 3)], "M": [Bin(3, 3, 2), Bin(9, 9, 1)]}
     assert gather.inputs == {"table": {"random": 3}, "rows": {"random": 1, "safetensors": 2}, "scale": {"scalar": 3}}
     assert gather.blob_bytes == found.blob_bytes > 48
     assert found.without_workloads == ["gqa_paged_decode_h2", "silu_h8"]
@@ -65,21 +65,21 @@ def test_looks_at_chosen_definitions_alone(root: Path) -> None:
 
 
 def test_few_sizes_have_a_bar_each_and_many_share_them_by_powers_of_two() -> None:
-    assert bars([]) == []
-    assert bars([5, 1, 5]) == [Bar(1, 1, 1), Bar(5, 5, 2)]
-    assert bars([0, 1, 2, 3, 5, 6, 7, 9, 4096]) == [
-        Bar(0, 0, 1),
-        Bar(1, 1, 1),
-        Bar(2, 3, 2),
-        Bar(4, 7, 3),
-        Bar(8, 15, 1),
-        Bar(4096, 8191, 1),
+    assert histogram([]) == []
+    assert histogram([5, 1, 5]) == [Bin(1, 1, 1), Bin(5, 5, 2)]
+    assert histogram([0, 1, 2, 3, 5, 6, 7, 9, 4096]) == [
+        Bin(0, 0, 1),
+        Bin(1, 1, 1),
+        Bin(2, 3, 2),
+        Bin(4, 7, 3),
+        Bin(8, 15, 1),
+        Bin(4096, 8191, 1),
     ]
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=200))
 def test_every_size_is_in_one_bar(sizes: list[int]) -> None:
-    found = bars(sizes)
+    found = histogram(sizes)
     assert sum(bar.workloads for bar in found) == len(sizes)
     for bar in found:
         assert bar.workloads == sum(bar.least <= size <= bar.most for size in sizes)

@@ -1,4 +1,25 @@
-"""Collects workloads of GPU kernels from the calls of a live engine."""
+"""Recording of workloads: the calls of a live engine become workload records of a data set.
+
+How a call becomes a record on the disk:
+
+1. `runtime`: `enable_tracing` starts a `TracingRuntime`, which listens to fib-apply. fib-apply asks it once for each
+   routed function (`TracingRuntime.bind`) for a callback, and runs the callback before each call of that function.
+2. `capture.binding`: the generated callback counts the call. It returns if calls of these shapes are no
+   longer wanted.
+3. `capture.recorder`: the definition's `Recorder` checks the call against the definition, reads the axes' sizes, and
+   asks the filter policy (`policies.filtering`) for a verdict. The input dump policy (`policies.dumping`) chooses
+   inputs.
+4. `capture.copies`: memory is reserved in the byte budget and the chosen tensors are copied, those on a device
+   asynchronously. The recorder enqueues a `PendingEntry`, and the engine's function runs.
+5. `storage.writer`: the storage thread waits for the copies. It passes the entry to a policy that samples, or checks
+   the definition's constraints and makes a record.
+6. `storage.records`: the record's uuid is a digest of its contents. `fib_schema.WorkloadLog` appends it to the data set
+   unless the uuid is there already, with the tensors in a safetensors file.
+
+Calls captured in CUDA graphs (`capture.graphs`) enter at step 3 after a replay. `config` holds the settings, `signals`
+and `runtime` flush when the process ends. `dumps` imports what FlashInfer recorded itself, through step 3.
+`maintenance` surveys, deduplicates and samples data sets.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +58,22 @@ __all__ = [
 require_linux("fib-tracer")
 
 if TYPE_CHECKING:
-    from .config import Rule, TracingConfig, TracingConfigRegistry
+    from .config import (
+        Rule,
+        TracingConfig,
+        TracingConfigRegistry,
+        get_attention_only_configs,
+        get_default_configs,
+        get_full_configs,
+    )
     from .errors import InvalidSetting
     from .policies.calls import RANDOM, Call, WorkloadEntry
     from .policies.dumping import InputDumpPolicy
     from .policies.filtering import FilterPolicy, Verdict
-    from .policies.presets import get_attention_only_configs, get_default_configs, get_full_configs
     from .policies.registry import PolicyRegistry
     from .recorded_calls import CallReader, NotCovered, ReadCall, RecordedCall
     from .runtime import TracingRuntime, disable_tracing, enable_tracing, get_tracing_runtime, start_by_environment
-    from .tallies import DefinitionStats
+    from .stats import DefinitionStats
 
     __version__: str
 else:
@@ -54,15 +81,17 @@ else:
         __name__,
         "fib-tracer",
         {
-            "config": "Rule TracingConfig TracingConfigRegistry",
+            "config": (
+                "Rule TracingConfig TracingConfigRegistry "
+                "get_attention_only_configs get_default_configs get_full_configs"
+            ),
             "errors": "InvalidSetting",
             "policies.calls": "Call RANDOM WorkloadEntry",
             "policies.dumping": "InputDumpPolicy",
             "policies.filtering": "FilterPolicy Verdict",
-            "policies.presets": "get_attention_only_configs get_default_configs get_full_configs",
             "policies.registry": "PolicyRegistry",
             "recorded_calls": "CallReader NotCovered ReadCall RecordedCall",
             "runtime": "TracingRuntime disable_tracing enable_tracing get_tracing_runtime start_by_environment",
-            "tallies": "DefinitionStats",
+            "stats": "DefinitionStats",
         },
     )

@@ -1,4 +1,4 @@
-"""The ``fib-tracer`` command."""
+"""Command line of ``fib-tracer``."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pathlib import Path
 
 from fib_schema import FibError
 
-from . import commands as doing
-from .dumps.importing import MOST_BYTES
+from . import commands
+from .dumps.importing import MAX_CALL_BYTES
 
 _DESCRIPTION = """\
-Workloads of a data set: read what FlashInfer has dumped, look at what there is, thin it out.
+Workloads of a data set: import FlashInfer's dumps, show statistics, remove duplicates, sample.
 
-Live traffic is collected within the engine (FIB_ENABLE_TRACING=1, or fib_tracer.enable_tracing).
-Exit codes: 0, 1 where something was damaged, refused or is missing, 2 where the command is wrong."""
+Live traffic is recorded inside the engine (FIB_ENABLE_TRACING=1, or fib_tracer.enable_tracing).
+Exit codes: 0; 1 if data is damaged, refused or missing; 2 if the command cannot run."""
 
 _IMPORT = """\
-Read what FlashInfer has dumped into a data set:
+Import FlashInfer's dumps into a data set:
 
-  - definitions that FLASHINFER_TRACE_DUMP=1 writes: they are added in the current form; one that the set
-    has already is skipped, and another one of the same name is reported and changes nothing
+  - definitions that FLASHINFER_TRACE_DUMP=1 writes: they are converted and added; the set's own
+    definitions are kept, and a different one of the same name is reported
   - calls that FLASHINFER_LOGLEVEL=10 writes below FLASHINFER_DUMP_DIR: they become workloads of the set's
-    definitions, by the policies that live traffic goes through
+    definitions, filtered by the same policies as live traffic
 
-Calls need a reader, which tells what they compute: fib-integrations has the one for FlashInfer. Calls that
-no definition describes are counted by function and reason. Nothing in a dump is run."""
+Calls need a reader, which maps them to definitions: fib-integrations has the one for FlashInfer. Calls that
+no definition describes are counted by function and reason. Nothing in a dump is executed."""
 
 _IMPORT_EXAMPLES = """\
 examples:
   fib-tracer import flashinfer_dumps DATASET
                                        every call once, with the values of its integer tensors
   fib-tracer import flashinfer_dumps DATASET --dump all
-                                       with all values: exact, and as large as the dump
+                                       with all values: exact, as large as the dump
   fib-tracer import flashinfer_dumps DATASET --dump int sm_scale q
                                        with the integer tensors, and the values of two inputs
   fib-tracer import flashinfer_dumps DATASET --config tracing.yaml
@@ -43,8 +43,8 @@ examples:
                                        and a draft of each definition that is missing"""
 
 _STATS = """\
-Show what the workloads of a data set cover: how many there are for each definition, the sizes of their
-variable axes, how inputs are given, and the files of tensors, with those that are missing or left over."""
+Show statistics of a data set's workloads: their number by definition, the sizes of their variable axes,
+how inputs are given, and the files of tensors, with missing and orphaned ones."""
 
 _STATS_EXAMPLES = """\
 examples:
@@ -53,20 +53,20 @@ examples:
   fib-tracer stats DATASET --json | jq -r '.without_workloads[]'"""
 
 _DEDUP = """\
-Reduce equal workloads (axes, scalars and the bytes of tensors, whatever their uuids) to the first one.
-What traces refer to stays in any case. Files of tensors go when no line names them any more. Engines may
-go on tracing into the set; a benchmark should not be running on it."""
+Remove duplicates: all but the first of workloads with equal axes, scalars and bytes of tensors, whatever
+their uuids. Workloads that traces refer to are kept. Files of tensors that no line names any more are
+removed. Engines may trace into the set meanwhile; do not run a benchmark on it."""
 
 _DEDUP_EXAMPLES = """\
 examples:
   fib-tracer dedup DATASET --dry-run
   fib-tracer dedup DATASET
-  fib-tracer dedup DATASET --orphans   and files of tensors that nothing names, such as those that an
-                                       engine left that was killed"""
+  fib-tracer dedup DATASET --orphans   also files of tensors that nothing names, such as
+                                       those of an engine that was killed"""
 
 _SAMPLE = """\
-Make a smaller data set of definitions, some of their workloads, and the tensors of these byte for byte;
-then validate it. Workloads are chosen for each definition by itself."""
+Make a smaller data set: definitions, some of their workloads, and the files of their tensors, byte for
+byte; then validate it. Workloads are chosen separately for each definition."""
 
 _SAMPLE_EXAMPLES = """\
 examples:
@@ -79,7 +79,7 @@ examples:
 
 _POLICIES = """\
 List the policies that settings can name: which inputs are stored with their values, and which calls are
-kept. Other packages add theirs by the entry-point groups fib_tracer.input_dump_policies and
+kept. Other packages add policies as entry points of the groups fib_tracer.input_dump_policies and
 fib_tracer.filter_policies."""
 
 _POLICIES_EXAMPLES = """\
@@ -89,7 +89,7 @@ examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 where something is wrong with the data, 2 with the call."""
+    """Run the command and return its exit code: 1 if data is damaged or missing, 2 if the command cannot run."""
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -103,19 +103,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fib-tracer", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_import(commands)
-    _add_stats(commands)
-    _add_dedup(commands)
-    _add_sample(commands)
-    _add_policies(commands)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_import(subparsers)
+    _add_stats(subparsers)
+    _add_dedup(subparsers)
+    _add_sample(subparsers)
+    _add_policies(subparsers)
     return parser
 
 
 def _add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, texts: tuple[str, str]
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, texts: tuple[str, str]
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(
+    command = subparsers.add_parser(
         name,
         help=summary,
         description=texts[0],
@@ -134,8 +134,8 @@ def _add_definitions(command: argparse.ArgumentParser) -> None:
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
 
 
-def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "import", "read what FlashInfer has dumped", (_IMPORT, _IMPORT_EXAMPLES))
+def _add_import(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _add_command(subparsers, "import", "import FlashInfer's dumps", (_IMPORT, _IMPORT_EXAMPLES))
     command.add_argument("source", type=Path, metavar="SOURCE", help="a folder with dumps at any depth, or one file")
     _add_dataset(command)
     policies = command.add_mutually_exclusive_group()
@@ -143,34 +143,34 @@ def _add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     policies.add_argument(
         "--dump", nargs="+", metavar="WHAT", help="values to store: all, none, int, or names of inputs (default: int)"
     )
-    command.add_argument("--drafts", action="store_true", help="make drafts of definitions that the set lacks")
+    command.add_argument("--drafts", action="store_true", help="write drafts of definitions that the set lacks")
     command.add_argument(
         "--max-mib",
         type=int,
-        default=MOST_BYTES >> 20,
+        default=MAX_CALL_BYTES >> 20,
         metavar="N",
-        help=f"do not read a call with more tensors (default: {MOST_BYTES >> 20})",
+        help=f"skip calls with more MiB of tensors (default: {MAX_CALL_BYTES >> 20})",
     )
-    command.set_defaults(run=doing.import_)
+    command.set_defaults(run=commands.import_)
 
 
-def _add_stats(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "stats", "what the workloads cover", (_STATS, _STATS_EXAMPLES))
+def _add_stats(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _add_command(subparsers, "stats", "show statistics of workloads", (_STATS, _STATS_EXAMPLES))
     _add_dataset(command)
     _add_definitions(command)
-    command.set_defaults(run=doing.stats)
+    command.set_defaults(run=commands.stats)
 
 
-def _add_dedup(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "dedup", "remove equal workloads", (_DEDUP, _DEDUP_EXAMPLES))
+def _add_dedup(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _add_command(subparsers, "dedup", "remove duplicate workloads", (_DEDUP, _DEDUP_EXAMPLES))
     _add_dataset(command)
-    command.add_argument("--dry-run", action="store_true", help="change nothing, and say what would be removed")
-    command.add_argument("--orphans", action="store_true", help="remove files of tensors that nothing names, too")
-    command.set_defaults(run=doing.dedup)
+    command.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+    command.add_argument("--orphans", action="store_true", help="also remove files of tensors that nothing names")
+    command.set_defaults(run=commands.dedup)
 
 
-def _add_sample(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "sample", "make a smaller data set", (_SAMPLE, _SAMPLE_EXAMPLES))
+def _add_sample(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _add_command(subparsers, "sample", "make a smaller data set", (_SAMPLE, _SAMPLE_EXAMPLES))
     _add_dataset(command)
     command.add_argument("--output", type=Path, required=True, metavar="OTHER", help="a folder that is new or empty")
     how = command.add_mutually_exclusive_group(required=True)
@@ -180,9 +180,9 @@ def _add_sample(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     how.add_argument("--random", type=int, metavar="N", help="N at random")
     command.add_argument("--seed", type=int, default=0, help="of the random choice (default: 0)")
     _add_definitions(command)
-    command.set_defaults(run=doing.sample)
+    command.set_defaults(run=commands.sample)
 
 
-def _add_policies(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "policies", "the policies there are", (_POLICIES, _POLICIES_EXAMPLES))
-    command.set_defaults(run=doing.policies)
+def _add_policies(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _add_command(subparsers, "policies", "list the policies", (_POLICIES, _POLICIES_EXAMPLES))
+    command.set_defaults(run=commands.policies)

@@ -1,4 +1,4 @@
-"""What the commands of ``fib-tracer`` do, and how they say it."""
+"""Commands of ``fib-tracer`` and their output."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from fib_schema import Problem, TraceSet
 
-from .care.sampling import sample as make_sample
-from .care.survey import Bar, DefinitionSurvey, Survey, survey
-from .care.thinning import DedupReport
-from .care.thinning import dedup as remove_equal
 from .config import Settings, TracingConfig
-from .dumps.importing import NO_READER, READERS_PACKAGE, TAKEN, ImportOptions, ImportReport, import_dumps
+from .dumps.importing import NO_READER, READERS_PACKAGE, RECORDED, ImportOptions, ImportReport, import_dumps
+from .maintenance.dedup import DedupReport
+from .maintenance.dedup import dedup as remove_duplicates
+from .maintenance.sampling import sample as make_sample
+from .maintenance.survey import Bin, DefinitionSurvey, Survey, survey
 from .policies.registry import PolicyRegistry
 
 _BAR_WIDTH = 40
-_WORDS = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
+_DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
 
 
 def _print_json(value: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ def _print_problems(problems: Iterable[Problem]) -> None:
         print(f"fib-tracer: {problem}", file=sys.stderr)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -70,44 +70,45 @@ def _import_config(options: argparse.Namespace) -> Settings:
     if options.config is not None:
         config: Settings = options.config
         return config
-    words = [_WORDS.get(word, word) for word in options.dump or ["int"]]
-    return TracingConfig(words[0] if words[0] in _WORDS.values() and len(words) == 1 else words)
+    words = [_DUMP_NAMES.get(word, word) for word in options.dump or ["int"]]
+    return TracingConfig(words[0] if words[0] in _DUMP_NAMES.values() and len(words) == 1 else words)
 
 
 def _import_lines(report: ImportReport) -> Iterator[str]:
     yield from _definition_lines(report)
     total = sum(report.calls.values())
-    taken = sum(count for (_, outcome), count in report.calls.items() if outcome == TAKEN)
+    recorded = sum(count for (_, outcome), count in report.calls.items() if outcome == RECORDED)
     stored = sum(stats.stored for stats in report.stats.values())
     equal = sum(stats.equal for stats in report.stats.values())
-    yield f"{_count(total, 'call')}: {taken} given to the policies, {stored} stored as workloads, {equal} equal to one"
+    outcome = f"{recorded} given to the policies, {stored} stored as workloads, {_count(equal, 'duplicate')}"
+    yield f"{_count(total, 'call')}: {outcome}"
     if report.calls:
         yield ""
         rows = [(f, o, str(n)) for (f, o), n in sorted(report.calls.items())]
-        yield from _aligned([("function", "what became of its calls", "calls"), *rows])
+        yield from _table([("function", "outcome", "calls"), *rows])
     yield from _stored_lines(report)
     if report.drafts:
-        yield f"\ndrafts of {', '.join(report.drafts)}: complete them in drafts/, and move them to definitions/"
+        yield f"\ndrafts of {', '.join(report.drafts)}: complete them in drafts/ and move them to definitions/"
     if report.lacks_readers:
-        yield f"\nno reader of calls is installed: {READERS_PACKAGE} has the one for FlashInfer"
+        yield f"\nno reader of calls is installed: install {READERS_PACKAGE}, which has the one for FlashInfer"
     elif any(outcome == NO_READER for _, outcome in report.calls):
         yield f"\nreaders: {', '.join(report.readers)}"
     if report.problems:
-        yield f"\n{_count(len(report.problems), 'problem')}, said on stderr"
+        yield f"\n{_count(len(report.problems), 'problem')}, see stderr"
 
 
 def _definition_lines(report: ImportReport) -> Iterator[str]:
-    states = [added.state for added in report.definitions]
-    counts = f"{states.count('added')} added, {states.count('equal')} there already"
-    refused = sum(added.is_refused for added in report.definitions)
+    states = [result.state for result in report.definitions]
+    counts = f"{states.count('added')} added, {states.count('equal')} unchanged"
+    refused = sum(result.is_refused for result in report.definitions)
     yield f"{_count(len(states), 'definition')}: {counts}, {refused} refused"
-    for added in report.definitions:
-        if added.is_refused:
-            yield f"  {added.name} ({added.source}): {added.problem}"
-        for change in added.changes if added.state == "added" else ():
-            yield f"  {added.name}: {change}"
-    if report.passed_over:
-        yield f"  {_count(len(report.passed_over), 'JSON file')} passed over, being no definitions"
+    for result in report.definitions:
+        if result.is_refused:
+            yield f"  {result.name} ({result.source}): {result.problem}"
+        for change in result.changes if result.state == "added" else ():
+            yield f"  {result.name}: {change}"
+    if report.skipped:
+        yield f"  {_count(len(report.skipped), 'JSON file')} skipped, not definitions"
 
 
 def _stored_lines(report: ImportReport) -> Iterator[str]:
@@ -118,7 +119,7 @@ def _stored_lines(report: ImportReport) -> Iterator[str]:
         for name, s in sorted(report.stats.items())
     ]
     yield ""
-    yield from _aligned([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
+    yield from _table([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
 
 
 # -- stats -------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def stats(options: argparse.Namespace) -> int:
 def _survey_lines(found: Survey) -> Iterator[str]:
     for definition in found.definitions:
         if definition.workloads:
-            yield from _definition_survey(definition)
+            yield from _definition_lines_of(definition)
             yield ""
     empty = found.without_workloads
     covered = len(found.definitions) - len(empty)
@@ -149,7 +150,7 @@ def _survey_lines(found: Survey) -> Iterator[str]:
     yield f"{_count(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
     orphans = sum(blob.size_bytes for blob in found.orphans)
     for blob in found.orphans:
-        yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which nothing names"
+        yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which no record names"
     if found.orphans:
         yield f"{_count(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
     for lost in found.missing:
@@ -158,29 +159,26 @@ def _survey_lines(found: Survey) -> Iterator[str]:
         yield f"workloads of unknown definitions: {', '.join(found.unknown)}"
 
 
-def _definition_survey(definition: DefinitionSurvey) -> Iterator[str]:
+def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
     yield (
         f"{definition.name} ({definition.op_type}): {_count(definition.workloads, 'workload')}, "
         f"{_count(definition.distinct_axes, 'combination')} of axes, "
         f"{_count(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
     )
-    for axis, found in definition.axes.items():
-        yield from _bar_lines(axis, found)
+    for axis, bins in definition.axes.items():
+        yield from _histogram_lines(axis, bins)
     for name, kinds in definition.inputs.items():
-        yield f"  {name}: " + ", ".join(f"{count} {_kind(kind)}" for kind, count in kinds.items())
+        yield f"  {name}: " + ", ".join(
+            f"{count} {'stored' if kind == 'safetensors' else kind}" for kind, count in kinds.items()
+        )
 
 
-def _kind(kind: str) -> str:
-    return "stored" if kind == "safetensors" else kind
-
-
-def _bar_lines(axis: str, found: Sequence[Bar]) -> Iterator[str]:
-    most = max((bar.workloads for bar in found), default=1)
-    rows = [(str(bar), "#" * max(1, round(_BAR_WIDTH * bar.workloads / most)), str(bar.workloads)) for bar in found]
-    for index, (sizes, bar, count) in enumerate(rows):
-        head = axis if index == 0 else ""
-        width = max(len(row[0]) for row in rows)
-        yield f"  {head:<{len(axis)}}  {sizes:>{width}}  {bar} {count}"
+def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
+    most = max((b.workloads for b in bins), default=1)
+    width = max((len(str(b)) for b in bins), default=0)
+    for index, b in enumerate(bins):
+        bar = "#" * max(1, round(_BAR_WIDTH * b.workloads / most))
+        yield f"  {'' if index else axis:<{len(axis)}}  {b!s:>{width}}  {bar} {b.workloads}"
 
 
 # -- dedup and sample --------------------------------------------------------------------------------
@@ -188,7 +186,7 @@ def _bar_lines(axis: str, found: Sequence[Bar]) -> Iterator[str]:
 
 def dedup(options: argparse.Namespace) -> int:
     """``fib-tracer dedup``."""
-    report = remove_equal(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
+    report = remove_duplicates(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
     _print_problems(report.problems)
     if options.json:
         _print_json({**report.to_plain(), "dry_run": options.dry_run})
@@ -211,12 +209,12 @@ def sample(options: argparse.Namespace) -> int:
     """``fib-tracer sample``."""
     report = make_sample(options.dataset, options.output, _sample_config(options), options.definitions)
     _print_problems(report.problems)
-    assert report.validation is not None  # of the set that was made
+    assert report.validation is not None  # it was made
     if options.json:
         _print_json(report.to_plain())
     else:
         rows = [(name, str(chosen), str(of)) for name, (of, chosen) in report.definitions.items()]
-        print(*_aligned([("definition", "chosen", "of"), *rows]), sep="\n")
+        print(*_table([("definition", "chosen", "of"), *rows]), sep="\n")
         print(f"\n{report.target}: {_count(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
         print(report.validation.to_text())
     return 0 if report.is_ok else 1
@@ -224,15 +222,15 @@ def sample(options: argparse.Namespace) -> int:
 
 def _sample_config(options: argparse.Namespace) -> TracingConfig:
     if options.per_axes is not None:
-        return _keeping("keep_first_k_by_axes", k=options.per_axes)
+        return _config("keep_first_k_by_axes", k=options.per_axes)
     if options.attention is not None:
-        return _keeping("attention", k=options.attention)
+        return _config("attention", k=options.attention)
     if options.random is not None:
-        return _keeping("keep_random_k", k=options.random, seed=options.seed)
-    return _keeping("keep_first_k", k=options.first)
+        return _config("keep_random_k", k=options.random, seed=options.seed)
+    return _config("keep_first_k", k=options.first)
 
 
-def _keeping(policy: str, **arguments: Any) -> TracingConfig:
+def _config(policy: str, **arguments: Any) -> TracingConfig:
     return TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=arguments)
 
 
@@ -243,21 +241,21 @@ def policies(options: argparse.Namespace) -> int:
     """``fib-tracer policies``."""
     dumping, filtering = PolicyRegistry.list_input_dump_policies(), PolicyRegistry.list_filter_policies()
     lines = {
-        "input_dump_policy": {name: _said(PolicyRegistry.get_input_dump_policy, name) for name in dumping},
-        "filter_policy": {name: _said(PolicyRegistry.get_filter_policy, name) for name in filtering},
+        "input_dump_policy": {name: _summary(PolicyRegistry.get_input_dump_policy, name) for name in dumping},
+        "filter_policy": {name: _summary(PolicyRegistry.get_filter_policy, name) for name in filtering},
     }
     if options.json:
         _print_json(lines)
         return 0
     for kind, found in lines.items():
-        print(f"{kind}:", *(f"  {row}" for row in _aligned(list(found.items()))), "", sep="\n")
+        print(f"{kind}:", *(f"  {row}" for row in _table(list(found.items()))), "", sep="\n")
     return 0
 
 
-def _said(get: Callable[[str], type], name: str) -> str:
-    """What a policy's docstring says first; nothing is inherited, for that would be said of another."""
+def _summary(get: Callable[[str], type], name: str) -> str:
+    """The first line of a policy's own docstring; an inherited one would describe another policy."""
     try:
         text = inspect.cleandoc(get(name).__doc__ or "").splitlines()
-    except Exception as error:  # noqa: BLE001 of another package, which must not hide the policies of others
+    except Exception as error:  # noqa: BLE001 of another package, which must not hide other policies
         return f"(cannot be loaded: {type(error).__name__}: {error})"
-    return text[0] if text else "(says nothing about itself)"
+    return text[0] if text else "(no docstring)"

@@ -1,4 +1,8 @@
-"""What a user decides about tracing: for which definitions, which calls are kept and what of them is stored."""
+"""Settings of tracing: which calls of which definitions are kept, and which of their inputs are stored.
+
+`TracingConfig` holds the policies for a definition, `TracingConfigRegistry` the settings of all definitions, by name
+and by rules. `get_default_configs`, `get_full_configs` and `get_attention_only_configs` are presets.
+"""
 
 from __future__ import annotations
 
@@ -14,83 +18,80 @@ import yaml
 from fib_schema import Definition, FibError, UnknownName
 
 from .errors import InvalidSetting
-from .policies.dumping import DumpChosen, DumpNamed, InputDumpPolicy
+from .policies.dumping import DumpByFunction, DumpNamed, InputDumpPolicy
 from .policies.filtering import AllOf, FilterPolicy, KeepFirstKByAxes
 from .policies.registry import PolicyRegistry
 
 ENABLE_VARIABLE = "FIB_ENABLE_TRACING"
 """``1`` enables tracing when calls are first routed."""
 CONFIG_VARIABLE = "FIB_TRACING_CONFIG"
-"""A YAML file with the settings that `ENABLE_VARIABLE` uses; without it, those of `get_full_configs`."""
+"""A YAML file with the settings that `ENABLE_VARIABLE` uses; `get_full_configs` if it is not set."""
 
 
 @attrs.frozen
 class TracingConfig:
-    """How calls of a definition are traced.
-
-    Each definition that it applies to has policies of its own, made when its first call is seen.
+    """The policies for a definition. Each definition has its own policy objects, made at its first call.
 
     Raises:
-        InvalidSetting: A policy cannot be made of what is given (a ValueError).
+        InvalidSetting: A policy cannot be made from a setting (a ValueError).
         UnknownName: No policy has that name (a KeyError).
     """
 
     input_dump_policy: Any = "dump_none"
-    """A policy's name; a list of inputs' and policies' names; a function of the inputs; or a policy.
+    """A policy's name; a list of names of inputs and policies; a function of the inputs; or a policy.
 
-    In a list, an input that a definition does not have is passed over.
+    In a list, names of inputs that a definition does not have are ignored.
     """
     input_dump_policy_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
     filter_policy: Any = "keep_all"
-    """A policy's name; a list of names or of mappings like ``{"name": ..., **kwargs}``, all of which must want a call;
+    """A policy's name; a list of names or of mappings like ``{"name": ..., **kwargs}``, all of which must keep a call;
     or a function that makes a policy."""
     filter_policy_kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
         for name in ("input_dump_policy_kwargs", "filter_policy_kwargs"):
-            if not isinstance(options := getattr(self, name), Mapping) or not all(isinstance(o, str) for o in options):
-                raise InvalidSetting(name, options, "a mapping by the names of arguments")
+            if not isinstance(kwargs := getattr(self, name), Mapping) or not all(isinstance(k, str) for k in kwargs):
+                raise InvalidSetting(name, kwargs, "a mapping by the names of arguments")
         self.make_dump_policy()
         self.make_filter_policy()
 
     def make_dump_policy(self) -> InputDumpPolicy:
-        """The policy that chooses inputs."""
-        setting, options = self.input_dump_policy, dict(self.input_dump_policy_kwargs)
+        """A new input dump policy, unless the setting is a policy itself."""
+        setting, kwargs = self.input_dump_policy, dict(self.input_dump_policy_kwargs)
         if isinstance(setting, InputDumpPolicy):
             return setting
         if isinstance(setting, str):
-            dump: InputDumpPolicy = _made(
-                "input_dump_policy", InputDumpPolicy, PolicyRegistry.get_input_dump_policy(setting), options
-            )
-            return dump
+            make = PolicyRegistry.get_input_dump_policy(setting)
+            policy: InputDumpPolicy = _make_policy("input_dump_policy", InputDumpPolicy, make, kwargs)
+            return policy
         if callable(setting):
-            return DumpChosen(setting)
+            return DumpByFunction(setting)
         if not isinstance(setting, Sequence) or not all(isinstance(name, str) for name in setting):
             raise InvalidSetting("input_dump_policy", setting, "a policy's name, a list of inputs, or a function")
-        known = PolicyRegistry.list_input_dump_policies()
-        others = [PolicyRegistry.get_input_dump_policy(name)() for name in setting if name in known]
-        return DumpNamed([name for name in setting if name not in known], others)
+        policies = PolicyRegistry.list_input_dump_policies()
+        others = [PolicyRegistry.get_input_dump_policy(name)() for name in setting if name in policies]
+        return DumpNamed([name for name in setting if name not in policies], others)
 
     def make_filter_policy(self) -> FilterPolicy:
-        """A policy that has kept nothing yet."""
-        setting, options = self.filter_policy, dict(self.filter_policy_kwargs)
+        """A new filter policy."""
+        setting, kwargs = self.filter_policy, dict(self.filter_policy_kwargs)
         if isinstance(setting, str):
-            return _named_filter(setting, options)
+            return _make_filter(setting, kwargs)
         if isinstance(setting, Sequence):
-            parts = [part if isinstance(part, Mapping) else {"name": part} for part in setting]
-            return AllOf([_named_filter(part.get("name"), _without_name(part)) for part in parts])
+            parts = [dict(part) if isinstance(part, Mapping) else {"name": part} for part in setting]
+            return AllOf([_make_filter(part.pop("name", None), part) for part in parts])
         if callable(setting):
-            made: FilterPolicy = _made("filter_policy", FilterPolicy, setting, options)
-            return made
-        raise InvalidSetting("filter_policy", setting, "a policy's name, a list of them, or what makes a policy")
+            policy: FilterPolicy = _make_policy("filter_policy", FilterPolicy, setting, kwargs)
+            return policy
+        raise InvalidSetting("filter_policy", setting, "a policy's name, a list of them, or a function that makes one")
 
     def named_inputs(self) -> tuple[str, ...]:
-        """The inputs that are set to be stored by their names."""
+        """The inputs that the settings name."""
         policy = self.make_dump_policy()
         return policy.names if isinstance(policy, DumpNamed) else ()
 
     def named_axes(self) -> tuple[str, ...]:
-        """The axes by whose names calls are told apart."""
+        """The axes that the settings name."""
         policy = self.make_filter_policy()
         policies = policy.policies if isinstance(policy, AllOf) else (policy,)
         return tuple(name for part in policies if isinstance(part, KeepFirstKByAxes) for name in part.axes or ())
@@ -106,7 +107,7 @@ class TracingConfig:
 
     @classmethod
     def from_plain(cls, plain: Any) -> TracingConfig:
-        """The settings of what `to_plain` returned.
+        """The settings that `to_plain` returned.
 
         Raises:
             InvalidSetting: It is something else.
@@ -117,21 +118,17 @@ class TracingConfig:
         return cls(**plain)
 
 
-def _without_name(part: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in part.items() if key != "name"}
-
-
-def _named_filter(name: Any, options: dict[str, Any]) -> FilterPolicy:
+def _make_filter(name: Any, kwargs: dict[str, Any]) -> FilterPolicy:
     if not isinstance(name, str):
         raise InvalidSetting("filter_policy", name, "a policy's name")
-    if isinstance(options.get("key"), str):
-        options["key"] = _imported(options["key"])
-    made: FilterPolicy = _made("filter_policy", FilterPolicy, PolicyRegistry.get_filter_policy(name), options)
-    return made
+    if isinstance(kwargs.get("key"), str):
+        kwargs["key"] = _import_function(kwargs["key"])
+    make = PolicyRegistry.get_filter_policy(name)
+    policy: FilterPolicy = _make_policy("filter_policy", FilterPolicy, make, kwargs)
+    return policy
 
 
-def _imported(path: str) -> Any:
-    """The function that ``module:name`` stands for."""
+def _import_function(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(import_module(module), name)
@@ -139,16 +136,15 @@ def _imported(path: str) -> Any:
         raise InvalidSetting("key", path, f"a function as 'module:name' ({error})") from error
 
 
-def _made(name: str, kind: type, make: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+def _make_policy(setting: str, base: type, make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
     try:
-        made = make(**options)
+        policy = make(**kwargs)
     except TypeError as error:
-        raise InvalidSetting(
-            f"{name}_kwargs", dict(options), f"what {getattr(make, '__name__', make)} takes: {error}"
-        ) from error
-    if not isinstance(made, kind):
-        raise InvalidSetting(name, made, f"a {kind.__name__}")
-    return made
+        name = getattr(make, "__name__", make)
+        raise InvalidSetting(f"{setting}_kwargs", dict(kwargs), f"arguments of {name}: {error}") from error
+    if not isinstance(policy, base):
+        raise InvalidSetting(setting, policy, f"a {base.__name__}")
+    return policy
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -170,7 +166,7 @@ class Rule:
     name: str = "*"
 
     def matches(self, definition: Definition) -> bool:
-        """Whether a definition is meant."""
+        """Whether a definition matches."""
         return fnmatchcase(definition.op_type, self.op_type) and fnmatchcase(definition.name, self.name)
 
 
@@ -184,10 +180,10 @@ def _to_rules(value: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @attrs.define
 class TracingConfigRegistry:
-    """Settings by definition, by rules, and those of all others.
+    """Settings of all definitions.
 
-    A definition's own settings come first, then the first rule that matches, then the default; without a default,
-    a definition that nothing else is for is not traced.
+    A definition's own settings come first, then the first rule that matches, then the default. Without a default, a
+    definition that has no settings is not traced.
     """
 
     default: TracingConfig | None = attrs.field(factory=TracingConfig)
@@ -195,21 +191,19 @@ class TracingConfigRegistry:
     rules: tuple[Rule, ...] = attrs.field(default=(), converter=_to_rules)
 
     def __attrs_post_init__(self) -> None:
-        for name, config in {
-            **self.per_definition,
-            **({} if self.default is None else {"default": self.default}),
-        }.items():
-            _check_config(name, config)
+        _check_configs(self.per_definition)
+        if self.default is not None:
+            _check_configs({"default": self.default})
 
     def get(self, name: str, definition: Definition | None = None) -> TracingConfig | None:
-        """The settings of a definition; rules need the definition itself."""
+        """The settings of a definition; rules apply only if the definition itself is given."""
         if name in self.per_definition:
             return self.per_definition[name]
         rules = () if definition is None else (rule for rule in self.rules if rule.matches(definition))
         return next((rule.config for rule in rules), self.default)
 
     def register(self, name: str, config: TracingConfig, override: bool = False) -> None:
-        """Set those of one definition.
+        """Set the settings of one definition.
 
         Raises:
             InvalidSetting: It has some already, and `override` is false.
@@ -217,38 +211,37 @@ class TracingConfigRegistry:
         self.register_many({name: config}, override)
 
     def register_many(self, configs: Mapping[str, TracingConfig], override: bool = False) -> None:
-        """Set those of several definitions, or of none if one of them cannot be set."""
+        """Set the settings of several definitions, or of none if one of them cannot be set."""
+        _check_configs(configs)
         for name, config in configs.items():
-            _check_config(name, config)
             if name in self.per_definition and not override:
-                raise InvalidSetting(name, config, "override=True, for this definition has settings already")
+                raise InvalidSetting(name, config, "override=True, because this definition has settings")
         self.per_definition.update(configs)
 
     def check(self, definitions: Mapping[str, Definition]) -> None:
         """Refuse names that match nothing in a data set.
 
         Raises:
-            UnknownName: There is no such definition, or no definition that settings are for has such an input or axis.
+            UnknownName: There is no such definition; or none of the definitions that settings apply to has such an
+                input or axis.
         """
         for name in self.per_definition:
             if name not in definitions:
                 raise UnknownName("definition", name, tuple(definitions))
-        meant: dict[int, list[Definition]] = {}
-        configs: dict[int, TracingConfig] = {}
+        uses: dict[int, tuple[TracingConfig, list[Definition]]] = {}
         for name in definitions:
             try:
                 definition = definitions[name]
             except (FibError, OSError):
-                return  # a damaged one may have what is named; it is reported when it is called
+                return  # a damaged definition may have the input or axis; its first call reports the damage
             if (config := self.get(name, definition)) is not None:
-                configs[id(config)] = config
-                meant.setdefault(id(config), []).append(definition)
-        for key, config in configs.items():
-            inputs = {name for definition in meant[key] for name in definition.inputs}
-            axes = {name for definition in meant[key] for name in definition.axes}
+                uses.setdefault(id(config), (config, []))[1].append(definition)
+        for config, users in uses.values():
+            inputs = {name for definition in users for name in definition.inputs}
+            axes = {name for definition in users for name in definition.axes}
             for kind, named, known in (("input", config.named_inputs(), inputs), ("axis", config.named_axes(), axes)):
-                if lost := set(named) - known:
-                    raise UnknownName(kind, min(lost), tuple(sorted(known)))
+                if unknown := set(named) - known:
+                    raise UnknownName(kind, min(unknown), tuple(sorted(known)))
 
     def to_yaml(self) -> str:
         """As YAML that `from_yaml` reads."""
@@ -266,10 +259,10 @@ class TracingConfigRegistry:
 
     @classmethod
     def from_yaml(cls, text: str) -> TracingConfigRegistry:
-        """Settings from YAML with the keys ``default``, ``rules`` and ``definitions``, each of which may be missing.
+        """Settings from YAML with the keys ``default``, ``rules`` and ``definitions``, all optional.
 
         Raises:
-            InvalidSetting: It is no such text.
+            InvalidSetting: The text has another form.
         """
         try:
             content = yaml.safe_load(text) or {}
@@ -280,7 +273,7 @@ class TracingConfigRegistry:
         default = content.get("default", {})
         definitions, rules = content.get("definitions") or {}, content.get("rules") or []
         if not isinstance(definitions, Mapping) or not all(isinstance(name, str) for name in definitions):
-            raise InvalidSetting("definitions", definitions, "a mapping of definitions' names to their settings")
+            raise InvalidSetting("definitions", definitions, "a mapping of names of definitions to their settings")
         if not isinstance(rules, list):
             raise InvalidSetting("rules", rules, "a list of mappings with op_type, name and policies")
         return cls(
@@ -294,7 +287,7 @@ class TracingConfigRegistry:
         """Settings from a YAML file.
 
         Raises:
-            InvalidSetting: It holds none.
+            InvalidSetting: The file has another form.
             OSError: It could not be read.
         """
         data = Path(path).read_bytes()
@@ -313,26 +306,52 @@ def _rule(plain: Any) -> Rule:
     return Rule(TracingConfig.from_plain({key: plain[key] for key in plain if key not in patterns}), **patterns)
 
 
-def _check_config(name: str, config: object) -> None:
-    if not isinstance(config, TracingConfig):
-        raise InvalidSetting(name, config, "a TracingConfig")
+def _check_configs(configs: Mapping[str, object]) -> None:
+    for name, config in configs.items():
+        if not isinstance(config, TracingConfig):
+            raise InvalidSetting(name, config, "a TracingConfig")
+
+
+# -- presets, which match by op_type and so fit definitions that are written later -------------------
+
+_BY_SIZE = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")
+"""For dense inputs, whose values do not change the work."""
+_BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
+"""For attention, whose work depends on offsets and indices."""
+_INDICES_BY_SIZE = TracingConfig("dump_int", filter_policy="keep_first_k_by_axes")
+"""For routing, page tables and lengths, on which the work depends and which have no average."""
+_ATTENTION_RULES = (Rule(_BY_LENGTH, "gqa*"), Rule(_BY_LENGTH, "mla*"), Rule(_INDICES_BY_SIZE, "dsa*"))
+_FULL_RULES = (Rule(_BY_SIZE, "gemm*"), Rule(_BY_SIZE, "*rmsnorm*"), *_ATTENTION_RULES)
+
+
+def get_default_configs() -> TracingConfigRegistry:
+    """The default `TracingConfig` for all definitions: all sizes that occur, no values."""
+    return TracingConfigRegistry(TracingConfig())
+
+
+def get_full_configs() -> TracingConfigRegistry:
+    """Dense operators once for each size, attention by average length with its indices, all others by default."""
+    return TracingConfigRegistry(TracingConfig(), rules=_FULL_RULES)
+
+
+def get_attention_only_configs() -> TracingConfigRegistry:
+    """Attention like `get_full_configs`; nothing else is traced."""
+    return TracingConfigRegistry(None, rules=_ATTENTION_RULES)
 
 
 Settings: TypeAlias = (
     "TracingConfig | Mapping[str, TracingConfig] | TracingConfigRegistry | str | os.PathLike[str] | None"
 )
-"""What users may pass: settings for all, by definition, a registry, a YAML file, or the full preset."""
+"""Settings for all definitions, by definition, a registry, a YAML file, or None for `get_full_configs`."""
 
 
 def to_registry(settings: Settings) -> TracingConfigRegistry:
-    """Settings by definition, whatever form they were given in.
+    """Settings as a registry.
 
     Raises:
-        InvalidSetting: They are no settings.
+        InvalidSetting: They have another type.
     """
     if settings is None:
-        from .policies.presets import get_full_configs
-
         return get_full_configs()
     if isinstance(settings, TracingConfigRegistry):
         return settings

@@ -1,4 +1,4 @@
-"""What can be wrong with settings; all of it is a `fib_schema.FibError`."""
+"""Exceptions of fib-tracer, which are `fib_schema.FibError`s."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fib_schema import FibError
 
 @attrs.frozen
 class InvalidSetting(FibError, ValueError):
-    """A setting has a value that it cannot have."""
+    """A setting has a value that is not allowed."""
 
     name: str
     value: object

@@ -1,8 +1,8 @@
-"""Calls of a kernel library that somebody recorded, and those who can tell what they compute.
+"""Interface between dumps of a kernel library's calls and adapters, which know what the calls compute.
 
-A library's dump knows functions and arguments, a data set knows definitions and inputs. What leads from
-one to the other is the knowledge of an adapter; packages offer it as entry points of the group
-``fib_tracer.call_readers``, each a function that takes nothing and returns a `CallReader`.
+A dump contains functions and arguments, a data set definitions and inputs. A `CallReader` maps one to the other.
+Packages offer readers as entry points of the group ``fib_tracer.call_readers``, each a function without parameters that
+returns one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ GROUP = "fib_tracer.call_readers"
 
 @attrs.frozen
 class RecordedCall:
-    """One call, as it was recorded."""
+    """One call of a dump."""
 
     module: str
-    """Where the function is defined: ``flashinfer.norm``."""
+    """The module that defines the function: ``flashinfer.norm``."""
     function: str
-    """Its name, of a method with the class: ``rmsnorm``, ``BatchDecodeWithPagedKVCacheWrapper.run``."""
+    """Its name; of a method, with the class: ``rmsnorm``, ``BatchDecodeWithPagedKVCacheWrapper.run``."""
     arguments: Mapping[str, Any]
-    """By parameter, without the receiver; tensors are on the CPU. What was left at its default may be missing."""
+    """By parameter, without ``self``; tensors are on the CPU. Arguments with their default value may be missing."""
     instance: str | None = None
-    """What a method was called on: equal for calls on the same object."""
+    """Identifies the object that a method was called on."""
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class ReadCall:
 
 @attrs.frozen
 class NotCovered(FibError):
-    """A call that a reader knows and that no definition describes."""
+    """A call of a known function that no definition describes."""
 
     function: str
     reason: str
@@ -51,14 +51,14 @@ class NotCovered(FibError):
 
 
 class CallReader(Protocol):
-    """Tells what recorded calls compute. It may remember: a wrapper's ``plan`` comes before its ``run``."""
+    """Maps recorded calls to definitions. A reader may have state: a wrapper's ``plan`` comes before its ``run``."""
 
     def knows(self, module: str, function: str) -> bool:
-        """Whether calls of a function are its business."""
+        """Whether this reader handles calls of a function."""
         ...
 
     def read(self, call: RecordedCall) -> ReadCall | None:
-        """What a call of a function that it knows computes; None if it computes nothing itself, as ``plan`` does.
+        """What a call of a known function computes; None if it computes nothing itself, as ``plan`` does.
 
         Raises:
             NotCovered: No definition describes this call.

@@ -1,7 +1,7 @@
-"""TracingRuntime: collects the workloads of routed calls, and which runtime is in force.
+"""TracingRuntime: records the calls of routed functions; and the process-wide stack of runtimes.
 
-It listens where calls are routed, whether a solution serves them or not. Runtimes nest: the one
-started last collects until it is stopped.
+A runtime listens to fib-apply (`fib_apply.hook`), whether a solution serves the calls or not. Runtimes nest: the one
+that was started last records until it is stopped.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ from fib_apply.hook import add_listener, remove_listener
 from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import TraceSet
 
-from . import ending
+from . import signals
+from .capture.binding import Callback
+from .capture.copies import ByteBudget, Copier
+from .capture.drafts import Draft, can_be_drafted
+from .capture.graphs import GraphCalls, is_capturing
+from .capture.recorder import CaptureContext, Recorder
 from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
 from .errors import InvalidSetting
-from .storing.writer import Writer
-from .taking.budget import Budget
-from .taking.copies import Copier
-from .taking.drafts import Draft, can_be_drafted
-from .taking.graphs import CapturedCalls, is_capturing
-from .taking.intake import Intake, Surroundings
-from .taking.notes import Note
-from .tallies import DefinitionStats, Troubles, logger
+from .stats import DefinitionStats, ErrorLog, logger
+from .storage.writer import Writer
 
 DEFAULT_BYTES = 256 << 20
 _LAST = 0
-"""Of what `multiprocessing` calls at the end of a process."""
-EXIT_SECONDS = ending.LONGEST_SECONDS
-"""How long the end of the process may wait for what is not stored yet."""
+"""Priority of the last finalizers that `multiprocessing` runs at the end of a process."""
+EXIT_SECONDS = signals.MAX_DELAY_SECONDS
+"""How long the end of the process may wait for entries to be stored."""
 
 
 class TracingRuntime:
-    """Collects workloads of a data set's definitions.
+    """Records workloads of a data set's definitions.
 
     Args:
         trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
         tracing_config: Settings for all definitions, by definition, a registry, a YAML file, or None for
             `get_full_configs`.
         max_bytes: How many bytes of copies may be in memory at a time.
-        wait_seconds: How long a call may wait while that many are; 0 drops it at once and counts it.
-        drafts: Whether calls of definitions that the data set lacks are made drafts of.
+        wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
+        drafts: Whether drafts are made of definitions that the data set lacks.
 
     Raises:
         DataSetNotFound: There is no such folder.
         NoRoot: The data set is in memory only.
         UnknownName: Settings name a definition or an input that the data set lacks.
-        InvalidSetting: A setting has a value that it cannot have.
+        InvalidSetting: A setting has a value that is not allowed.
     """
 
     def __init__(
@@ -68,51 +67,51 @@ class TracingRuntime:
         drafts: bool = False,
     ) -> None:
         if max_bytes < 1:
-            raise InvalidSetting("max_bytes", max_bytes, "bytes from 1 on")
-        self._set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
+            raise InvalidSetting("max_bytes", max_bytes, "at least 1 byte")
+        self._trace_set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
         self.config = to_registry(tracing_config)
-        self.config.check(self._set.definitions)
-        self.budget = Budget(max_bytes)
-        self._troubles = Troubles()
-        self._writer = Writer(self._set.workload_log(), self.budget, self._troubles)
-        self._captured = CapturedCalls()
-        self._has_drafts = drafts
-        self._around = Surroundings(
-            put=self._writer.put,
-            hurry=self._writer.hurry,
+        self.config.check(self._trace_set.definitions)
+        self.budget = ByteBudget(max_bytes)
+        self._errors = ErrorLog()
+        self._writer = Writer(self._trace_set.workload_log(), self.budget, self._errors)
+        self._graph_calls = GraphCalls()
+        self._makes_drafts = drafts
+        self._context = CaptureContext(
+            enqueue=self._writer.enqueue,
+            request_flush=self._writer.request_flush,
             budget=self.budget,
-            copier=Copier(),
-            troubles=self._troubles,
+            copier=Copier(self.budget),
+            errors=self._errors,
             is_capturing=is_capturing,
-            on_capture=self._captured.remember,
+            on_graph_call=self._graph_calls.add,
             wait_seconds=wait_seconds,
         )
         self._lock = ForkSafeLock()
-        self._intakes: dict[str, Intake | None] = {}
-        self._notes: dict[tuple[str, tuple[str, ...]], Note | None] = {}
+        self._recorders: dict[str, Recorder | None] = {}
+        self._callbacks: dict[tuple[str, tuple[str, ...]], Callback | None] = {}
         self._drafts: dict[str, Draft] = {}
         _alive.add(self)
         renew_on_fork(self)
 
-    # -- being in force ------------------------------------------------------------------------------
+    # -- starting and stopping -----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Collect from now on, in place of a runtime that was started before."""
+        """Record from now on, instead of the runtime that was started before."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            self._around.copier.prepare()
-        ending.watch(self._flush_at_exit)
+            self._context.copier.prepare()
+        signals.register(self._flush_at_exit)
         _push(self)
         return self
 
     def stop(self) -> None:
-        """Collect no more, and store what was kept; the runtime that was in force before is again."""
+        """Store what was kept and record no more; the runtime that was started before records again."""
         _remove(self)
         try:
             self.flush()
             self._writer.close(None)
         finally:
-            self._captured.forget()
-            ending.forget(self._flush_at_exit)
+            self._graph_calls.clear()
+            signals.unregister(self._flush_at_exit)
 
     def __enter__(self) -> Self:
         return self if self in _stack else self.start()
@@ -122,63 +121,68 @@ class TracingRuntime:
     ) -> None:
         self.stop()
 
-    # -- collecting ----------------------------------------------------------------------------------
+    # -- recording -----------------------------------------------------------------------------------
 
-    def bind(self, definition: str, names: tuple[str, ...]) -> Note | None:
-        """What is to be called with the arguments of each call of a function; None if they are not traced."""
-        place = definition, names
-        if place not in self._notes:
+    def bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
+        """The callback that fib-apply runs before each call of a function; None if its calls are not traced.
+
+        Args:
+            definition: The name of the definition that the calls are of.
+            names: Of the function's parameters.
+        """
+        key = definition, names
+        if key not in self._callbacks:
             with self._lock:
-                self._notes = {**self._notes, place: self._note(definition, names)}
-        return self._notes[place]
+                self._callbacks = {**self._callbacks, key: self._bind(definition, names)}
+        return self._callbacks[key]
 
-    def _note(self, definition: str, names: tuple[str, ...]) -> Note | None:
+    def _bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
         try:
-            if definition in self._set.definitions:
-                intake = self._intake(definition)
-                return None if intake is None else intake.note(names)
-        except Exception as error:  # noqa: BLE001 a damaged definition, somebody's policy: the engine must go on
-            self._troubles.report(f"{definition}: cannot be traced", error)
+            if definition in self._trace_set.definitions:
+                recorder = self._recorder(definition)
+                return None if recorder is None else recorder.bind(names)
+        except Exception as error:  # noqa: BLE001 a damaged definition or a custom policy must not stop the engine
+            self._errors.report(f"{definition}: cannot be traced", error)
             return None
-        if not self._has_drafts or not can_be_drafted(definition):
-            self._troubles.report(f"{definition}: unknown", "the data set has no such definition")
+        if not self._makes_drafts or not can_be_drafted(definition):
+            self._errors.report(f"{definition}: unknown", "the data set has no such definition")
             return None
-        return self._drafting(definition, names)
+        return self._bind_draft(definition, names)
 
-    def _intake(self, name: str) -> Intake | None:
-        """The intake of a definition of the set; None if its settings say that it is not traced."""
+    def _recorder(self, name: str) -> Recorder | None:
+        """The recorder of a definition of the set; None if its settings say that it is not traced."""
         with self._lock:
-            if name not in self._intakes:
-                definition = self._set.get_definition(name)
+            if name not in self._recorders:
+                definition = self._trace_set.get_definition(name)
                 config = self.config.get(name, definition)
                 is_traced = config is not None and config.filter_policy != "keep_none"
-                self._intakes[name] = Intake(definition, config, self._around) if config and is_traced else None
-            return self._intakes[name]
+                self._recorders[name] = Recorder(definition, config, self._context) if config and is_traced else None
+            return self._recorders[name]
 
-    def _drafting(self, definition: str, names: tuple[str, ...]) -> Note:
+    def _bind_draft(self, definition: str, names: tuple[str, ...]) -> Callback:
         draft = self._drafts.setdefault(definition, Draft(definition, names))
 
-        def note(*values: Any) -> None:
+        def callback(*values: Any) -> None:
             try:
-                if draft.see(dict(zip(names, values, strict=False))):
-                    self._writer.put(lambda: self._save(draft))
-            except Exception as error:  # noqa: BLE001 an engine's call must not fail because somebody watches
-                self._troubles.report(f"{definition}: draft", error)
+                if draft.add(dict(zip(names, values, strict=False))):
+                    self._writer.enqueue(lambda: self._save(draft))
+            except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
+                self._errors.report(f"{definition}: draft", error)
 
-        return note
+        return callback
 
     def _save(self, draft: Draft) -> None:
-        root = self._set.root
+        root = self._trace_set.root
         assert root is not None  # it has a workload log
         try:
             draft.save(root)
         except OSError as error:
-            self._troubles.report(f"{draft.name}: draft", error)
+            self._errors.report(f"{draft.name}: draft", error)
 
     def collect(
         self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Take a call in that is not routed; ``collect(name, {...})`` is the older form.
+        """Record a call that is not routed; ``collect(name, {...})`` is the older form.
 
         Args:
             name: The definition's name.
@@ -189,93 +193,94 @@ class TracingRuntime:
             UnknownName: The data set has no such definition (a KeyError).
             TypeError: The arguments are not those of the definition.
         """
-        intake = self._intake(name)
-        if intake is None:
+        recorder = self._recorder(name)
+        if recorder is None:
             return
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {})}
-        merged = intake.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
-        intake.count()
-        intake.take(tuple(merged[: len(intake.definition.inputs)]))
+        merged = recorder.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
+        recorder.count()
+        recorder.record(tuple(merged[: len(recorder.definition.inputs)]))
 
     def cuda_graph_scope(self) -> AbstractContextManager[None]:
-        """Within it, calls that are captured in a CUDA graph are remembered, with their tensors.
+        """A scope in which calls that a CUDA graph captures are remembered, with their tensors.
 
-        They are kept alive until this runtime stops; `snapshot_graph_tensors` collects them.
+        The tensors are kept alive until this runtime stops; `snapshot_graph_tensors` records the calls.
         """
-        return self._captured.scope()
+        return self._graph_calls.scope()
 
     def snapshot_graph_tensors(self) -> int:
-        """Collect the captured calls with the values that their tensors have on the current stream by now.
+        """Record the captured calls with the current values of their tensors on the current stream.
 
-        To be called behind a replay, on its stream. Policies decide as on any call.
+        To be called after a replay, on its stream. Policies decide as on any call.
 
         Returns:
-            How many calls were looked at.
+            How many calls there were.
         """
-        return self._captured.snapshot()
+        return self._graph_calls.snapshot()
 
     # -- storing -------------------------------------------------------------------------------------
 
     def flush(self, timeout_seconds: float | None = None) -> dict[str, DefinitionStats]:
-        """Wait until all that was kept is stored, samples that policies hold included.
+        """Wait until all kept calls are stored, including samples that policies hold.
 
         Args:
             timeout_seconds: How long to wait at most; None for as long as it takes.
 
         Returns:
-            What became of calls so far, by definition.
+            The counts of calls so far, by definition.
 
         Raises:
-            TimeoutError: It took longer, and storing goes on; or there can be no thread that stores.
+            TimeoutError: It took longer, and storing goes on; or the storage thread cannot start.
         """
         if not self._flush(timeout_seconds):
             if timeout_seconds is None:
-                raise TimeoutError("there can be no thread that stores what was traced")
-            raise TimeoutError(f"what was traced is not stored after {timeout_seconds:g} s; storing goes on")
+                raise TimeoutError("flush failed: no thread can be started to store traced calls")
+            raise TimeoutError(f"flush not finished after {timeout_seconds:g} s; storing goes on")
         return self.stats()
 
     def _flush(self, timeout_seconds: float | None) -> bool:
         for draft in list(self._drafts.values()):
             if draft.has_calls:
-                self._writer.put(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
-        return self._writer.flush([i for i in list(self._intakes.values()) if i is not None], timeout_seconds)
+                self._writer.enqueue(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
+        recorders = [recorder for recorder in list(self._recorders.values()) if recorder is not None]
+        return self._writer.flush(recorders, timeout_seconds)
 
     def _flush_at_exit(self) -> None:
-        """Store what is kept, within a time; from a signal handler too."""
+        """Store what is kept, within `EXIT_SECONDS`; from a signal handler too."""
         if not self._flush(EXIT_SECONDS):
-            logger.warning("the process ends before all that was traced could be stored")
+            logger.warning("the process ends after %g s although traced calls are not stored", EXIT_SECONDS)
 
     def end(self) -> None:
-        """At the end of the process: store what is kept, and have no thread any more."""
+        """Store what is kept and end the storage thread, at the end of the process."""
         if self in _stack:
             self._flush_at_exit()
         self._writer.close(EXIT_SECONDS)
 
     def renew_after_fork(self) -> None:
-        """Begin anew without threads and entries of the parent process."""
-        self._troubles.renew()
-        self.budget.renew()
-        self._writer.renew()
-        self._around.copier.renew()
-        self._captured.forget()
-        for intake in self._intakes.values():
-            if intake is not None:
-                intake.renew()
+        """Start without the threads and entries of the parent process."""
+        self._errors.renew_after_fork()
+        self.budget.renew_after_fork()
+        self._writer.renew_after_fork()
+        self._context.copier.renew_after_fork()
+        self._graph_calls.clear()
+        for recorder in self._recorders.values():
+            if recorder is not None:
+                recorder.renew_after_fork()
         for draft in self._drafts.values():
-            draft.renew()
+            draft.renew_after_fork()
 
-    # -- seeing --------------------------------------------------------------------------------------
+    # -- statistics ----------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, DefinitionStats]:
-        """What became of calls so far, by definition."""
-        return {name: intake.stats() for name, intake in list(self._intakes.items()) if intake is not None}
+        """The counts of calls so far, by definition."""
+        return {name: recorder.stats() for name, recorder in list(self._recorders.items()) if recorder is not None}
 
-    def troubles(self) -> dict[str, int]:
-        """What went wrong, and how often."""
-        return self._troubles.counts()
+    def error_counts(self) -> dict[str, int]:
+        """The number of errors by kind; the first of each kind was logged."""
+        return self._errors.counts()
 
 
-# -- which one is in force ---------------------------------------------------------------------------
+# -- the process-wide stack --------------------------------------------------------------------------
 
 _lock = ForkSafeLock()
 _stack: tuple[TracingRuntime, ...] = ()
@@ -283,7 +288,7 @@ _alive: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
 
 
 def get_tracing_runtime() -> TracingRuntime | None:
-    """The runtime that collects now."""
+    """The runtime that records now."""
     return _stack[-1] if _stack else None
 
 
@@ -292,7 +297,7 @@ def enable_tracing(
     tracing_config: Settings = None,
     **options: Any,
 ) -> TracingRuntime:
-    """Collect workloads from now on, or within a ``with`` block.
+    """Record workloads from now on, or within a ``with`` block.
 
     Args:
         dataset_path: The data set's folder; None means ``FIB_DATASET_PATH`` or the default.
@@ -312,14 +317,14 @@ def disable_tracing() -> None:
 
 
 def start_by_environment() -> None:
-    """Start a runtime if `ENABLE_VARIABLE` says so and none is in force; whatever goes wrong is logged."""
+    """Start a runtime if `ENABLE_VARIABLE` is set and none is running; errors are logged."""
     if get_tracing_runtime() is not None:
         return
     try:
         if enabled_by_environment(ENABLE_VARIABLE):
             enable_tracing(None, os.environ.get(CONFIG_VARIABLE) or None)
-    except Exception as error:  # noqa: BLE001 of a policy or a settings file too: the engine runs without us
-        logger.error("%s asks for tracing, which cannot be: %s", ENABLE_VARIABLE, error)
+    except Exception as error:  # noqa: BLE001 of a custom policy or a settings file: the engine runs untraced
+        logger.error("%s is set, but tracing cannot start: %s", ENABLE_VARIABLE, error)
 
 
 def _push(runtime: TracingRuntime) -> None:
@@ -349,11 +354,10 @@ def _at_exit() -> None:
         runtime.end()
 
 
-def _end_with_process(this: object) -> None:
-    """A process that `multiprocessing` has forked ends without what `atexit` knows, and calls these."""
-    del this
+def _register_finalizer(_: object) -> None:
+    """A process that `multiprocessing` has forked skips `atexit` and runs these finalizers."""
     Finalize(None, _at_exit, exitpriority=_LAST)
 
 
 atexit.register(_at_exit)
-register_after_fork(_at_exit, _end_with_process)
+register_after_fork(_at_exit, _register_finalizer)

@@ -1,1 +1,1 @@
-"""FlashInfer's own dumps: found, read safely, made workloads."""
+"""Import of what FlashInfer dumps: definitions, and calls, which become workloads."""

@@ -1,32 +1,39 @@
-"""Definitions that FlashInfer's automatic trace dump has written, in the form that data sets have.
+"""Definitions that FlashInfer's automatic trace dump writes, converted and added to a data set.
 
-Source: the files that ``FLASHINFER_TRACE_DUMP=1`` of FlashInfer 0.7.2 writes, one for each function and set of
-constant sizes. They lack a function ``run``: their reference bears a name of its own and may take parameters
-of the library beside the definition's inputs. An optional input that the dumped call did not pass has no dtype; what a
-wrapper's ``plan`` takes is among these, for what is dumped is ``run``. Nothing here runs code of a file.
+Source: the files that ``FLASHINFER_TRACE_DUMP=1`` of FlashInfer 0.7.2 writes, one for each function and set of constant
+sizes. Their reference is not called ``run`` and may take parameters of the library beside the definition's inputs. An
+optional input that the dumped call did not pass has no dtype; the arguments of a wrapper's ``plan`` are among these,
+because ``run`` is dumped. Nothing here runs code of a file.
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+import stat
 from collections.abc import Iterator, Mapping, Set
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import attrs
-from fib_schema import ConstraintError, DType, FibError, constraint_names
+from fib_schema import ConstraintError, Definition, DType, FibError, InvalidRecord, TraceSet, constraint_names, to_plain
+from fib_schema.codec import decode, parse_upgraded
 from fib_schema.syntax import parse_source
 
 Plain = dict[str, Any]
+State: TypeAlias = Literal["added", "equal", "differs", "refused"]
 
+_MAX_FILE_BYTES = 64 << 20
 _DTYPES = frozenset(DType)
 _PLANNED = ("indptr", "indices")
-"""How the names end of what ``plan`` takes and a reference cannot do without; in FlashInfer's wrappers it is int32."""
+"""Suffixes of arguments of ``plan`` that a reference needs; in FlashInfer's wrappers they are int32."""
 _FIELDS = ("name", "axes", "inputs", "outputs")
 
 
 @attrs.frozen
-class NoDefinition(FibError, ValueError):
-    """A dumped file that cannot be made a definition of."""
+class UnsupportedDefinition(FibError, ValueError):
+    """A dumped file that cannot be converted to a definition."""
 
     problem: str
 
@@ -34,35 +41,112 @@ class NoDefinition(FibError, ValueError):
         return self.problem
 
 
+@attrs.frozen
+class DefinitionImport:
+    """The result of importing a definition's file."""
+
+    name: str
+    source: str
+    state: State
+    """``equal``: the set has it already; ``differs``: the set has another one of that name, which is kept."""
+    changes: tuple[str, ...] = ()
+    """What the conversion changed."""
+    problem: str | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the data set lacks the definition."""
+        return self.state in ("differs", "refused")
+
+
+def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | None:
+    """Add the definition of a file to a data set; definitions that the set has are not changed.
+
+    Returns:
+        The result; None if the file does not look like a definition.
+    """
+    source = os.fspath(file)
+    try:
+        plain = decode(_read(file), "Definition", source=source)
+    except (InvalidRecord, OSError) as error:
+        return DefinitionImport(file.stem, source, "refused", (), _reason(error))
+    if not looks_like_definition(plain):
+        return None
+    name = str(plain["name"])
+    changes: tuple[str, ...] = ()
+    try:
+        new, converted = convert(plain)
+        definition, upgraded = parse_upgraded(json.dumps(new), Definition, source=source)
+        changes = (*converted, *upgraded)
+        if definition.name in trace_set.definitions:
+            return _compared(trace_set.definitions[definition.name], definition, source, changes)
+        trace_set.add_definitions([definition])
+    except (FibError, OSError, ValueError, RecursionError) as error:
+        return DefinitionImport(name, source, "refused", changes, _reason(error))
+    return DefinitionImport(definition.name, source, "added", changes)
+
+
+def _read(file: Path) -> bytes:
+    status = file.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
+        raise OSError(f"is not a regular file of at most {_MAX_FILE_BYTES >> 20} MiB")
+    return file.read_bytes()
+
+
+def _compared(old: Definition, new: Definition, source: str, changes: tuple[str, ...]) -> DefinitionImport:
+    before, after = to_plain(old), to_plain(new)
+    different = [field for field in {**before, **after} if before.get(field) != after.get(field)]
+    if not different:
+        return DefinitionImport(new.name, source, "equal", changes)
+    problem = f"the data set has another definition of that name, which is kept; different: {', '.join(different)}"
+    return DefinitionImport(new.name, source, "differs", changes, problem)
+
+
+def _reason(error: Exception) -> str:
+    """The error without the file's name, which is shown beside it."""
+    if isinstance(error, InvalidRecord):
+        return "; ".join(f"{p.message}" if p.path == "$" else f"{p.path}: {p.message}" for p in error.problems)
+    return str(error)
+
+
+# -- conversion --------------------------------------------------------------------------------------
+
+
 def looks_like_definition(plain: Any) -> bool:
-    """Whether a JSON object is meant as a definition, good or bad."""
+    """Whether a JSON object has the fields of a definition."""
     return isinstance(plain, dict) and all(field in plain for field in _FIELDS)
 
 
-def adapted(plain: Plain) -> tuple[Plain, list[str]]:
-    """Turn the plain objects of a dumped file into those of a definition.
+def convert(plain: Plain) -> tuple[Plain, list[str]]:
+    """Convert the plain objects of a dumped file to those of a definition.
 
     Args:
-        plain: What was decoded; it is not changed. What needs no change stays as it is.
+        plain: The decoded file; it is not changed.
 
     Returns:
-        The plain objects, and what was changed, each in a few words.
+        The plain objects, and a description of each change.
 
     Raises:
-        NoDefinition: It describes something that no definition can.
+        UnsupportedDefinition: No definition can describe it.
     """
     axes, inputs, outputs = (_objects(plain, field) for field in ("axes", "inputs", "outputs"))
     changes: list[str] = []
-    _refuse_shared(inputs, outputs)
-    kept = _described(inputs, changes)
+    if shared := sorted(inputs.keys() & outputs.keys()):
+        raise UnsupportedDefinition(
+            f"{', '.join(shared)}: input and output at once, because the function writes to its argument; "
+            f"a definition has separate outputs: write one by hand"
+        )
+    kept = _usable_inputs(inputs, changes)
     named = {axis for spec in (*kept.values(), *outputs.values()) for axis in spec.get("shape") or ()}
-    new = {**plain, "inputs": kept, "axes": _completed(axes, kept, named, changes)}
+    new = {**plain, "inputs": kept, "axes": _completed_axes(axes, kept, named, changes)}
     if isinstance(constraints := plain.get("constraints"), list):
-        gone = (inputs.keys() | axes.keys()) - (kept.keys() | new["axes"].keys())
-        new["constraints"] = list(_without(constraints, gone, changes))
+        removed = (inputs.keys() | axes.keys()) - (kept.keys() | new["axes"].keys())
+        new["constraints"] = list(_usable_constraints(constraints, removed, changes))
     source = plain.get("reference")
     if not isinstance(source, str):
-        raise NoDefinition("has no reference, for FlashInfer has none for this function; write one by hand")
+        raise UnsupportedDefinition(
+            "has no reference, because FlashInfer has none for this function; write one by hand"
+        )
     new["reference"] = _with_run(source, kept, inputs, changes)
     return new, changes
 
@@ -70,24 +154,16 @@ def adapted(plain: Plain) -> tuple[Plain, list[str]]:
 def _objects(plain: Plain, field: str) -> dict[str, Plain]:
     found = plain.get(field)
     if not isinstance(found, dict) or not all(isinstance(item, dict) for item in found.values()):
-        raise NoDefinition(f"{field!r} is no mapping of objects")
+        raise UnsupportedDefinition(f"{field!r} is not a mapping of objects")
     for name, spec in found.items():
         shape = spec.get("shape")
         if not (shape is None or (isinstance(shape, list) and all(isinstance(axis, str) for axis in shape))):
-            raise NoDefinition(f"{field}[{name!r}].shape is no list of axes")
+            raise UnsupportedDefinition(f"{field}[{name!r}].shape is not a list of axes")
     return found
 
 
-def _refuse_shared(inputs: Mapping[str, Plain], outputs: Mapping[str, Plain]) -> None:
-    if shared := sorted(inputs.keys() & outputs.keys()):
-        raise NoDefinition(
-            f"{', '.join(shared)}: input and output at once, for the function writes to what it is given; "
-            f"a definition computes outputs of inputs: write one by hand"
-        )
-
-
-def _described(inputs: Mapping[str, Plain], changes: list[str]) -> dict[str, Plain]:
-    """The inputs without the optional ones whose dtype no definition can have; but with those that a plan sets."""
+def _usable_inputs(inputs: Mapping[str, Plain], changes: list[str]) -> dict[str, Plain]:
+    """The inputs with a known dtype, and those that ``plan`` sets."""
     kept: dict[str, Plain] = {}
     for name, spec in inputs.items():
         dtype = spec.get("dtype")
@@ -95,36 +171,36 @@ def _described(inputs: Mapping[str, Plain], changes: list[str]) -> dict[str, Pla
             kept[name] = spec
         elif dtype == "unknown" and name.endswith(_PLANNED):
             kept[name] = {key: value for key, value in spec.items() if key != "optional"} | {"dtype": "int32"}
-            changes.append(
-                f"input {name!r} is int32 and must be given: plan() sets it, and run() was dumped without it"
-            )
+            changes.append(f"input {name!r} is int32 and required: plan() sets it, and run() was dumped without it")
         else:
-            changes.append(f"optional input {name!r} is left out: its dtype is {dtype!r}")
+            changes.append(f"optional input {name!r} is removed: its dtype is {dtype!r}")
     return kept
 
 
-def _without(constraints: list[Any], gone: Set[str], changes: list[str]) -> Iterator[Any]:
-    """The constraints that hold of what is there; one that cannot be read is for the definition to refuse."""
+def _usable_constraints(constraints: list[Any], removed: Set[str], changes: list[str]) -> Iterator[Any]:
+    """The constraints without removed names. One that does not parse is kept, and the validation reports it."""
     for constraint in constraints:
         try:
-            lost = constraint_names(constraint) & gone if isinstance(constraint, str) else frozenset()
+            lost = constraint_names(constraint) & removed if isinstance(constraint, str) else frozenset()
         except ConstraintError:
             lost = frozenset()
         if lost:
-            changes.append(f"constraint {constraint!r} is left out: it names {min(lost)!r}, which is left out")
+            changes.append(f"constraint {constraint!r} is removed: it names {min(lost)!r}, which is removed")
         else:
             yield constraint
 
 
-def _completed(axes: Mapping[str, Plain], inputs: Mapping[str, Plain], named: set[str], changes: list[str]) -> Plain:
-    """The axes that shapes name: without constants that nothing needs, and with those that nobody has declared."""
+def _completed_axes(
+    axes: Mapping[str, Plain], inputs: Mapping[str, Plain], named: set[str], changes: list[str]
+) -> Plain:
+    """The axes without constants that have no size and no use, and with those that are used and not declared."""
     unknown = [axis for axis, spec in axes.items() if spec.get("type") == "const" and "value" not in spec]
     changes += [
-        f"axis {axis!r} is left out: it has no size and no shape names it" for axis in unknown if axis not in named
+        f"axis {axis!r} is removed: it has no size, and no shape names it" for axis in unknown if axis not in named
     ]
     readable = {axis for spec in inputs.values() for axis in spec.get("shape") or ()}
     missing = sorted(named & readable - axes.keys())
-    changes += [f"axis {axis!r} is variable: shapes name it and nothing declares it" for axis in missing]
+    changes += [f"axis {axis!r} is variable: shapes name it, and it is not declared" for axis in missing]
     kept = {axis: spec for axis, spec in axes.items() if axis in named or axis not in unknown}
     return {**kept, **{axis: {"type": "var"} for axis in missing}}
 
@@ -137,25 +213,24 @@ def _with_run(source: str, kept: Mapping[str, Plain], inputs: Mapping[str, Plain
     try:
         nodes = parse_source(source).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise NoDefinition(f"the reference does not parse: {error}") from error
+        raise UnsupportedDefinition(f"the reference does not parse: {error}") from error
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     if any(function.name == "run" for function in functions):
         return source
     if not functions:
-        raise NoDefinition("the reference defines no function")
-    function = functions[-1]  # what it needs comes before it
+        raise UnsupportedDefinition("the reference defines no function")
+    function = functions[-1]  # helper functions come before it
     arguments = ", ".join(_arguments(function, kept, inputs))
-    changes.append(f"the reference's {function.name!r} is called by a function 'run' now")
+    changes.append(f"a new function 'run' calls the reference's {function.name!r}")
     head = f"def run({', '.join(kept)}):"
     return f"{source.rstrip()}\n\n\n{head}\n    return {function.name}({arguments})\n"
 
 
 def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Mapping[str, Plain]) -> Iterator[str]:
-    """How the reference is called with the inputs: by name, or by place where it calls them otherwise."""
+    """The arguments of the call of the reference: by name, or by position if it has other names for the inputs."""
     parameters = _parameters(function)
-    names = list(parameters)
-    if _corresponds(names, list(inputs)):
-        yield from (f"{there}={here if here in kept else None}" for there, here in zip(names, inputs, strict=True))
+    if _correspond(list(parameters), list(inputs)):
+        yield from (f"{p}={name if name in kept else None}" for p, name in zip(parameters, inputs, strict=True))
         return
     for name, is_required in parameters.items():
         if name in kept:
@@ -163,30 +238,30 @@ def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Map
         elif name in inputs or (is_required and not _uses(function, name)):
             yield f"{name}=None"
         elif is_required:
-            raise NoDefinition(f"the reference needs {name!r}, which is no input; write one by hand")
+            raise UnsupportedDefinition(f"the reference needs {name!r}, which is not an input; write one by hand")
     for name in (name for name in kept if name not in parameters):
         if function.args.kwarg is not None and function.args.kwarg.arg != "_unused":
             yield f"{name}={name}"
         elif not inputs[name].get("optional"):
-            raise NoDefinition(f"the reference does not take the input {name!r}; write one by hand")
+            raise UnsupportedDefinition(f"the reference does not take the input {name!r}; write one by hand")
 
 
 def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
-    """The names of a function's parameters, and whether each must be given."""
+    """The names of a function's parameters, and whether each is required."""
     args = function.args
     if args.posonlyargs:
-        raise NoDefinition("the reference has parameters that go by place alone")
+        raise UnsupportedDefinition("the reference has positional-only parameters")
     count = len(args.args) - len(args.defaults)
-    by_place = {arg.arg: place < count for place, arg in enumerate(args.args)}
-    return by_place | {arg.arg: node is None for arg, node in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
+    positional = {arg.arg: position < count for position, arg in enumerate(args.args)}
+    return positional | {arg.arg: node is None for arg, node in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
 
 
-def _corresponds(parameters: list[str], inputs: list[str]) -> bool:
+def _correspond(parameters: list[str], inputs: list[str]) -> bool:
     """Whether parameters are the inputs in their order, some by other names."""
     if len(parameters) != len(inputs):
         return False
     pairs = zip(parameters, inputs, strict=True)
-    return all(there == here or (there not in inputs and here not in parameters) for there, here in pairs)
+    return all(p == name or (p not in inputs and name not in parameters) for p, name in pairs)
 
 
 def _uses(function: ast.FunctionDef, name: str) -> bool:

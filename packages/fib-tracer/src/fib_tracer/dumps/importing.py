@@ -1,7 +1,7 @@
-"""Reads what FlashInfer has dumped into a data set: definitions, and calls, which become workloads.
+"""Import of FlashInfer's dumps into a data set: definitions, and calls, which become workloads.
 
-Calls go to readers (`recorded_calls`), who tell what they compute, and then through the same policies as live traffic.
-Whatever is not taken is counted by function and reason; what is damaged is reported, and the rest goes on.
+Readers (`recorded_calls`) map calls to definitions; then the calls pass through the same recorders and policies as live
+traffic. Calls that are not recorded are counted by function and reason. Damaged files are reported and skipped.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from ..config import Settings, TracingConfig
 from ..errors import InvalidSetting
 from ..recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
 from ..runtime import TracingRuntime
-from ..tallies import DefinitionStats
-from .adding import Added, add_definition
-from .calls import CallFolders, DamagedCall, NeverWritten, in_order, is_call_folder
+from ..stats import DefinitionStats
+from .calls import CallFolders, DamagedCall, NeverWritten, in_call_order, is_call_folder
+from .definitions import DefinitionImport, import_definition
 
-MOST_BYTES = 8 << 30
-"""How much of one call's tensors is read unless the user says otherwise."""
+MAX_CALL_BYTES = 8 << 30
+"""The default limit of the tensors of one call."""
 WAIT_SECONDS = 5.0
-"""How long a call waits for earlier ones to be stored; with a sample that holds all memory, it would be for ever."""
-TAKEN = "given to the policies"
-LEFT_OUT = "the settings leave its definition out"
-PREPARES = "computes nothing itself"
-NO_READER = "no reader knows it"
+"""How long a call waits for earlier ones to be stored. It cannot wait forever: a sample may hold all memory."""
+RECORDED = "given to the policies"
+NOT_TRACED = "the settings do not trace its definition"
+NO_COMPUTATION = "computes nothing itself"
+NO_READER = "no reader knows the function"
 READERS_PACKAGE = "fib-integrations"
 
 
 @attrs.define
 class ImportReport:
-    """What became of everything that was there."""
+    """The result of an import."""
 
-    definitions: list[Added] = attrs.field(factory=list)
+    definitions: list[DefinitionImport] = attrs.field(factory=list)
     calls: Counter[tuple[str, str]] = attrs.field(factory=Counter)
-    """How many, by function and what became of them: `TAKEN`, `PREPARES`, or why they were not."""
+    """The number of calls by function and outcome: `RECORDED`, `NO_COMPUTATION`, or why they were not recorded."""
     problems: list[Problem] = attrs.field(factory=list)
-    """What is damaged or was refused."""
+    """What is damaged."""
     readers: list[str] = attrs.field(factory=list)
     stats: Mapping[str, DefinitionStats] = attrs.field(factory=dict)
-    """What became of the calls that policies were given, by definition."""
+    """Counts of the recorded calls, by definition."""
     drafts: list[str] = attrs.field(factory=list)
-    """Names of definitions that drafts were made of."""
-    passed_over: list[str] = attrs.field(factory=list)
-    """JSON files that are no definitions."""
+    """Names of definitions that drafts were made for."""
+    skipped: list[str] = attrs.field(factory=list)
+    """JSON files that are not definitions."""
 
     @property
     def is_ok(self) -> bool:
         """Whether nothing was damaged, refused or lost."""
-        refused = any(added.is_refused for added in self.definitions)
+        refused = any(result.is_refused for result in self.definitions)
         lost = any(stats.dropped for stats in self.stats.values())
         return not (self.problems or refused or lost or self.lacks_readers)
 
     @property
     def lacks_readers(self) -> bool:
-        """Whether there are calls and nobody to read them."""
+        """Whether there are calls and no reader is installed."""
         return bool(self.calls) and not self.readers
 
     def to_plain(self) -> dict[str, Any]:
@@ -69,30 +69,30 @@ class ImportReport:
         calls = [{"function": f, "outcome": o, "calls": n} for (f, o), n in sorted(self.calls.items())]
         return {
             "is_ok": self.is_ok,
-            "definitions": [attrs.asdict(added) for added in self.definitions],
+            "definitions": [attrs.asdict(result) for result in self.definitions],
             "calls": calls,
             "workloads": {name: stats.to_plain() for name, stats in self.stats.items()},
             "drafts": self.drafts,
             "readers": self.readers,
-            "passed_over": self.passed_over,
+            "skipped": self.skipped,
             "problems": [{"source": p.source, "message": p.message, "code": p.code} for p in self.problems],
         }
 
 
 @attrs.frozen
 class ImportOptions:
-    """What a user decides about an import."""
+    """Options of an import."""
 
     config: Settings = attrs.field(factory=lambda: TracingConfig("dump_int", filter_policy="keep_all"))
-    """As for live traffic; without it, every call once, with its integer tensors."""
-    has_drafts: bool = False
-    """Whether drafts are made of definitions that the data set lacks."""
-    most_bytes: int = MOST_BYTES
-    """How many bytes of tensors a call may have."""
+    """As for live traffic; by default every call once, with its integer tensors."""
+    makes_drafts: bool = False
+    """Whether drafts are made for definitions that the data set lacks."""
+    max_bytes: int = MAX_CALL_BYTES
+    """The most bytes of tensors that a call may have."""
 
     def __attrs_post_init__(self) -> None:
-        if self.most_bytes < 1:
-            raise InvalidSetting("most_bytes", self.most_bytes, "bytes from 1 on")
+        if self.max_bytes < 1:
+            raise InvalidSetting("max_bytes", self.max_bytes, "at least 1 byte")
 
 
 def import_dumps(
@@ -101,13 +101,13 @@ def import_dumps(
     options: ImportOptions | None = None,
     readers: Mapping[str, CallReader] | None = None,
 ) -> ImportReport:
-    """Read definitions and calls that FlashInfer has dumped into a data set.
+    """Import definitions and calls that FlashInfer has dumped.
 
     Args:
         source: A folder with dumps at any depth, one call's folder, or a definition's file.
         dataset: The data set's root.
-        options: What to keep of calls.
-        readers: By name; None means those that are installed (entry points of `recorded_calls.GROUP`).
+        options: Which calls are recorded, and what of them.
+        readers: By name; None means the installed ones (entry points of `recorded_calls.GROUP`).
 
     Raises:
         InvalidSetting: There is no such source, or a setting is wrong.
@@ -120,42 +120,42 @@ def import_dumps(
         raise InvalidSetting("source", os.fspath(source), "a folder or file that exists")
     report = ImportReport()
     trace_set = TraceSet.from_path(dataset)
-    found = _Found()
-    found.look(root, report.problems)
+    found = _DumpFiles()
+    found.find(root, report.problems)
     for file in found.files:
-        added = add_definition(trace_set, file)
-        if added is None:
-            report.passed_over.append(os.fspath(file))
+        result = import_definition(trace_set, file)
+        if result is None:
+            report.skipped.append(os.fspath(file))
         else:
-            report.definitions.append(added)
-    found_readers = _installed(report.problems) if readers is None else dict(readers)
-    report.readers = sorted(found_readers)
-    _CallImport(trace_set, options, list(found_readers.values()), report).take(found.sessions)
+            report.definitions.append(result)
+    used = _installed_readers(report.problems) if readers is None else dict(readers)
+    report.readers = sorted(used)
+    _CallImport(trace_set, options, list(used.values()), report).run(found.sessions)
     return report
 
 
-# -- finding -----------------------------------------------------------------------------------------
+# -- finding files -----------------------------------------------------------------------------------
 
 
 @attrs.define
-class _Found:
-    """What lies below a source."""
+class _DumpFiles:
+    """The files below a source."""
 
     files: list[Path] = attrs.field(factory=list)
     """JSON files."""
     sessions: dict[Path, list[Path]] = attrs.field(factory=dict)
-    """The folders of calls, by the folder that they lie in."""
+    """The folders of calls, by the folder that contains them."""
 
-    def look(self, path: Path, problems: list[Problem]) -> None:
-        """Take note of everything at any depth; links are not followed, and reported where they lead out."""
+    def find(self, path: Path, problems: list[Problem]) -> None:
+        """Add the files at any depth; links are not followed, and reported if they lead out of the source."""
         if path.is_file():
             self.files += [path]
         elif is_call_folder(path):
             self.sessions[path.parent] = [path]
         else:
-            self._look_into(path, os.path.realpath(path), problems)
+            self._find_below(path, os.path.realpath(path), problems)
 
-    def _look_into(self, folder: Path, root: str, problems: list[Problem]) -> None:
+    def _find_below(self, folder: Path, root: str, problems: list[Problem]) -> None:
         calls: list[Path] = []
         try:
             inner = sorted(folder.iterdir())
@@ -170,7 +170,7 @@ class _Found:
             elif path.is_dir() and is_call_folder(path):
                 calls.append(path)
             elif path.is_dir() and not path.name.startswith("."):
-                self._look_into(path, root, problems)
+                self._find_below(path, root, problems)
             elif path.suffix == ".json" and path.is_file():
                 self.files.append(path)
         if calls:
@@ -181,12 +181,12 @@ def _is_below(path: Path, root: str) -> bool:
     return os.path.realpath(path).startswith(root.rstrip(os.sep) + os.sep)
 
 
-def _installed(problems: list[Problem]) -> dict[str, CallReader]:
+def _installed_readers(problems: list[Problem]) -> dict[str, CallReader]:
     readers: dict[str, CallReader] = {}
     for point in entry_points(group=GROUP):
         try:
             readers[point.name] = point.load()()
-        except Exception as error:  # noqa: BLE001 of another package; others' readers are to be asked all the same
+        except Exception as error:  # noqa: BLE001 of another package; other readers must still be used
             message = f"cannot be loaded: {type(error).__name__}: {error}"
             problems.append(Problem(f"call reader {point.name!r}", "$", message, code="bad-reader"))
     return readers
@@ -196,7 +196,7 @@ def _installed(problems: list[Problem]) -> dict[str, CallReader]:
 
 
 class _CallImport:
-    """Has calls read, and gives what they compute to policies."""
+    """Reads calls and records them."""
 
     def __init__(
         self, trace_set: TraceSet, options: ImportOptions, readers: Sequence[CallReader], report: ImportReport
@@ -208,22 +208,22 @@ class _CallImport:
         self._runtime = TracingRuntime(
             trace_set,
             options.config,
-            max_bytes=options.most_bytes + (1 << 20),  # what is beside the tensors of the largest call
+            max_bytes=options.max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
             wait_seconds=WAIT_SECONDS,
-            drafts=options.has_drafts,
+            drafts=options.makes_drafts,
         )
 
-    def take(self, sessions: Mapping[Path, Iterable[Path]]) -> None:
-        """All calls of all sessions."""
+    def run(self, sessions: Mapping[Path, Iterable[Path]]) -> None:
+        """Import the calls of all sessions."""
         for session, folders in sessions.items():
-            reader = CallFolders(os.fspath(session), self._options.most_bytes)
-            for folder in in_order(session, folders, self._report.problems):
+            reader = CallFolders(os.fspath(session), self._options.max_bytes)
+            for folder in in_call_order(session, folders, self._report.problems):
                 for function, outcome in self._outcome(reader, folder):
                     self._report.calls[function, outcome] += 1
         self._report.stats = {name: stats for name, stats in self._runtime.flush().items() if stats.calls}
 
     def _outcome(self, folders: CallFolders, folder: Path) -> Iterator[tuple[str, str]]:
-        """The function and what becomes of the call; nothing if it is damaged, which is reported."""
+        """The function and the outcome of a call; nothing if the folder is damaged, which is reported."""
         try:
             call = folders.read(folder)
         except NeverWritten as error:
@@ -234,7 +234,7 @@ class _CallImport:
             yield f"{call.module}.{call.function}", self._read(call)
 
     def _read(self, call: RecordedCall) -> str:
-        """What becomes of a call."""
+        """Record a call; returns the outcome."""
         try:
             reader = next((reader for reader in self._readers if reader.knows(call.module, call.function)), None)
             if reader is None:
@@ -242,9 +242,9 @@ class _CallImport:
             read = reader.read(call)
         except NotCovered as error:
             return error.reason
-        except Exception as error:  # noqa: BLE001 a reader of another package; the rest is to be imported
+        except Exception as error:  # noqa: BLE001 a reader of another package; the other calls must still be imported
             return self._failed(call, f"its reader fails: {type(error).__name__}: {error}")
-        return PREPARES if read is None else self._collect(call, read)
+        return NO_COMPUTATION if read is None else self._collect(call, read)
 
     def _failed(self, call: RecordedCall, problem: str) -> str:
         source = f"{call.module}.{call.function}"
@@ -260,22 +260,22 @@ class _CallImport:
         before = self._dropped(name)
         try:
             self._runtime.collect(name, kwargs=read.inputs)
-        except (TypeError, FibError) as error:  # arguments of another definition, or one that is damaged
-            return self._failed(call, f"not of definition {name!r}: {error}")
+        except (TypeError, FibError) as error:  # arguments of another definition, or a damaged definition
+            return self._failed(call, f"does not fit definition {name!r}: {error}")
         if name not in self._runtime.stats():
-            return LEFT_OUT
+            return NOT_TRACED
         new = self._dropped(name) - before
-        return next(iter(new), TAKEN)
+        return next(iter(new), RECORDED)
 
     def _dropped(self, name: str) -> Counter[str]:
         stats = self._runtime.stats().get(name)
         return Counter() if stats is None else Counter(stats.dropped)
 
     def _draft(self, read: ReadCall) -> None:
-        if not self._options.has_drafts:
+        if not self._options.makes_drafts:
             return
-        note = self._runtime.bind(read.definition, tuple(read.inputs))
-        if note is not None:
-            note(*read.inputs.values())
+        callback = self._runtime.bind(read.definition, tuple(read.inputs))
+        if callback is not None:
+            callback(*read.inputs.values())
             if read.definition not in self._report.drafts:
                 self._report.drafts.append(read.definition)

@@ -1,1 +1,1 @@
-"""Which calls are kept, and what of them is stored."""
+"""Policies: which calls are kept, and which of their inputs are stored."""

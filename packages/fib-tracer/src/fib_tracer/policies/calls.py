@@ -1,4 +1,4 @@
-"""Calls as policies see them: before anything is copied, and after."""
+"""Calls as policies see them: `Call` before anything is copied, `WorkloadEntry` after."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fib_schema import Definition
 
 @attrs.frozen
 class Call:
-    """A call that was just made, of which nothing has been copied.
+    """A call of which nothing has been copied.
 
-    Tensors are the caller's own: they may lie on a device and be overwritten at any time. Their shapes, dtypes and
-    devices may be looked at, their values may not. Where a policy has to wait for elements that it asked for, it sees
-    tensors on ``meta`` in their place, so that nobody keeps the caller's alive meanwhile.
+    Tensors are the caller's own: they may be on a device and be overwritten at any time. A policy may read their
+    shapes, dtypes and devices, but not their values. When probed values have been copied, the call holds ``meta``
+    tensors instead, so that the caller's tensors are not kept alive.
     """
 
     definition: Definition
@@ -23,27 +23,28 @@ class Call:
     """The sizes of the variable axes."""
     inputs: Mapping[str, Any]
     """By the definition's names, in its order; None for an optional input that was not given."""
-    peeked: Mapping[str, int] = attrs.field(factory=dict)
-    """The elements that the policy asked for (`FilterPolicy.peeks`), by its names for them."""
+    probed: Mapping[str, int] = attrs.field(factory=dict)
+    """The elements that the policy asked for (`FilterPolicy.value_probes`), by its labels."""
     identity: object = attrs.field(factory=object, repr=False)
-    """The same whenever a policy is asked about this call, and another for any other call."""
+    """The same object whenever a policy is asked about this call, and another one for any other call."""
 
 
 @attrs.define(eq=False)
 class WorkloadEntry:
-    """A call that was kept, and what was copied of it."""
+    """A kept call and the copies of its tensors."""
 
     definition: Definition
     axes: Mapping[str, int]
     inputs: dict[str, Any]
-    """What is recorded, by input: a tensor on the CPU, a scalar, or `RANDOM`; nothing for one that was not given."""
+    """By name: a tensor on the CPU, a scalar, or `RANDOM`; inputs that were not given are missing."""
     order: int
-    """The place among the calls of the definition that were kept."""
+    """The position among the kept calls of the definition."""
     size_bytes: int = 0
-    """What the entry holds of the byte budget."""
+    """Bytes of the budget that the entry holds."""
     ticket: Any = None
     """What `FilterPolicy.admit` returned."""
-    peeked: Mapping[str, int] = attrs.field(factory=dict)
+    probed: Mapping[str, int] = attrs.field(factory=dict)
+    """See `Call.probed`."""
 
     @property
     def def_name(self) -> str:
@@ -52,11 +53,11 @@ class WorkloadEntry:
 
 
 class _Random:
-    """Stands for an input that the benchmark makes."""
+    """The type of `RANDOM`."""
 
     def __repr__(self) -> str:
         return "RANDOM"
 
 
 RANDOM = _Random()
-"""In `WorkloadEntry.inputs`: the values do not matter."""
+"""In `WorkloadEntry.inputs`: the values are not stored, and the benchmark generates some."""

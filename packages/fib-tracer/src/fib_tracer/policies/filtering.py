@@ -1,8 +1,8 @@
 """Filter policies: which calls are kept.
 
-A policy is asked before anything is copied (`wants`), and told when a call is kept (`admit`). One that
-cannot decide so early holds what was copied (`submit`) and gives out what is to be stored (`drain`).
-All methods are called under a lock, one at a time.
+A policy decides before anything is copied (`FilterPolicy.decide`), and is told when a call is kept (`admit`). A policy
+that cannot decide so early receives the entry with its copies (`submit`) and returns those to store at a flush
+(`drain`). The methods are called under a lock, one at a time.
 """
 
 from __future__ import annotations
@@ -21,82 +21,113 @@ from .calls import Call, WorkloadEntry
 
 
 class Verdict(enum.Enum):
-    """What becomes of a call."""
+    """What happens to a call."""
 
     KEEP = "keep"
     SKIP = "skip"
-    """Not this one; the next of the same shapes may be kept."""
+    """Do not keep it; the next call of the same shapes may be kept."""
     FULL = "full"
-    """Nor any other with inputs of the same shapes: the policy is not asked again for them."""
+    """Do not keep it, nor any other with inputs of the same shapes: the policy is not asked about them again."""
     CLOSED = "closed"
-    """Nor any other at all."""
+    """Do not keep it, nor any later call."""
 
 
 class FilterPolicy:
-    """Decides which calls of one definition are kept; this one takes all, and gives them out when it is drained.
+    """Decides which calls of one definition are kept. This one keeps all, and holds them until it is drained.
 
-    Subclass it and override `wants`, or `submit` and `drain`, or both.
+    Subclass it and override `decide`, or `submit` and `drain`, or both.
     """
 
     is_final: ClassVar[bool] = False
-    """Whether a call that was admitted is stored at once; else `submit` and `drain` decide, the latter at a flush."""
+    """Whether an admitted call is stored immediately; else `submit` and `drain` choose, the latter at a flush."""
 
-    def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
-        """Elements whose values `wants` needs: any name for it -> (input, index along the first dimension).
+    def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
+        """Elements whose values `decide` needs: label -> (input, index along the first dimension).
 
-        Of tensors on a device they are read asynchronously, and `wants` is asked when they have arrived.
+        Those of tensors on a device are read asynchronously, and `decide` is called when they are on the CPU.
         """
         del definition
         return {}
 
-    def wants(self, call: Call) -> Verdict:
-        """Whether a call is to be kept; asked again of one that had to wait for room."""
+    def decide(self, call: Call) -> Verdict:
+        """Decide on a call; called again if the call waits for memory."""
         del call
         return Verdict.KEEP
 
     def admit(self, call: Call) -> Any:
-        """A call that the policy wants is going to be kept; what this returns is the entry's ticket."""
+        """Count a call that is kept; the return value is the entry's ticket."""
         del call
 
     def submit(self, entry: WorkloadEntry) -> None:
-        """Take a kept call in."""
+        """Receive a kept call."""
         self._held().append(entry)
 
     def drain(self) -> list[WorkloadEntry]:
-        """Give out what is to be stored, and hold nothing any more."""
+        """Return the entries to store, and hold none any more."""
         held = list(self._held())
         self._held().clear()
         return held
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all calls."""
         self._held().clear()
 
     def _held(self) -> list[WorkloadEntry]:
-        held: list[WorkloadEntry] = self.__dict__.setdefault("_entries", [])
+        held: list[WorkloadEntry] = self.__dict__.setdefault("_entries", [])  # subclasses need not call __init__
         return held
 
 
-class _FinalPolicy(FilterPolicy):
-    """Decides when it is asked: what it admits is stored at once."""
+class KeepAll(FilterPolicy):
+    """Every call; equal ones are stored once."""
 
     is_final = True
 
 
-class KeepAll(_FinalPolicy):
-    """Every call; equal ones are stored once."""
-
-
-class KeepNone(_FinalPolicy):
+class KeepNone(FilterPolicy):
     """No call."""
 
-    def wants(self, call: Call) -> Verdict:
-        """Never."""
+    is_final = True
+
+    def decide(self, call: Call) -> Verdict:
+        """Never keep it."""
         del call
         return Verdict.CLOSED
 
 
-class KeepFirstK(_FinalPolicy):
+class KeepFirstKByKey(FilterPolicy):
+    """The first calls of each key.
+
+    Args:
+        key: Makes a call's key from shapes, dtypes and scalars, never from values of tensors.
+        k: How many of each key.
+        is_by_shape: Whether the shapes of inputs determine the key: then the policy is asked once for full ones.
+    """
+
+    is_final = True
+
+    def __init__(self, key: Callable[[Call], Hashable], k: int = 1, is_by_shape: bool = False) -> None:
+        if not callable(key):
+            raise InvalidSetting("key", key, "a function of a Call")
+        self._key = key
+        self._k = _positive("k", k)
+        self._kept: dict[Hashable, int] = {}
+        self._when_full = Verdict.FULL if is_by_shape else Verdict.SKIP
+
+    def decide(self, call: Call) -> Verdict:
+        """Keep it while there are fewer than k of its key."""
+        return Verdict.KEEP if self._kept.get(self._key(call), 0) < self._k else self._when_full
+
+    def admit(self, call: Call) -> None:
+        """Count it."""
+        key = self._key(call)
+        self._kept[key] = self._kept.get(key, 0) + 1
+
+    def reset(self) -> None:
+        """Forget all calls."""
+        self._kept.clear()
+
+
+class KeepFirstK(KeepFirstKByKey):
     """The first calls.
 
     Args:
@@ -104,22 +135,8 @@ class KeepFirstK(_FinalPolicy):
     """
 
     def __init__(self, k: int = 1) -> None:
-        self._k = _positive("k", k)
-        self._kept = 0
-
-    def wants(self, call: Call) -> Verdict:
-        """While there are fewer than k."""
-        del call
-        return Verdict.KEEP if self._kept < self._k else Verdict.CLOSED
-
-    def admit(self, call: Call) -> None:
-        """One more."""
-        del call
-        self._kept += 1
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self._kept = 0
+        super().__init__(lambda _: None, k)
+        self._when_full = Verdict.CLOSED
 
 
 class KeepFirst(KeepFirstK):
@@ -129,50 +146,19 @@ class KeepFirst(KeepFirstK):
         super().__init__(1)
 
 
-class KeepFirstKByKey(_FinalPolicy):
-    """The first calls of each key.
-
-    Args:
-        key: Makes a call's key; sees shapes and cheap things, never the values of tensors.
-        k: How many of each.
-        is_by_shape: Whether the shapes of inputs decide on the key, so that full ones need not be asked for again.
-    """
-
-    def __init__(self, key: Callable[[Call], Hashable], k: int = 1, is_by_shape: bool = False) -> None:
-        if not callable(key):
-            raise InvalidSetting("key", key, "a function of a Call")
-        self._key = key
-        self._k = _positive("k", k)
-        self._kept: dict[Hashable, int] = {}
-        self._full = Verdict.FULL if is_by_shape else Verdict.SKIP
-
-    def wants(self, call: Call) -> Verdict:
-        """While there are fewer than k of its key."""
-        return Verdict.KEEP if self._kept.get(self._key(call), 0) < self._k else self._full
-
-    def admit(self, call: Call) -> None:
-        """One more of its key."""
-        key = self._key(call)
-        self._kept[key] = self._kept.get(key, 0) + 1
-
-    def reset(self) -> None:
-        """Begin anew."""
-        self._kept.clear()
-
-
 class KeepFirstKByAxes(KeepFirstKByKey):
     """The first calls of each combination of axis sizes.
 
     Args:
-        k: How many of each.
-        axes: Those that count; None means all.
+        k: How many of each combination.
+        axes: The axes to combine; None means all.
     """
 
     def __init__(self, k: int = 1, axes: Sequence[str] | None = None) -> None:
         self.axes = axes
-        """Those that count; None is all."""
+        """The axes to combine; None means all."""
         if isinstance(axes, str) or not (axes is None or all(isinstance(axis, str) for axis in axes)):
-            raise InvalidSetting("axes", axes, "a list of axes' names")
+            raise InvalidSetting("axes", axes, "a list of names of axes")
 
         def key(call: Call) -> Hashable:
             return tuple(call.axes.values() if axes is None else (call.axes.get(axis) for axis in axes))
@@ -183,17 +169,17 @@ class KeepFirstKByAxes(KeepFirstKByKey):
 class Attention(KeepFirstKByKey):
     """The first calls of each average sequence length, of keys and values and of queries.
 
-    The averages come of the inputs whose names end in ``indptr``: their last element, by the number of sequences.
-    A definition without such inputs is filtered by its axes.
+    An average is the last element of an input whose name ends in ``indptr``, divided by the number of sequences. Calls
+    of a definition without such inputs are distinguished by their axes.
 
     Args:
-        k: How many of each.
+        k: How many of each length.
     """
 
     def __init__(self, k: int = 1) -> None:
-        super().__init__(_averages, k)
+        super().__init__(_average_lengths, k)
 
-    def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
+    def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
         """The last element of each ``indptr``."""
         return {
             name: (name, -1)
@@ -201,30 +187,28 @@ class Attention(KeepFirstKByKey):
             if name.endswith("indptr") and spec.shape is not None and len(spec.shape) == 1
         }
 
-    def wants(self, call: Call) -> Verdict:
-        """While there are fewer than k of its averages."""
-        verdict = super().wants(call)
-        return Verdict.FULL if verdict is Verdict.SKIP and not call.peeked else verdict
+    def decide(self, call: Call) -> Verdict:
+        """Keep it while there are fewer than k of its averages."""
+        verdict = super().decide(call)
+        return Verdict.FULL if verdict is Verdict.SKIP and not call.probed else verdict
 
 
-def _averages(call: Call) -> Hashable:
-    if not call.peeked:
+def _average_lengths(call: Call) -> Hashable:
+    if not call.probed:
         return tuple(call.axes.items())
-    return tuple((name, _average(total, call.inputs[name])) for name, total in call.peeked.items())
+    return tuple((name, _average_length(total, call.inputs[name])) for name, total in call.probed.items())
 
 
-def _average(total: int, indptr: Any) -> int:
+def _average_length(total: int, indptr: Any) -> int:
     sequences = max(1, int(indptr.shape[0]) - 1)
     return math.floor(total / sequences + 0.5)
 
 
 class KeepRandomK(FilterPolicy):
-    """A random sample of all calls between two flushes, each as likely as any other (a reservoir).
-
-    What it holds is stored at the next flush, which begins another sample.
+    """A uniform random sample of all calls between two flushes (reservoir sampling), stored at the next flush.
 
     Args:
-        k: How many.
+        k: The size of the sample.
         seed: Of the choice; None for another one each time.
     """
 
@@ -234,16 +218,16 @@ class KeepRandomK(FilterPolicy):
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Start another sample."""
         self._seen = 0
         self._slot = 0
-        self._asked: object = None
+        self._last_identity: object = None
         self._slots: dict[int, WorkloadEntry] = {}
 
-    def wants(self, call: Call) -> Verdict:
-        """With a chance that falls as calls go by, so that all have the same in the end."""
-        if self._asked is not call.identity:
-            self._asked = call.identity
+    def decide(self, call: Call) -> Verdict:
+        """Keep the n-th call with probability k / n."""
+        if self._last_identity is not call.identity:
+            self._last_identity = call.identity
             self._seen += 1
             self._slot = self._seen - 1 if self._seen <= self._k else self._random.randrange(self._seen)
         return Verdict.KEEP if self._slot < self._k else Verdict.SKIP
@@ -254,79 +238,78 @@ class KeepRandomK(FilterPolicy):
         return self._slot
 
     def submit(self, entry: WorkloadEntry) -> None:
-        """In place of what had its slot."""
+        """Replace the entry of its slot."""
         self._slots[entry.ticket] = entry
 
     def drain(self) -> list[WorkloadEntry]:
-        """The sample."""
+        """Return the sample."""
         sample = sorted(self._slots.values(), key=lambda entry: entry.order)
         self.reset()
         return sample
 
 
 class AllOf(FilterPolicy):
-    """Calls that each of several policies wants, such as the first ones of each size in a random sample.
+    """Calls that all of several policies keep, such as a random sample of the first calls of each size.
 
     Args:
-        policies: Asked in order; only the last may hold what it takes in.
+        policies: Asked in order; all but the last must be final.
     """
 
     def __init__(self, policies: Sequence[FilterPolicy]) -> None:
         if not policies or not all(policy.is_final for policy in policies[:-1]):
             raise InvalidSetting("policies", [type(p).__name__ for p in policies], "policies, a sampling one last")
         self.policies = tuple(policies)
-        """What must all agree, in order."""
-        self.is_final = policies[-1].is_final  # type: ignore[misc] # of this object, for it depends on its parts
+        self.is_final = policies[-1].is_final  # type: ignore[misc] # of this object: it depends on the policies
 
-    def peeks(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
-        """Those of all, each under the policy's number: two may have the same name for different elements."""
+    def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
+        """Those of all policies, prefixed with the policy's number: two may use one label for different elements."""
         return {
-            f"{number} {name}": place
+            f"{number} {label}": element
             for number, policy in enumerate(self.policies)
-            for name, place in policy.peeks(definition).items()
+            for label, element in policy.value_probes(definition).items()
         }
 
-    def wants(self, call: Call) -> Verdict:
-        """The first verdict that is not to keep it."""
-        verdicts = (policy.wants(part) for policy, part in self._asked(call))
+    def decide(self, call: Call) -> Verdict:
+        """Return the first verdict that is not to keep it."""
+        verdicts = (policy.decide(part) for policy, part in self._parts(call))
         return next((verdict for verdict in verdicts if verdict is not Verdict.KEEP), Verdict.KEEP)
 
     def admit(self, call: Call) -> Any:
-        """Tell all; the last one's ticket is the entry's."""
-        tickets = [policy.admit(part) for policy, part in self._asked(call)]
+        """Count it in all policies; return the last one's ticket."""
+        tickets = [policy.admit(part) for policy, part in self._parts(call)]
         return tickets[-1]
 
     def submit(self, entry: WorkloadEntry) -> None:
-        """To the last one."""
-        entry.peeked = _own(entry.peeked, len(self.policies) - 1)
+        """Pass it to the last policy."""
+        entry.probed = _own_probes(entry.probed, len(self.policies) - 1)
         self.policies[-1].submit(entry)
 
-    def _asked(self, call: Call) -> Iterable[tuple[FilterPolicy, Call]]:
-        """Each policy, and the call with the elements that it has asked for."""
-        if not call.peeked:
+    def _parts(self, call: Call) -> Iterable[tuple[FilterPolicy, Call]]:
+        """Each policy, and the call with the elements that this policy asked for."""
+        if not call.probed:
             return ((policy, call) for policy in self.policies)
         return (
-            (policy, attrs.evolve(call, peeked=_own(call.peeked, number)))
+            (policy, attrs.evolve(call, probed=_own_probes(call.probed, number)))
             for number, policy in enumerate(self.policies)
         )
 
     def drain(self) -> list[WorkloadEntry]:
-        """What the last one gives out."""
+        """Return the entries of the last policy."""
         return self.policies[-1].drain()
 
     def reset(self) -> None:
-        """All of them."""
+        """Reset all policies."""
         for policy in self.policies:
             policy.reset()
 
 
-def _own(peeked: Mapping[str, int], number: int) -> dict[str, int]:
-    """The elements that one of several policies has asked for, by its names for them."""
-    begin = f"{number} "
-    return {name.removeprefix(begin): value for name, value in peeked.items() if name.startswith(begin)}
+def _own_probes(probed: Mapping[str, int], number: int) -> dict[str, int]:
+    """The elements that one of several policies asked for, by its labels."""
+    prefix = f"{number} "
+    return {label.removeprefix(prefix): value for label, value in probed.items() if label.startswith(prefix)}
 
 
 def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidSetting(name, value, "a whole number from 1 on")
+        raise InvalidSetting(name, value, "an integer from 1 on")
     return value

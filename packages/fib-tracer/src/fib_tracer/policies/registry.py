@@ -1,14 +1,10 @@
-"""PolicyRegistry: policies by name, those of other packages included.
-
-A package offers policies as entry points of the groups ``fib_tracer.input_dump_policies`` and
-``fib_tracer.filter_policies``; a program registers its own.
-"""
+"""PolicyRegistry: policies by name, including those that other packages offer as entry points."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
 from fib_schema import UnknownName
@@ -27,7 +23,11 @@ _GROUPS: Mapping[str, str] = {
 
 
 class PolicyRegistry:
-    """All policies that a `TracingConfig` can name."""
+    """All policies that a `TracingConfig` can name.
+
+    A program registers its own policies. A package offers policies as entry points of the groups
+    ``fib_tracer.input_dump_policies`` and ``fib_tracer.filter_policies``.
+    """
 
     _dumping: ClassVar[dict[str, type[InputDumpPolicy]]] = {
         "dump_all": dumping.DumpAll,
@@ -47,33 +47,33 @@ class PolicyRegistry:
 
     @classmethod
     def register_input_dump_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Name an `InputDumpPolicy`: as a call with the class, or as a decorator of it.
+        """Register an `InputDumpPolicy`: called with the class, or used as a decorator of it.
 
         Raises:
-            InvalidSetting: It is no such class, or the name is taken and `override` is false.
+            InvalidSetting: It is not such a class, or the name is taken and `override` is false.
         """
         return _register(cls._dumping, "input dump policy", name, policy, InputDumpPolicy, override=override)
 
     @classmethod
     def register_filter_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Name a `FilterPolicy`; see `register_input_dump_policy`."""
+        """Register a `FilterPolicy`; see `register_input_dump_policy`."""
         return _register(cls._filtering, "filter policy", name, policy, FilterPolicy, override=override)
 
     @classmethod
     def get_input_dump_policy(cls, name: str) -> type[InputDumpPolicy]:
-        """The class of a name.
+        """The class that is registered under a name.
 
         Raises:
-            UnknownName: Nothing is registered under it (a KeyError).
+            UnknownName: There is none (a KeyError).
         """
         return _get(cls._dumping, "input dump policy", name, InputDumpPolicy)
 
     @classmethod
     def get_filter_policy(cls, name: str) -> type[FilterPolicy]:
-        """The class of a name.
+        """The class that is registered under a name.
 
         Raises:
-            UnknownName: Nothing is registered under it (a KeyError).
+            UnknownName: There is none (a KeyError).
         """
         return _get(cls._filtering, "filter policy", name, FilterPolicy)
 
@@ -88,13 +88,13 @@ class PolicyRegistry:
         return _names(cls._filtering, "filter policy")
 
 
-def _register(known: dict[str, Any], kind: str, name: str, policy: Any, base: type, *, override: bool) -> Any:
+def _register(registered: dict[str, Any], kind: str, name: str, policy: Any, base: type, *, override: bool) -> Any:
     if policy is None:
-        return functools.partial(_register, known, kind, name, base=base, override=override)
+        return functools.partial(_register, registered, kind, name, base=base, override=override)
     _check(kind, policy, base)
-    if name in known and not override:
-        raise InvalidSetting(name, policy, f"override=True, for there is such a {kind} already")
-    known[name] = policy
+    if name in registered and not override:
+        raise InvalidSetting(name, policy, f"override=True, because a {kind} of that name exists")
+    registered[name] = policy
     return policy
 
 
@@ -103,23 +103,19 @@ def _check(kind: str, policy: object, base: type) -> None:
         raise InvalidSetting(kind, policy, f"a subclass of {base.__name__}")
 
 
-def _get(known: Mapping[str, type[P]], kind: str, name: str, base: type) -> type[P]:
-    if name in known:
-        return known[name]
-    found = entry_points(group=_GROUPS[kind], name=name)
-    if not found:
-        raise UnknownName(kind, name, tuple(_names(known, kind)))
-    policy: type[P] = _loaded(kind, next(iter(found)))
+def _get(registered: Mapping[str, type[P]], kind: str, name: str, base: type) -> type[P]:
+    if name in registered:
+        return registered[name]
+    point = next(iter(entry_points(group=_GROUPS[kind], name=name)), None)
+    if point is None:
+        raise UnknownName(kind, name, tuple(_names(registered, kind)))
+    try:
+        policy: type[P] = point.load()
+    except (ImportError, AttributeError) as error:
+        raise InvalidSetting(kind, point.name, f"an entry point that can be loaded: {point.value}: {error}") from error
     _check(kind, policy, base)
     return policy
 
 
-def _loaded(kind: str, point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except (ImportError, AttributeError) as error:
-        raise InvalidSetting(kind, point.name, f"an entry point that can be loaded: {point.value}: {error}") from error
-
-
-def _names(known: Mapping[str, Any], kind: str) -> list[str]:
-    return sorted({*known, *(point.name for point in entry_points(group=_GROUPS[kind]))})
+def _names(registered: Mapping[str, Any], kind: str) -> list[str]:
+    return sorted({*registered, *(point.name for point in entry_points(group=_GROUPS[kind]))})

@@ -1,4 +1,4 @@
-"""What a data set's workloads cover: sizes, inputs, blobs, and what is missing or left over."""
+"""Survey of a data set's workloads: sizes, inputs, blobs, missing and orphaned files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import attrs
 from fib_schema import Definition, SafetensorsInput, Trace, TraceSet, Workload
 from fib_schema.files import is_temporary
 
-_LONGEST_WRITE_SECONDS = 3600.0
-_MOST_SINGLE = 8
-"""Up to so many different sizes have a bar each; more share bars by powers of two."""
+_MAX_WRITE_SECONDS = 3600.0
+"""A temporary file that is older belongs to a writer that was killed."""
+_MAX_SINGLE_BINS = 8
+"""Up to this many different sizes have a bin each; more are grouped by powers of two."""
 
 
 @attrs.frozen
-class Bar:
-    """How many workloads have a size."""
+class Bin:
+    """The number of workloads with a size in a range."""
 
     least: int
     most: int
@@ -39,7 +40,7 @@ class DefinitionSurvey:
     workloads: int
     distinct_axes: int
     """Different combinations of the variable axes' sizes."""
-    axes: Mapping[str, Sequence[Bar]]
+    axes: Mapping[str, Sequence[Bin]]
     inputs: Mapping[str, Mapping[str, int]]
     """By input, how many workloads give it as ``random``, ``scalar`` or ``safetensors``."""
     blobs: int
@@ -57,7 +58,7 @@ class Blob:
 
 @attrs.frozen
 class MissingBlob:
-    """A file of tensors that is named and not there."""
+    """A file of tensors that a workload names and that does not exist."""
 
     path: str
     definition: str
@@ -66,21 +67,21 @@ class MissingBlob:
 
 @attrs.frozen
 class Survey:
-    """What a data set's workloads cover."""
+    """The workloads of a data set."""
 
     definitions: Sequence[DefinitionSurvey]
     orphans: Sequence[Blob]
     """Files that neither a workload nor a trace names."""
     missing: Sequence[MissingBlob]
     blobs: int
-    """Files of tensors, orphans included."""
+    """Files of tensors, including orphans."""
     blob_bytes: int
     unknown: Sequence[str]
-    """Names that workloads bear of definitions that the set lacks."""
+    """Definitions that workloads name and that the set lacks."""
 
     @property
     def without_workloads(self) -> list[str]:
-        """The definitions that nothing was collected for."""
+        """The definitions that have no workload."""
         return [definition.name for definition in self.definitions if not definition.workloads]
 
     def to_plain(self) -> dict[str, Any]:
@@ -89,11 +90,11 @@ class Survey:
 
 
 def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
-    """Look at the workloads of a data set.
+    """Survey the workloads of a data set.
 
     Args:
         trace_set: With a root.
-        names: Definitions to look at; None means all. Blobs count for the folders of these.
+        names: Of definitions; None means all. Blobs are counted in the folders of these.
 
     Raises:
         UnknownName: There is no such definition.
@@ -103,7 +104,10 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
     definitions = [trace_set.get_definition(name) for name in sorted(chosen)]
     files = blob_files(trace_set)
     groups = {d.name: trace_set.workloads.get(d.name, []) for d in definitions}
-    kept = files if names is None else _below(files, definitions)
+    counted = files
+    if names is not None:
+        folders = tuple(f"{blob_folder(definition)}/" for definition in definitions)
+        counted = {path: size for path, size in files.items() if path.startswith(folders)}
     named = {*blobs_in(trace_set.workloads), *blobs_in(trace_set.traces)}
     missing = {
         path: MissingBlob(path, name, trace.workload.uuid)
@@ -114,26 +118,32 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
     }
     return Survey(
         [_of_definition(definition, groups[definition.name], files) for definition in definitions],
-        [Blob(path, size) for path, size in kept.items() if path not in named],
+        [Blob(path, size) for path, size in counted.items() if path not in named],
         list(missing.values()),
-        len(kept),
-        sum(kept.values()),
+        len(counted),
+        sum(counted.values()),
         [] if names is not None else sorted(set(trace_set.workloads) - set(trace_set.definitions)),
     )
 
 
 def blobs_of(traces: Iterable[Trace]) -> Iterator[str]:
-    """The blobs that traces or workloads name, relative to the root and in the normal form."""
+    """The blobs that traces or workloads name, relative to the root and without a leading ``./``."""
     for trace in traces:
         for source in trace.workload.inputs.values():
             if isinstance(source, SafetensorsInput):
                 yield source.path.removeprefix("./")
 
 
+def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
+    """The blobs that traces name, of a mapping of traces by definition."""
+    for name in groups:
+        yield from blobs_of(groups[name])
+
+
 def blob_files(trace_set: TraceSet) -> dict[str, int]:
     """The files of workloads' tensors with their sizes in bytes; paths are relative to the root.
 
-    Temporary ones are among them when whoever wrote them must have been killed.
+    Temporary files are included when their writer must have been killed.
     """
     root = os.fspath(trace_set.blob_workloads_path.parent.parent)
     found: dict[str, int] = {}
@@ -141,35 +151,24 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
         folders.sort()
         for name in sorted(names):
             file = Path(folder, name)
-            if file.is_file() and (not name.startswith(".") or _is_left_over(file)):
+            if file.is_file() and (not name.startswith(".") or _is_abandoned(file)):
                 found[file.relative_to(root).as_posix()] = file.stat().st_size
     return found
 
 
-def _is_left_over(file: Path) -> bool:
-    """Whether a hidden file is a temporary one that its writer will not come back to."""
-    return is_temporary(file.name) and time.time() - file.lstat().st_mtime > _LONGEST_WRITE_SECONDS
-
-
-def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
-    """The same of traces by definition."""
-    for name in groups:
-        yield from blobs_of(groups[name])
+def _is_abandoned(file: Path) -> bool:
+    """Whether a hidden file is a temporary file of a writer that was killed."""
+    return is_temporary(file.name) and time.time() - file.lstat().st_mtime > _MAX_WRITE_SECONDS
 
 
 def blob_folder(definition: Definition) -> str:
-    """Where the tensors of a definition's workloads lie, relative to the root."""
+    """The folder of the tensors of a definition's workloads, relative to the root."""
     return f"blob/workloads/{definition.op_type}/{definition.name}"
-
-
-def _below(files: Mapping[str, int], definitions: Iterable[Definition]) -> dict[str, int]:
-    folders = tuple(f"{blob_folder(definition)}/" for definition in definitions)
-    return {path: size for path, size in files.items() if path.startswith(folders)}
 
 
 def _of_definition(definition: Definition, traces: Sequence[Trace], files: Mapping[str, int]) -> DefinitionSurvey:
     workloads = [trace.workload for trace in traces]
-    axes = {axis: bars([w.axes[axis] for w in workloads if axis in w.axes]) for axis in definition.var_axes}
+    axes = {axis: histogram([w.axes[axis] for w in workloads if axis in w.axes]) for axis in definition.var_axes}
     blobs = {path for path in blobs_of(traces) if path in files}
     return DefinitionSurvey(
         definition.name,
@@ -177,33 +176,33 @@ def _of_definition(definition: Definition, traces: Sequence[Trace], files: Mappi
         len(workloads),
         len({tuple(sorted(workload.axes.items())) for workload in workloads}),
         axes if workloads else {},
-        _kinds(definition, workloads),
+        _input_types(definition, workloads),
         len(blobs),
         sum(files[path] for path in blobs),
     )
 
 
-def _kinds(definition: Definition, workloads: Sequence[Workload]) -> dict[str, dict[str, int]]:
-    """How inputs are given; nothing for one that no workload gives."""
+def _input_types(definition: Definition, workloads: Sequence[Workload]) -> dict[str, dict[str, int]]:
+    """How many workloads give an input in which way; inputs that no workload gives are left out."""
     names = dict.fromkeys([*definition.inputs, *(name for workload in workloads for name in workload.inputs)])
-    kinds = {name: Counter(w.inputs[name].type for w in workloads if name in w.inputs) for name in names}
-    return {name: dict(sorted(counts.items())) for name, counts in kinds.items() if counts}
+    types = {name: Counter(w.inputs[name].type for w in workloads if name in w.inputs) for name in names}
+    return {name: dict(sorted(counts.items())) for name, counts in types.items() if counts}
 
 
-def bars(sizes: Sequence[int]) -> list[Bar]:
-    """A histogram: a bar for each size if there are few, else one for each power of two that occurs.
+def histogram(sizes: Sequence[int]) -> list[Bin]:
+    """A histogram: a bin for each size if there are few, else one for each power of two that occurs.
 
     Args:
         sizes: From 0 on.
     """
     counts = Counter(sizes)
-    if len(counts) <= _MOST_SINGLE:
-        return [Bar(size, size, counts[size]) for size in sorted(counts)]
+    if len(counts) <= _MAX_SINGLE_BINS:
+        return [Bin(size, size, counts[size]) for size in sorted(counts)]
     by_power: Counter[int] = Counter()
     for size, count in counts.items():
         by_power[size.bit_length()] += count
-    return [Bar(*_range(power), by_power[power]) for power in sorted(by_power)]
+    return [_bin_of_power(power, by_power[power]) for power in sorted(by_power)]
 
 
-def _range(power: int) -> tuple[int, int]:
-    return (0, 0) if power == 0 else (1 << (power - 1), (1 << power) - 1)
+def _bin_of_power(power: int, workloads: int) -> Bin:
+    return Bin(0, 0, workloads) if power == 0 else Bin(1 << (power - 1), (1 << power) - 1, workloads)

@@ -29,9 +29,9 @@ from fib_schema import (
     TraceSet,
     validate,
 )
-from fib_tracer.care import thinning
-from fib_tracer.care.survey import survey
-from fib_tracer.care.thinning import Removal, dedup
+from fib_tracer.maintenance import dedup as dedup_module
+from fib_tracer.maintenance.dedup import Removal, dedup
+from fib_tracer.maintenance.survey import survey
 
 from .conftest import workloads
 from .test_survey import gather_workload, stored
@@ -172,7 +172,7 @@ def test_what_cannot_be_compared_is_left_and_reported(root: Path, five: list[Tra
     with pytest.warns(DataWarning):
         report = dedup(root)
     assert [problem.source.rpartition(":")[2] for problem in report.problems] == ["6", "7", "2"]
-    assert "does not exist; it was left as it is" in report.problems[2].message
+    assert "does not exist; it was left unchanged" in report.problems[2].message
     assert (root / FILE).read_bytes().endswith(b'\n{"definition":"gather_h8"}\n{"torn')
     with pytest.warns(DataWarning):
         assert uuids(root) == ["a", "b", "c", "e"]
@@ -210,7 +210,7 @@ def test_stopped_between_lines_and_blobs_leaves_nothing_wrong(
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(thinning, "_remove_blobs", stop)
+    monkeypatch.setattr(dedup_module, "_remove_blobs", stop)
     with pytest.raises(KeyboardInterrupt):
         dedup(root)
     assert validate(root).is_ok
@@ -246,7 +246,7 @@ for number in range(400):
     if number % 5 == 0:
         runtime.flush()
 runtime.flush()
-print(runtime.troubles())
+print(runtime.error_counts())
 """
 
 

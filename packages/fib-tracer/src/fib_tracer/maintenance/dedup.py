@@ -1,8 +1,8 @@
-"""Removes workloads that are equal to others, from a data set that somebody may be collecting into.
+"""Deduplication of workloads, also while an engine traces into the data set.
 
 Two workloads are equal if their axes, their scalars and the bytes of their tensors are, whatever their uuids and files.
-Lines go first, under the lock that those take who append; blobs that nothing names any more go afterwards. If it is
-stopped in between, blobs are left over, and nothing else is wrong.
+Lines are removed first, under the lock that appending takes; then blobs that nothing names any more. A deduplication
+that is interrupted leaves orphaned blobs, and nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fib_schema import (
 from fib_schema.blobs import load_tensor
 
 from ..policies.calls import RANDOM
-from ..storing.content import digest_of
+from ..storage.records import workload_digest
 from .survey import blob_files, blob_folder, blobs_in, blobs_of
 
 Uuids: TypeAlias = "set[tuple[str, str]]"
@@ -40,11 +40,11 @@ Uuids: TypeAlias = "set[tuple[str, str]]"
 
 @attrs.frozen
 class Line:
-    """A workload, and where it stands."""
+    """A workload's line in a file."""
 
     file: Path
     index: int
-    """Of the line in its file, from 0 on."""
+    """From 0 on."""
     text: bytes
     trace: Trace
 
@@ -53,15 +53,18 @@ class Line:
         """The workload's."""
         return self.trace.workload.uuid
 
+    def __str__(self) -> str:
+        return f"{self.file}:{self.index + 1}"
+
 
 @attrs.frozen
 class Removal:
-    """A workload that is equal to one that stays."""
+    """A workload that is equal to one that is kept."""
 
     definition: str
     uuid: str
     equal_to: str
-    """The uuid of the one that stays."""
+    """The uuid of the one that is kept."""
     source: str
     """File and line."""
 
@@ -71,13 +74,13 @@ class DedupReport:
     """What was removed, or would be."""
 
     workloads: int = 0
-    """How many were looked at."""
+    """How many were compared."""
     removals: list[Removal] = attrs.field(factory=list)
     blobs: list[str] = attrs.field(factory=list)
     """Files of tensors that were removed, relative to the root."""
     blob_bytes: int = 0
     problems: list[Problem] = attrs.field(factory=list)
-    """What could not be compared, and was left as it is."""
+    """What could not be compared, and was left unchanged."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
@@ -88,26 +91,26 @@ class DedupReport:
 def dedup(
     dataset: str | os.PathLike[str] | None, *, is_dry: bool = False, removes_orphans: bool = False
 ) -> DedupReport:
-    """Reduce equal workloads to the first one; those that traces refer to stay in any case.
+    """Remove all but the first of equal workloads; workloads that traces refer to are kept.
 
-    Tracing into the set may go on meanwhile. A benchmark should not: it may be about to record a trace of a workload
-    that is being removed.
+    An engine may trace into the set at the same time. Do not run a benchmark: it may record a trace of a workload that
+    is being removed.
 
     Args:
         dataset: The data set's root; None means ``FIB_DATASET_PATH`` or the default.
-        is_dry: Whether nothing is changed, and only said what would be.
-        removes_orphans: Whether blobs go that nothing named before, such as those of a run that was stopped. Not while
-            somebody adds blobs by `TraceSet.add_workload_blob_tensor`.
+        is_dry: Whether nothing is changed, and the report says what would be removed.
+        removes_orphans: Whether blobs are removed that nothing names, such as those of a process that was killed. Not
+            safe while `TraceSet.add_workload_blob_tensor` adds blobs.
 
     Raises:
         DataSetNotFound: There is no such data set.
-        OSError: Something could not be rewritten.
+        OSError: A file could not be rewritten.
     """
     trace_set = TraceSet.from_path(dataset)
     report = DedupReport()
     if not trace_set.workloads_path.is_dir():
         return report
-    with _alone(trace_set.workloads_path):
+    with _exclusive(trace_set.workloads_path):
         lines = list(_lines(trace_set, report.problems))
         report.workloads = len(lines)
         removed = list(_removed(trace_set, lines, report))
@@ -118,8 +121,8 @@ def dedup(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two who thin a set at once could each remove what the other keeps."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Lock out other deduplications: two could each remove the workload that the other keeps."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -138,71 +141,66 @@ def _lines(trace_set: TraceSet, problems: list[Problem]) -> Iterator[Line]:
         if any(part.startswith(".") for part in file.relative_to(trace_set.workloads_path).parts):
             continue
         if not os.path.realpath(file).startswith(root) or not file.is_file():
-            problems.append(Problem(str(file), "$", "is no file of the data set, and was left as it is"))
+            problems.append(Problem(str(file), "$", "is not a file of the data set; it was left unchanged"))
             continue
         for index, text in enumerate(file.read_bytes().split(b"\n")):
-            if (trace := _parsed(file, index, text, trace_set, problems)) is not None:
+            if (trace := _parsed(f"{file}:{index + 1}", text, trace_set, problems)) is not None:
                 yield Line(file, index, text, trace)
 
 
-def _parsed(file: Path, index: int, text: bytes, trace_set: TraceSet, problems: list[Problem]) -> Trace | None:
+def _parsed(source: str, text: bytes, trace_set: TraceSet, problems: list[Problem]) -> Trace | None:
     if not text.strip():
         return None
-    place = f"{file}:{index + 1}"
     try:
-        trace = parse_json(text, Trace, source=place)
+        trace = parse_json(text, Trace, source=source)
     except InvalidRecord:
-        problems.append(Problem(place, "$", "is no workload, and was left as it is"))
+        problems.append(Problem(source, "$", "is not a valid workload; it was left unchanged"))
         return None
     if trace.evaluation is not None or trace.definition not in trace_set.definitions:
-        problems.append(Problem(place, "$", "is no workload of a definition of this set, and was left as it is"))
+        problems.append(Problem(source, "$", "is not a workload of a definition of this set; it was left unchanged"))
         return None
     return trace
 
 
 def _removed(trace_set: TraceSet, lines: Sequence[Line], report: DedupReport) -> Iterator[Line]:
-    referred = {(name, trace.workload.uuid) for name in trace_set.traces for trace in trace_set.traces[name]}
+    traced = {(name, trace.workload.uuid) for name in trace_set.traces for trace in trace_set.traces[name]}
     for group in _equal_groups(trace_set, lines, report.problems):
-        staying = _staying(group, referred)
+        kept = _kept(group, traced)
         for line in group:
-            if line not in staying:
-                equal = next((kept for kept in staying if kept.uuid == line.uuid), staying[0])
-                source = f"{line.file}:{line.index + 1}"
-                report.removals.append(Removal(line.trace.definition, line.uuid, equal.uuid, source))
+            if line not in kept:
+                equal = next((other for other in kept if other.uuid == line.uuid), kept[0])
+                report.removals.append(Removal(line.trace.definition, line.uuid, equal.uuid, str(line)))
                 yield line
 
 
-def _staying(group: Sequence[Line], referred: Uuids) -> list[Line]:
+def _kept(group: Sequence[Line], traced: Uuids) -> list[Line]:
     """The first line of each uuid that traces refer to; if there is none, the first line."""
     first = {line.uuid: line for line in reversed(group)}
-    wanted = [line for line in group if (line.trace.definition, line.uuid) in referred and first[line.uuid] is line]
-    return wanted or [group[0]]
+    kept = [line for line in group if (line.trace.definition, line.uuid) in traced and first[line.uuid] is line]
+    return kept or [group[0]]
 
 
 def _equal_groups(trace_set: TraceSet, lines: Iterable[Line], problems: list[Problem]) -> Iterator[list[Line]]:
-    """Lines of equal workloads, two or more; tensors are read only where all else is equal."""
-    alike: dict[Any, list[Line]] = {}
+    """Lines of equal workloads, two or more; tensors are read only if all else is equal."""
+    candidates: dict[Any, list[Line]] = {}
     for line in lines:
-        alike.setdefault((line.trace.definition, _without_tensors(line.trace.workload)), []).append(line)
-    for candidates in alike.values():
+        candidates.setdefault((line.trace.definition, _without_tensors(line.trace.workload)), []).append(line)
+    for similar in candidates.values():
         groups: dict[str, list[Line]] = {}
-        for line in candidates if len(candidates) > 1 else ():
+        for line in similar if len(similar) > 1 else ():
             try:
                 groups.setdefault(_digest(trace_set, line.trace), []).append(line)
             except BlobError as error:
-                problems.append(Problem(f"{line.file}:{line.index + 1}", "$", f"{error}; it was left as it is"))
+                problems.append(Problem(str(line), "$", f"{error}; it was left unchanged"))
         yield from (group for group in groups.values() if len(group) > 1)
 
 
 def _without_tensors(workload: Workload) -> Any:
-    inputs = {name: _known(source) for name, source in workload.inputs.items()}
+    inputs = {
+        name: (type(i.value).__name__, repr(i.value)) if isinstance(i, ScalarInput) else (type(i).__name__, "")
+        for name, i in workload.inputs.items()
+    }
     return frozenset(workload.axes.items()), frozenset(inputs.items())
-
-
-def _known(source: object) -> tuple[str, str]:
-    if isinstance(source, ScalarInput):
-        return type(source.value).__name__, repr(source.value)
-    return type(source).__name__, ""
 
 
 def _digest(trace_set: TraceSet, trace: Trace) -> str:
@@ -212,7 +210,7 @@ def _digest(trace_set: TraceSet, trace: Trace) -> str:
             inputs[name] = load_tensor(trace_set.root, source.path, source.tensor_key)
         else:
             inputs[name] = source.value if isinstance(source, ScalarInput) else RANDOM
-    return digest_of(trace.definition, trace.workload.axes, inputs)
+    return workload_digest(trace.definition, trace.workload.axes, inputs)
 
 
 def _rewrite(removed: Iterable[Line], problems: list[Problem]) -> None:
@@ -220,14 +218,14 @@ def _rewrite(removed: Iterable[Line], problems: list[Problem]) -> None:
     for line in removed:
         files.setdefault(line.file, {})[line.index] = line.text
     for file, gone in files.items():
-        rewrite_jsonl_file(file, functools.partial(_without, file, gone, problems))
+        rewrite_jsonl_file(file, functools.partial(_remaining, file, gone, problems))
 
 
-def _without(file: Path, gone: Mapping[int, bytes], problems: list[Problem], texts: Sequence[bytes]) -> list[bytes]:
-    """The lines that stay; appending moves none, so one that is not where it was is somebody else's doing."""
+def _remaining(file: Path, gone: Mapping[int, bytes], problems: list[Problem], texts: Sequence[bytes]) -> list[bytes]:
+    """The lines that remain. Appending moves no lines; if one has moved, another program has edited the file."""
     moved = [index for index, text in gone.items() if index >= len(texts) or texts[index] != text]
     if moved:
-        message = "was edited meanwhile and left as it is; run this again"
+        message = "was edited meanwhile and left unchanged; run this again"
         problems.append(Problem(str(file), "$", message, code="edited"))
         return list(texts)
     return [text for index, text in enumerate(texts) if index not in gone]
@@ -245,7 +243,7 @@ def _remove_blobs(
     is_dry: bool,
     removes_orphans: bool,
 ) -> None:
-    """Remove what only removed lines named, or nobody at all."""
+    """Remove blobs that only removed lines named, and orphans."""
     files = blob_files(trace_set)
     gone = {id(line) for line in removed}
     current = TraceSet.from_path(trace_set.root)  # with what was appended meanwhile
@@ -255,22 +253,18 @@ def _remove_blobs(
     owners = {path: name for path, name in by_lines.items() if path in files and path not in named}
     if removes_orphans:
         owners |= _orphans(trace_set, files, {*named, *owners})
-    for definition, paths in _by_definition(owners).items():
-        log = current.workload_log()
-        done = paths if is_dry else log.remove_tensors(trace_set.get_definition(definition), paths)
+    by_definition: dict[str, list[str]] = {}
+    for path, name in sorted(owners.items()):
+        by_definition.setdefault(name, []).append(path)
+    log = current.workload_log()
+    for name, paths in by_definition.items():
+        done = paths if is_dry else log.remove_tensors(trace_set.get_definition(name), paths)
         report.blobs += done
         report.blob_bytes += sum(files[path] for path in done)
 
 
 def _orphans(trace_set: TraceSet, files: Iterable[str], named: set[str]) -> dict[str, str]:
-    """Blobs that nothing names, in folders of definitions, with the definition that is locked meanwhile."""
+    """Blobs that nothing names, in folders of definitions, with the definition whose lock protects them."""
     folders = {blob_folder(definition): name for name, definition in trace_set.definitions.items()}
     found = {path: folders.get(path.rpartition("/")[0]) for path in files if path not in named}
     return {path: name for path, name in found.items() if name is not None}
-
-
-def _by_definition(owners: Mapping[str, str]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = {}
-    for path, name in sorted(owners.items()):
-        groups.setdefault(name, []).append(path)
-    return groups

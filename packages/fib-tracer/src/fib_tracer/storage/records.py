@@ -1,4 +1,4 @@
-"""What makes a workload: its record, and an identity that equal workloads share, whoever collects them."""
+"""Workload records. Equal workloads have equal uuids, also if several processes record them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from fib_schema.framing import framed
 from ..policies.calls import RANDOM
 
 _NAMESPACE = uuid.UUID("6b7f2e0a-52d9-5c3c-9a55-0f3c1de0b4a1")
-"""Of the uuids that are made of contents."""
+"""Of the uuids that are made from digests."""
 
 
 @attrs.frozen
-class Content:
-    """A workload and the tensors that belong to it."""
+class WorkloadRecord:
+    """A workload and the tensors that it names."""
 
     workload: Workload
     tensors: Mapping[str, torch.Tensor]
 
 
-def content_of(definition: Definition, axes: Mapping[str, int], inputs: Mapping[str, Any], log: WorkloadLog) -> Content:
-    """The record of what was collected.
+def make_record(
+    definition: Definition, axes: Mapping[str, int], inputs: Mapping[str, Any], log: WorkloadLog
+) -> WorkloadRecord:
+    """The record of a kept call.
 
     Args:
-        definition: What is computed.
+        definition: Of the call.
         axes: The sizes of the variable axes.
         inputs: By name: a tensor on the CPU, a number, or `RANDOM`.
-        log: What says where tensors lie.
+        log: Determines the file of the tensors.
     """
-    identity = str(uuid.uuid5(_NAMESPACE, digest_of(definition.name, axes, inputs)))
+    identity = str(uuid.uuid5(_NAMESPACE, workload_digest(definition.name, axes, inputs)))
     path = log.blob_path(definition, identity)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     specs = {name: _spec(name, value, path) for name, value in inputs.items()}
-    return Content(Workload(dict(axes), specs, identity), tensors)
+    return WorkloadRecord(Workload(dict(axes), specs, identity), tensors)
 
 
 def _spec(name: str, value: Any, path: str) -> InputSpec:
@@ -50,8 +52,8 @@ def _spec(name: str, value: Any, path: str) -> InputSpec:
     return SafetensorsInput(path, name) if isinstance(value, torch.Tensor) else ScalarInput(value)
 
 
-def digest_of(name: str, axes: Mapping[str, int], inputs: Mapping[str, Any]) -> str:
-    """A hash that is the same for equal contents and for no others; the order of axes and inputs does not matter."""
+def workload_digest(name: str, axes: Mapping[str, int], inputs: Mapping[str, Any]) -> str:
+    """A hash of a definition's name, axes and inputs, whatever the order of axes and inputs."""
     hashed = hashlib.blake2b(digest_size=16)
     plain = {key: _described(value) for key, value in inputs.items()}
     header = json.dumps([name, dict(axes), plain], sort_keys=True)
@@ -69,5 +71,5 @@ def _described(value: Any) -> Any:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    """A contiguous CPU tensor's bytes, without a copy."""
+    """The bytes of a contiguous CPU tensor, without a copy."""
     return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr()) if tensor.nbytes else b""

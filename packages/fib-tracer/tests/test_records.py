@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
 from fib_tracer import RANDOM
-from fib_tracer.storing.content import content_of, digest_of
+from fib_tracer.storage.records import make_record, workload_digest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +33,7 @@ def test_the_order_of_axes_and_inputs_does_not_matter(axes: Any, inputs: Any, ch
     shuffled = [*inputs.items()]
     chance.shuffle(shuffled)
     copied = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in shuffled}
-    assert digest_of("d", dict(reversed(axes.items())), copied) == digest_of("d", axes, inputs)
+    assert workload_digest("d", dict(reversed(axes.items())), copied) == workload_digest("d", axes, inputs)
 
 
 def test_all_that_differs_has_another_identity() -> None:
@@ -59,27 +59,27 @@ def test_all_that_differs_has_another_identity() -> None:
         ("d", {"M": 2}, {"x": torch.tensor([1, 2]), "y": torch.tensor([], dtype=torch.int64)}),
     ]
     for one, other in itertools.combinations(contents, 2):
-        assert digest_of(*one) != digest_of(*other), (one, other)
+        assert workload_digest(*one) != workload_digest(*other), (one, other)
 
 
 _MADE_ELSEWHERE = """
 import torch
 from fib_tracer import RANDOM
-from fib_tracer.storing.content import digest_of
-print(digest_of("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
+from fib_tracer.storage.records import workload_digest
+print(workload_digest("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
 """
 
 
 def test_another_process_comes_to_the_same_identity() -> None:
     done = subprocess.run([sys.executable, "-c", _MADE_ELSEWHERE], capture_output=True, text=True, check=True)
     inputs = {"r": RANDOM, "s": 0.5, "x": torch.arange(6.0).reshape(2, 3)}
-    assert digest_of("d", {"N": 3, "M": 2}, inputs) == done.stdout.strip()
+    assert workload_digest("d", {"N": 3, "M": 2}, inputs) == done.stdout.strip()
 
 
 def test_a_record_says_where_its_tensors_lie(tmp_path: Any) -> None:
     log = TraceSet(tmp_path).workload_log()
     inputs = {"x": torch.ones(2, 8), "s": 1.5, "r": RANDOM}
-    content = content_of(SILU, {"M": 2}, inputs, log)
+    content = make_record(SILU, {"M": 2}, inputs, log)
     path = log.blob_path(SILU, content.workload.uuid)
     assert content.workload.inputs == {"x": SafetensorsInput(path, "x"), "s": ScalarInput(1.5), "r": RandomInput()}
     assert content.tensors == {"x": inputs["x"]}

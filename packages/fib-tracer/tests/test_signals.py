@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_tracer import enable_tracing, ending
+from fib_tracer import enable_tracing, signals
 
 from .test_processes import run, start, values
 
@@ -33,11 +33,11 @@ def test_each_function_is_called_and_then_the_handler_that_was_there() -> None:
         seen.append("other")
 
     for before in (one, other, one):
-        ending.watch(before)
+        signals.register(before)
     os.kill(os.getpid(), signal.SIGTERM)
     assert seen == ["other", "one", signal.SIGTERM]
-    ending.forget(one)
-    ending.forget(other)
+    signals.unregister(one)
+    signals.unregister(other)
     os.kill(os.getpid(), signal.SIGTERM)
     assert seen[3:] == [signal.SIGTERM]
 
@@ -50,7 +50,7 @@ def test_a_handler_that_calls_ours_is_called_once() -> None:
     def before() -> None:
         seen.append("before")
 
-    ending.watch(before)
+    signals.register(before)
     ours: Any = signal.getsignal(signal.SIGTERM)
 
     def around(number: int, frame: Any) -> None:
@@ -58,19 +58,19 @@ def test_a_handler_that_calls_ours_is_called_once() -> None:
         ours(number, frame)
 
     signal.signal(signal.SIGTERM, around)
-    ending.forget(before)
-    ending.watch(before)
+    signals.unregister(before)
+    signals.register(before)
     os.kill(os.getpid(), signal.SIGTERM)
     assert seen == ["before", "around", "before", "first"]
-    ending.forget(before)
+    signals.unregister(before)
     assert signal.getsignal(signal.SIGTERM) is around
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ending.watch(print)
+    signals.register(print)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ending.forget(print)
+    signals.unregister(print)
 
 
 @pytest.mark.parametrize("is_outer_first", [True, False])
@@ -115,7 +115,7 @@ def test_a_signal_in_the_midst_of_a_kept_call_loses_nothing(root: Path, signals:
     process = start(root, _IN_A_CALL.replace("SIGNALS:", f"{signals}:"))
     _, err = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGTERM
-    assert "before all that was traced" not in err
+    assert "are not stored" not in err
     assert values(root) == [0, 1, 2]
 
 

@@ -1,4 +1,4 @@
-"""Chooses some of a data set's workloads, by the policies that choose calls, into a smaller set of its own."""
+"""Sampling of a data set: workloads that a filter policy chooses, copied into a smaller data set."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class SampleReport:
 
     target: str
     definitions: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-    """By definition: how many workloads there were, and how many were chosen."""
+    """By definition: the number of its workloads, and of the chosen ones."""
     blobs: int = 0
     blob_bytes: int = 0
     problems: list[Problem] = attrs.field(factory=list)
-    """Workloads that could not be chosen, for their tensors are not there."""
+    """Workloads that were skipped because tensors are missing."""
     validation: Report | None = None
-    """The state of the new set."""
+    """The validation of the new set."""
 
     @property
     def is_ok(self) -> bool:
-        """Whether every workload could be looked at and the new set is valid."""
+        """Whether no workload was skipped and the new set is valid."""
         return not self.problems and (self.validation is None or self.validation.is_ok)
 
     def to_plain(self) -> dict[str, Any]:
@@ -67,13 +67,13 @@ def sample(
     config: TracingConfig,
     names: Iterable[str] | None = None,
 ) -> SampleReport:
-    """Make a smaller data set: definitions, some of their workloads, and the tensors of these byte for byte.
+    """Make a smaller data set: definitions, some of their workloads, and the files of their tensors, byte for byte.
 
     Args:
         dataset: The data set's root; None means ``FIB_DATASET_PATH`` or the default. It is not changed.
         target: A folder that is new or empty.
-        config: Whose filter policy chooses, separately for each definition.
-        names: Definitions to take; None means all.
+        config: Its filter policy chooses, separately for each definition.
+        names: Of definitions; None means all.
 
     Raises:
         DataSetNotFound: There is no such data set.
@@ -88,11 +88,14 @@ def sample(
     new = TraceSet.from_path(folder)
     new.add_definitions(definitions)
     for definition in definitions:
-        traces = [t for t in source.workloads.get(definition.name, []) if _is_whole(source, t, report.problems)]
+        traces = source.workloads.get(definition.name, [])
         chosen = _chosen(source, definition, traces, config.make_filter_policy(), report.problems)
-        report.definitions[definition.name] = len(source.workloads.get(definition.name, [])), len(chosen)
+        report.definitions[definition.name] = len(traces), len(chosen)
         for path in dict.fromkeys(blobs_of(chosen)):
-            report.blob_bytes += _copy(_file(source, path), folder / path)
+            copy = folder / path
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(_blob_file(source, path), copy)
+            report.blob_bytes += copy.stat().st_size
             report.blobs += 1
         if chosen:
             new.add_traces(chosen)
@@ -102,10 +105,10 @@ def sample(
 
 def _new_folder(source: TraceSet, target: str | os.PathLike[str]) -> Path:
     folder, root = Path(target), _root(source)
-    if os.path.realpath(folder).startswith(os.path.realpath(root) + os.sep):
+    if _is_below(folder, root):
         raise TargetNotEmpty(os.fspath(target), f"lies inside {os.fspath(root)!r}, which is sampled")
     if os.path.lexists(folder) and not folder.is_dir():
-        raise TargetNotEmpty(os.fspath(target), "is no folder")
+        raise TargetNotEmpty(os.fspath(target), "is not a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise TargetNotEmpty(os.fspath(target), "is not empty")
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,25 +119,31 @@ def _root(source: TraceSet) -> Path:
     return source.workloads_path.parent
 
 
-# -- choosing ----------------------------------------------------------------------------------------
+def _is_below(path: Path, folder: Path) -> bool:
+    return os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep)
 
 
 def _chosen(
     source: TraceSet, definition: Definition, traces: Iterable[Trace], policy: FilterPolicy, problems: list[Problem]
 ) -> list[Trace]:
-    """The workloads that a policy keeps, as if they were calls that come one after the other."""
+    """The workloads that a policy keeps when they are presented as consecutive calls."""
     kept: list[Trace] = []
+    is_closed = False
     for trace in traces:
         try:
-            call = _call(source, definition, trace.workload, policy)
+            for path in blobs_of([trace]):
+                _blob_file(source, path)
+            call = None if is_closed else _call(source, definition, trace.workload, policy)
         except BlobError as error:
-            problems.append(_passed_over(trace, error))
+            workload = f"workload {trace.workload.uuid!r} of {trace.definition!r}"
+            problems.append(Problem(workload, "$", f"{error}; it was skipped", code="bad-blob"))
             continue
-        verdict = policy.wants(call)
-        if verdict is Verdict.CLOSED:
-            break
+        if call is None:
+            continue
+        verdict = policy.decide(call)
+        is_closed = verdict is Verdict.CLOSED
         if verdict is Verdict.KEEP:
-            entry = WorkloadEntry(definition, call.axes, {}, len(kept), 0, policy.admit(call), call.peeked)
+            entry = WorkloadEntry(definition, call.axes, {}, len(kept), 0, policy.admit(call), call.probed)
             kept.append(trace)
             if not policy.is_final:
                 policy.submit(entry)
@@ -142,48 +151,23 @@ def _chosen(
 
 
 def _call(source: TraceSet, definition: Definition, workload: Workload, policy: FilterPolicy) -> Call:
-    """A workload as the call that it was; elements are known where their tensors were stored."""
+    """A workload as the call that it was; elements are known if their tensors were stored."""
     inputs: dict[str, Any] = dict.fromkeys(definition.inputs)
-    peeked: dict[str, int] = {}
-    for label, (name, index) in policy.peeks(definition).items():
+    probed: dict[str, int] = {}
+    for label, (name, index) in policy.value_probes(definition).items():
         stored = workload.inputs.get(name)
         if isinstance(stored, SafetensorsInput):
             inputs[name] = load_tensor(source.root, stored.path, stored.tensor_key).reshape(-1)
             if not inputs[name].numel():
                 raise BlobError(stored.path, f"{stored.tensor_key!r} is empty, and the policy needs an element of it")
-            peeked[label] = int(inputs[name][index])
-    return Call(definition, dict(workload.axes), inputs, peeked)
+            probed[label] = int(inputs[name][index])
+    return Call(definition, dict(workload.axes), inputs, probed)
 
 
-def _is_whole(source: TraceSet, trace: Trace, problems: list[Problem]) -> bool:
-    """Whether the files of a workload's tensors are there; if not, that is reported."""
-    try:
-        for path in blobs_of([trace]):
-            _file(source, path)
-    except BlobError as error:
-        problems.append(_passed_over(trace, error))
-        return False
-    return True
-
-
-def _passed_over(trace: Trace, error: BlobError) -> Problem:
-    place = f"workload {trace.workload.uuid!r} of {trace.definition!r}"
-    return Problem(place, "$", f"{error}; it was passed over", code="bad-blob")
-
-
-def _file(source: TraceSet, path: str) -> Path:
-    """A blob's file, which must lie in the data set."""
-    root = _root(source)
-    file = root / path.removeprefix("./")
-    if not os.path.realpath(file).startswith(os.path.realpath(root) + os.sep):
+def _blob_file(source: TraceSet, path: str) -> Path:
+    file = _root(source) / path.removeprefix("./")
+    if not _is_below(file, _root(source)):
         raise BlobError(path, "leads out of the data set through a link")
     if not file.is_file():
         raise BlobError(path, "the file does not exist")
     return file
-
-
-def _copy(file: Path, target: Path) -> int:
-    """Copy a file's bytes; returns how many."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(file, target)
-    return target.stat().st_size

@@ -1,4 +1,4 @@
-"""Counts of what became of calls, and troubles: what went wrong, said once for each kind."""
+"""Statistics of calls, and the error log: each kind of error is logged once and counted."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ logger = logging.getLogger("fib_tracer")
 
 @attrs.frozen
 class DefinitionStats:
-    """What became of the calls of one definition."""
+    """Counts of the calls of one definition."""
 
     calls: int
-    """All that were seen."""
+    """All calls."""
     kept: int
-    """Those that the policy kept and that were copied."""
+    """Calls that the policy kept and that were copied."""
     stored: int
     """Workloads that were appended to the data set."""
     equal: int
-    """Kept calls whose workload was there already."""
+    """Kept calls whose workload the data set had already."""
     dropped: Mapping[str, int]
-    """Calls that the policy would have kept, or was never asked for, by reason."""
+    """Calls that were lost, or dropped before the policy was asked, by reason."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
         return {**attrs.asdict(self, recurse=False), "dropped": dict(self.dropped)}
 
 
-class Troubles:
-    """What went wrong in tracing: logged when a kind occurs first, and counted."""
+class ErrorLog:
+    """Errors of tracing, which are not raised into the engine: the first of each kind is logged, all are counted."""
 
     def __init__(self) -> None:
-        self.renew()
+        self.renew_after_fork()
 
-    def renew(self) -> None:
-        """Begin anew, in a forked process."""
-        self._lock = threading.RLock()  # a signal handler may report, in a thread that does
+    def renew_after_fork(self) -> None:
+        """Start without counts."""
+        self._lock = threading.RLock()  # a signal handler may report an error in a thread that reports one
         self._counts: Counter[str] = Counter()
 
     def report(self, kind: str, problem: object) -> None:
-        """Count a trouble.
+        """Count an error, and log it if it is the first of its kind.
 
         Args:
-            kind: What is counted: which definition, and what of it.
-            problem: An exception, or what to say.
+            kind: What is counted: a definition and the step that failed.
+            problem: An exception or a text.
         """
         with self._lock:
             self._counts[kind] += 1
             is_first = self._counts[kind] == 1
         if is_first:
             text = f"{type(problem).__name__}: {problem}" if isinstance(problem, BaseException) else problem
-            logger.warning("%s: %s (said once, counted from now on)", kind, text)
+            logger.warning("%s: %s (logged once; later ones are only counted)", kind, text)
 
     def counts(self) -> dict[str, int]:
-        """How often each kind occurred."""
+        """The number of errors by kind."""
         with self._lock:
             return dict(self._counts)

@@ -1,0 +1,1 @@
+"""Capture of calls: binding to a definition, the policy's decision, and copies of the tensors."""

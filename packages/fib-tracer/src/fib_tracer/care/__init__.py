@@ -1,1 +1,0 @@
-"""What is done with a data set of workloads: looked at, thinned out, sampled."""

@@ -1,0 +1,1 @@
+"""Maintenance of a data set's workloads: survey, deduplication, sampling."""

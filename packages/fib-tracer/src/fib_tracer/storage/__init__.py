@@ -1,0 +1,1 @@
+"""Storage of kept calls as workloads of a data set."""

@@ -1,1 +1,0 @@
-"""What happens to copies: named by their content, written, acknowledged."""

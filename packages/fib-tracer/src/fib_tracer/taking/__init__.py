@@ -1,1 +1,0 @@
-"""What happens to a call: looked at, decided on, copied."""
