@@ -215,7 +215,8 @@ def test_policies_are_listed_with_what_they_say(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = EntryPoint("broken", "no_such_module:Policy", "fib_tracer.filter_policies")
-    monkeypatch.setattr(registry, "entry_points", lambda **wanted: EntryPoints([broken]).select(**wanted))
+    offered = {"filter policy": {"broken": broken}, "input dump policy": {}}
+    monkeypatch.setattr(registry, "_entry_points", lambda kind, _: offered[kind])
     code, found = run_json(capsys, "policies")
     assert code == 0
     assert set(found["input_dump_policy"]) == set(PolicyRegistry.list_input_dump_policies())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import select
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from fib_tracer.maintenance import dedup as dedup_module
 from fib_tracer.maintenance.dedup import Removal, dedup
 from fib_tracer.maintenance.survey import survey
 
+from . import program_server
 from .conftest import workloads
 from .test_survey import gather_workload, stored
 
@@ -261,13 +261,13 @@ def copies_of(root: Path, round_: int) -> None:
 
 def test_nothing_is_lost_beside_somebody_who_traces(root: Path) -> None:
     """Whatever the tracer has flushed is there in the end, once, and with its tensors."""
-    tracer = subprocess.Popen([sys.executable, "-c", TRACER, str(root)], stdout=subprocess.PIPE, text=True)
+    tracer = program_server.start(TRACER, [str(root)], {})
     rounds = 0
-    while tracer.poll() is None:
+    while not select.select([tracer.stdout], [], [], 0)[0]:  # it prints at its end
         rounds += 1
         copies_of(root, rounds)
         dedup(root, removes_orphans=True)
-    assert tracer.communicate()[0] == "{}\n"
+    assert tracer.communicate(timeout=60)[0] == "{}\n"
     assert tracer.returncode == 0
     dedup(root)
     found = {(w.axes["M"], w.inputs["scale"].value) for w in workloads(root, "gather_h8")}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fib_schema import TraceSet, validate
 
+from . import program_server
 from .conftest import tensors, workloads
 
 _BEGIN = """
@@ -31,10 +32,8 @@ def call(value, rows=2):
 """
 
 
-def start(root: Path, code: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _BEGIN + code, str(root)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, env={**os.environ, **environment}, **pipes)  # type: ignore[call-overload]
+def start(root: Path, code: str, **environment: str) -> program_server.Program:
+    return program_server.start(_BEGIN + code, [str(root)], environment)
 
 
 def run(root: Path, code: str, **environment: str) -> str:
@@ -62,7 +61,7 @@ for index in range(100_000):
     )
     acknowledged = -1
     while acknowledged < 150:
-        acknowledged = int(process.stdout.readline())  # type: ignore[union-attr]
+        acknowledged = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
     out, _ = process.communicate(timeout=60)
     acknowledged = max([acknowledged, *map(int, out.split())])
@@ -194,7 +193,8 @@ def test_the_environment_alone_switches_tracing_on(root: Path, tmp_path: Path) -
     settings = tmp_path / "tracing.yaml"
     settings.write_text("default: {input_dump_policy: dump_all}\n")
     variables = {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(root), "FIB_TRACING_CONFIG": str(settings)}
-    run(root, "call(7)", **variables)
+    program = [sys.executable, "-c", _BEGIN + "call(7)", str(root)]
+    subprocess.run(program, env={**os.environ, **variables}, timeout=120, check=True)
     assert values(root) == [7]
     run(root, "call(8)", **{**variables, "FIB_ENABLE_TRACING": "0"})
     assert values(root) == [7]

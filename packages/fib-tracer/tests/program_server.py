@@ -1,0 +1,105 @@
+"""Fork server for the programs of tests: torch is imported once, and each program runs in a fork.
+
+A fork runs its program and then ends as any Python process does. `start` is used like `subprocess.Popen`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from typing import IO, Any
+
+
+class Program:
+    """A running program, with the methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, server: socket.socket, stdout: IO[str], stderr: IO[str]) -> None:
+        self._server = server
+        self.stdout = stdout
+        self._stderr = stderr
+        self.pid = int(server.recv(64))
+        self.returncode: int | None = None
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal."""
+        os.kill(self.pid, number)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Wait for the end and return the rest of stdout, and stderr; after the timeout the program is killed."""
+        timer = threading.Timer(timeout, os.kill, (self.pid, signal.SIGKILL))
+        timer.start()
+        stderr: list[str] = []
+        reader = threading.Thread(target=lambda: stderr.append(self._stderr.read()))
+        reader.start()
+        with self.stdout, self._stderr:
+            out = self.stdout.read()
+            reader.join()
+        self.returncode = int(self._server.recv(64))
+        timer.cancel()
+        return out, stderr[0]
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """A connection to the server, which ends when the connection is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    theirs.close()
+    atexit.register(process.wait)  # after the connection is closed: the last one runs first
+    atexit.register(ours.close)
+    return ours
+
+
+def start(code: str, arguments: list[str], environment: Mapping[str, str]) -> Program:
+    """Start a program; one at a time may run.
+
+    Args:
+        code: Its source.
+        arguments: ``sys.argv[1:]``.
+        environment: Variables to set beside those of this process.
+    """
+    (out, out_end), (err, err_end) = os.pipe(), os.pipe()
+    request = {"code": code, "arguments": arguments, "environment": {**os.environ, **environment}}
+    socket.send_fds(_server(), [json.dumps(request).encode()], [out_end, err_end])
+    os.close(out_end)
+    os.close(err_end)
+    return Program(_server(), os.fdopen(out), os.fdopen(err))
+
+
+def _next_request(connection: socket.socket) -> dict[str, Any] | None:
+    """Start forks until the connection is closed; in a fork, return the request that it is for."""
+    while True:
+        message, ends, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+        if not message:
+            return None
+        process = os.fork()
+        if process == 0:
+            connection.close()
+            for number, end in enumerate(ends, start=1):
+                os.dup2(end, number)
+                os.close(end)
+            request: dict[str, Any] = json.loads(message)
+            return request
+        for end in ends:
+            os.close(end)
+        connection.send(str(process).encode())
+        _, status = os.waitpid(process, 0)
+        connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+if __name__ == "__main__":
+    import fib_tracer.runtime  # noqa: F401 with torch
+
+    if (mine := _next_request(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        os.environ.clear()
+        os.environ.update(mine["environment"])
+        sys.argv[1:] = mine["arguments"]
+        exec(compile(mine["code"], "<program>", "exec"), {"__name__": "__main__"})
