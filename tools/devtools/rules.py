@@ -59,10 +59,11 @@ def _version_problems(root: Path, package: Package, breaking: bool) -> Iterator[
     last = max((Version(tag.removeprefix(prefix)) for tag in tags if tag != f"{prefix}{version}"), default=None)
     if last is not None and version <= last:
         yield f"version {version} is not newer than {last}, which is released: raise `version` in pyproject.toml"
-    fixed = 1 if version.major else 2  # numbers that a compatible version shares with the last release
-    if last is not None and breaking and version.release[:fixed] == last.release[:fixed]:
-        part = "major" if version.major else "minor"
-        yield f"a fragment is `breaking`, but {version} follows {last}: raise the {part} version"
+    if last is not None and breaking:
+        # CONTRIBUTING.md, "Versions": ranges of other packages admit the next minor version, but not the one after it.
+        first = f"{last.major + 1}.0.0" if last.major else f"0.{last.minor + 2}.0"
+        if version < Version(first):
+            yield f"a fragment is `breaking`, but {version} follows {last}: raise `version` to at least {first}"
 
 
 def _range_problems(root: Path, package: Package) -> Iterator[str]:

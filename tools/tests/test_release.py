@@ -39,16 +39,23 @@ def test_a_version_has_to_be_newer_than_the_last_release(ready):
 
 
 @pytest.mark.parametrize(
-    ("last", "version", "part"),
-    [("0.1.0", "0.1.1", "minor"), ("0.1.0", "0.2.0", None), ("1.1.0", "1.2.0", "major"), ("1.1.0", "2.0.0", None)],
+    ("last", "version", "first"),
+    [
+        ("0.1.0", "0.1.1", "0.3.0"),
+        ("0.1.0", "0.2.0", "0.3.0"),
+        ("0.1.0", "0.3.0", None),
+        ("0.1.0", "1.0.0", None),
+        ("1.1.0", "1.2.0", "2.0.0"),
+        ("1.1.0", "2.0.0", None),
+    ],
 )
-def test_a_breaking_change_raises_the_minor_version_before_1_and_the_major_one_after(ready, last, version, part):
+def test_a_breaking_change_skips_a_minor_version_before_1_and_raises_the_major_one_after(ready, last, version, first):
     ready.git("tag", f"fib-low-v{last}")
     ready.write_package("fib-low", version=version)
     ready.write_package("fib-top")
     ready.write(f"{FOLDER}/changes/+gone.breaking.md")
     found = problems(ready)
-    assert found == [] if part is None else f"raise the {part} version" in found[0]
+    assert found == [] if first is None else found[0].endswith(f"raise `version` to at least {first}")
 
 
 def test_a_sibling_that_refuses_the_version_is_named(ready):
