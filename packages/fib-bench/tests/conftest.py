@@ -87,10 +87,12 @@ def _own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Idle threads of a judge in this process would spin on the cores of workers; in one of its own they sleep."""
+    """One thread of torch in this process and in workers: idle threads of a team spin, on a busy machine for long."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
     torch.set_num_threads(before)
 
 
@@ -111,9 +113,12 @@ def chance() -> random.Random:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a worker's time run slowly until it prints that it hangs, so that on a busy machine it gets that far."""
-    answer, keep, monotonic = Worker.answer, KeptOutput.add, time.monotonic
-    now, read, pace = 0.0, monotonic(), _SLOWLY
+    """Have a worker's time run slowly until it prints that it hangs, so that on a busy machine it gets that far.
+
+    It runs slowly again until the worker has told its stack, unless that "hangs silently".
+    """
+    answer, ask_for_stack, keep, monotonic = Worker.answer, Worker._ask_for_stack, KeptOutput.add, time.monotonic
+    now, read, pace, is_silent = 0.0, monotonic(), _SLOWLY, False
 
     def passing() -> float:
         nonlocal now, read
@@ -127,16 +132,26 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         pace = to
 
     def add(self: KeptOutput, data: bytes) -> None:
-        if b"hangs" in data:
+        nonlocal is_silent
+        is_silent = is_silent or b"hangs silently" in data
+        if b"hangs" in data or b"  File " in data:
             turn(1.0)
         keep(self, data)
 
     def answers(self: Worker, seconds: float) -> object:
+        nonlocal is_silent
+        is_silent = False
         turn(_SLOWLY)
         return answer(self, seconds)
 
+    def asks_for_stack(self: Worker) -> None:
+        if not is_silent:
+            turn(_SLOWLY)
+        ask_for_stack(self)
+
     monkeypatch.setattr(KeptOutput, "add", add)
     monkeypatch.setattr(Worker, "answer", answers)
+    monkeypatch.setattr(Worker, "_ask_for_stack", asks_for_stack)
     monkeypatch.setattr("fib_bench.worker.client.time", SimpleNamespace(monotonic=passing))
 
 

@@ -76,6 +76,7 @@ class TestPrepare:
         assert "'n': is variable and has no value here" in self.prepare_fails(judge, definition, workload)
         assert judge.workload_bytes(definition, workload) == 0
 
+    @pytest.mark.usefixtures("patience")
     @pytest.mark.parametrize(
         ("body", "said"),
         [

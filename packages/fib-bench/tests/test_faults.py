@@ -167,12 +167,13 @@ FAILING_CALLS: Cases = {
     "real-time-signal": ("import os\ndef run(x):\n    os.kill(os.getpid(), 40)", "ended by 40"),
     "endless-recursion": ("def run(x):\n    return run(x)", "RecursionError"),
     "closes-all-and-stays": (
-        "import os, time\ndef run(x):\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
+        "import os, time\ndef run(x):\n    print('hangs')\n    os.closerange(0, 4096)\n    time.sleep(1e6)",
         "closed its channel",
     ),
 }
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_call_that_fails_is_a_runtime_error(judged_all: JudgedAll) -> None:
     assert_told(judged_all, FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR)
 
@@ -220,12 +221,12 @@ def test_a_hang_times_out_and_its_stack_is_in_the_log(judged_all: JudgedAll) -> 
 
 SILENT_HANGS: Cases = {
     "stopped": (
-        "import os, signal\ndef run(x):\n    print('hangs')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "import os, signal\ndef run(x):\n    print('hangs silently')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
         "    return x * 2",
     ),
     "signals-blocked": (
         "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 64))\n"
-        "def run(x):\n    print('hangs')\n    time.sleep(1e6)",
+        "def run(x):\n    print('hangs silently')\n    time.sleep(1e6)",
     ),
 }
 
@@ -246,7 +247,7 @@ def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evalu
 
 @pytest.mark.usefixtures("patience")
 def test_a_flood_without_end_times_out(judged: Callable[..., Evaluation]) -> None:
-    evaluation = judged("def run(x):\n    print('hangs')\n    while True: print('B' * 1000)", seconds=0.3)
+    evaluation = judged("def run(x):\n    print('hangs silently')\n    while True: print('B' * 1000)", seconds=0.3)
     assert evaluation.status is EvaluationStatus.TIMEOUT
     assert len(evaluation.log) < 20_000
 

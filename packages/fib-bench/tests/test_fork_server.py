@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.transport.messages import Build, Failed
+from fib_bench.worker import fork_server
 from fib_bench.worker.client import Worker, WorkerLost
 from fib_bench.worker.output import KeptOutput
 from fib_bench.worker.server_client import ForkServerClient
@@ -73,12 +74,14 @@ def test_what_was_printed_is_told_once(worker: Worker, build: Callable[[str], Bu
     assert worker.printed() == ""
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_worker_that_ends_is_lost_with_the_reason(worker: Worker, build: Callable[[str], Build]) -> None:
     with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
         worker.request(build("import os\nos._exit(9)"), seconds=60)
     assert not caught.value.is_timeout
 
 
+@pytest.mark.usefixtures("patience")
 def test_a_lost_worker_stays_lost(worker: Worker, build: Callable[[str], Build]) -> None:
     for _ in range(2):
         with pytest.raises(WorkerLost, match="exited with status 9"):
@@ -161,3 +164,18 @@ def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.Mon
     monkeypatch.delenv("FIB_CACHE_PATH")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
+
+
+def test_processes_elsewhere_that_end_do_not_hide_those_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(fork_server, "tasks_on_machine", lambda: 1)
+    monkeypatch.setattr(fork_server, "most_tasks", lambda: 0)
+    monkeypatch.setattr(fork_server.process_tree, "kill", lambda listed: killed.extend(listed()))
+    server = object.__new__(fork_server.Server)
+    server._workers, server._reasons = {os.getpid(): ""}, {}
+    server._foreign_tasks, server._looks = 1000, 0
+    while not killed:
+        server._end_bombs()
+        assert server._looks < 50
+    assert killed[0] == os.getpid()
+    assert "more than 0 processes and threads" in server._reasons[os.getpid()]

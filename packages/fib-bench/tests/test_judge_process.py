@@ -90,7 +90,8 @@ class TestRuns:
                 case Working(solution="a_hangs", workload=Workload(uuid="n-2")):
                     os.kill(judge_pid(), signal.SIGKILL)
 
-        result = Benchmark(TraceSet.from_path(root), BenchmarkConfig(**QUICK)).run(observe=observe)
+        config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 10.0})
+        result = Benchmark(TraceSet.from_path(root), config).run(observe=observe)
         assert statuses(result.traces) == [
             ("a_hangs", "n-3", "TIMEOUT"),
             ("a_hangs", "n-4", "PASSED"),

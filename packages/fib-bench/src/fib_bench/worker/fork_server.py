@@ -34,6 +34,7 @@ from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, S
 from . import process_tree
 
 _TASK_COUNT_SECONDS = 0.2
+_LOOKS_PER_COUNT = 10  # processes elsewhere that end hide as many of a worker from the count of the whole machine
 
 
 def main() -> None:
@@ -91,6 +92,7 @@ class Server:
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
         self._foreign_tasks = 0  # on the machine before the first worker
+        self._looks = 0
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wakeup_end = wakeup_end
@@ -181,7 +183,9 @@ class Server:
     def _end_bombs(self) -> None:
         """Kill a worker that has too many processes and threads; the system does not limit root's."""
         most = most_tasks() * 3 // 4  # below the limit of the system for all processes
-        if not self._workers or tasks_on_machine() - self._foreign_tasks <= most:
+        self._looks += 1
+        may_be_many = tasks_on_machine() - self._foreign_tasks > most or self._looks % _LOOKS_PER_COUNT == 0
+        if not self._workers or not may_be_many:
             return
         tasks, worker = max((process_tree.count_tasks([pid]), pid) for pid in self._workers)
         if tasks + process_tree.count_tasks(self._strays()) > most:  # any worker may have started the strays
