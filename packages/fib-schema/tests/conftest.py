@@ -1,4 +1,4 @@
-"""Shared fixtures: small records, and the public data set where it is at hand."""
+"""Shared fixtures: small records, and the public data set if it is installed."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_every_record_pickles(record):
 
 
 @given(TRACES)
-def test_the_fast_way_gives_what_the_general_way_gives(trace):
+def test_the_fast_path_parses_as_the_slow_path_does(trace):
     line = format_json(trace).encode()
     try:
         fast = trace_parser()(line)
@@ -170,7 +170,7 @@ def test_the_fast_way_gives_what_the_general_way_gives(trace):
 
 
 @given(TRACES)
-def test_the_fast_way_writes_what_the_general_way_writes(trace):
+def test_the_fast_path_formats_as_the_slow_path_does(trace):
     again = parse_json(format_json(trace), Trace)
     for candidate in (trace, again):
         try:
@@ -209,7 +209,7 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
-def test_the_fast_way_accepts_nothing_that_the_general_way_refuses(mutation, make_trace):
+def test_the_fast_path_misses_on_what_the_slow_path_refuses(mutation, make_trace):
     plain = to_plain(make_trace())
     key, value = next(iter(json.loads(b"{" + mutation + b"}").items()))
     assert replace(plain, key, value), key

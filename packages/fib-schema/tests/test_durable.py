@@ -1,4 +1,4 @@
-"""Writers that are killed, that crowd each other, that fail."""
+"""Appends of writers that are killed, that run at once, or that fail."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def is_whole(line):
     return True
 
 
-def test_crowded_writers_lose_and_mix_nothing(seeded):
+def test_concurrent_writers_lose_and_mix_nothing(seeded):
     writers = [start_writer(seeded, f"w{index}", 50) for index in range(4)]
     for writer in writers:
         writer.stdout.readline()
@@ -165,7 +165,7 @@ for number in range(300):
 
 
 def test_no_appended_line_is_lost_while_the_file_is_rewritten(tmp_path: Path) -> None:
-    """Who waits for the lock on a file that was replaced meanwhile must append to the new one."""
+    """A writer that waits for the lock on a file that is replaced meanwhile appends to the new one."""
     file = tmp_path / "x.jsonl"
     file.write_bytes(b"first\n")
     processes = [subprocess.Popen([sys.executable, "-c", APPENDER, str(file), name]) for name in "ab"]

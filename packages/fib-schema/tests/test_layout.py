@@ -1,4 +1,4 @@
-"""Which files of a data set are read."""
+"""Walk of a data set: which files and links are followed and which are reported."""
 
 from __future__ import annotations
 

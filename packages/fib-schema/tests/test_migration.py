@@ -1,4 +1,4 @@
-"""Older data is read with a notice, and rewritten without losing anything."""
+"""Migration of legacy data, which is read with a warning and rewritten without losing anything."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class TestUpgrade:
 
 
 class TestReading:
-    def test_older_records_are_read_with_a_notice(self, old: Path) -> None:
+    def test_legacy_records_are_read_with_a_warning(self, old: Path) -> None:
         trace_set = TraceSet.from_path(old)
         assert trace_set.definitions["scaled"].op_type == "pointwise"
         assert trace_set.definitions["scaled"].inputs["scale"].is_scalar
@@ -245,9 +245,9 @@ class TestReading:
         with pytest.raises(InvalidRecord, match="misses the required field 'op_type'"):
             load_json_file(Definition, old / "definitions/scaled.json")
 
-    def test_validation_reports_notices_only(self, old: Path) -> None:
+    def test_validation_reports_warnings_only(self, old: Path) -> None:
         report = validate(old)
-        codes = {notice.code for notice in report.warnings}
+        codes = {warning.code for warning in report.warnings}
         assert report.is_ok, report.to_text()
         assert codes == {"legacy-schema", "unusual-path"}
 

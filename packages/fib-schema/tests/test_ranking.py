@@ -4,7 +4,7 @@ from fib_schema import ScoringError, SpeedupMetrics, TraceSet, UnknownName
 
 
 @pytest.fixture
-def league(definition, make_solution, make_trace):
+def leaderboard(definition, make_solution, make_trace):
     """Two definitions; baseline takes 4 ms everywhere."""
     other = attrs.evolve(definition, name="other", op_type="norm")
 
@@ -41,82 +41,84 @@ def league(definition, make_solution, make_trace):
     )
 
 
-def test_a_score_is_the_mean_speedup_of_the_fastest_traces_on_shared_workloads(league):
-    assert league.get_solution_score("gemm_ada") == SpeedupMetrics((4 / 2 + 4 / 1) / 2, 2)
-    assert league.get_solution_score("gemm_bob") == SpeedupMetrics(0.5, 1)
+def test_a_score_is_the_mean_speedup_of_the_fastest_traces_on_shared_workloads(leaderboard):
+    assert leaderboard.get_solution_score("gemm_ada") == SpeedupMetrics((4 / 2 + 4 / 1) / 2, 2)
+    assert leaderboard.get_solution_score("gemm_bob") == SpeedupMetrics(0.5, 1)
 
 
-def test_one_failure_makes_the_score_zero(league):
-    assert league.get_solution_score("gemm_ada2").avg_speedup == 0.0
+def test_one_failure_makes_the_score_zero(leaderboard):
+    assert leaderboard.get_solution_score("gemm_ada2").avg_speedup == 0.0
 
 
-def test_nothing_to_compare_is_no_score(league):
-    assert league.get_solution_score("gemm_baseline") is None
-    assert league.get_solution_score("nobody") is None
-    assert league.get_solution_score("other_ada") is None
+def test_nothing_to_compare_is_no_score(leaderboard):
+    assert leaderboard.get_solution_score("gemm_baseline") is None
+    assert leaderboard.get_solution_score("nobody") is None
+    assert leaderboard.get_solution_score("other_ada") is None
 
 
-def test_an_author_counts_with_the_best_solution_of_each_definition(league):
-    assert league.get_author_score("ada") == SpeedupMetrics(3.0, 2)
-    assert league.get_author_score("bob").avg_speedup == (0.5 + 4.0) / 2
-    assert league.get_author_score("bob", op_type="norm").avg_speedup == 4.0
-    assert league.get_author_score("bob", definition_name="gemm").avg_speedup == 0.5
-    assert league.get_author_score("baseline") is None
-    assert league.get_author_score("nobody") is None
+def test_an_author_counts_with_the_best_solution_of_each_definition(leaderboard):
+    assert leaderboard.get_author_score("ada") == SpeedupMetrics(3.0, 2)
+    assert leaderboard.get_author_score("bob").avg_speedup == (0.5 + 4.0) / 2
+    assert leaderboard.get_author_score("bob", op_type="norm").avg_speedup == 4.0
+    assert leaderboard.get_author_score("bob", definition_name="gemm").avg_speedup == 0.5
+    assert leaderboard.get_author_score("baseline") is None
+    assert leaderboard.get_author_score("nobody") is None
 
 
-def test_authors_are_ranked_by_score_then_name(league):
-    assert [name for name, _ in league.rank_authors()] == ["ada", "bob"]
-    assert [name for name, _ in league.rank_authors(op_type="norm")] == ["bob"]
-    assert [name for name, _ in league.rank_authors("bob", definition_name="gemm")] == ["ada", "baseline"]
+def test_authors_are_ranked_by_score_then_name(leaderboard):
+    assert [name for name, _ in leaderboard.rank_authors()] == ["ada", "bob"]
+    assert [name for name, _ in leaderboard.rank_authors(op_type="norm")] == ["bob"]
+    assert [name for name, _ in leaderboard.rank_authors("bob", definition_name="gemm")] == ["ada", "baseline"]
 
 
-def test_scopes_are_checked(league):
+def test_scopes_are_checked(leaderboard):
     with pytest.raises(UnknownName, match="did you mean 'gemm'"):
-        league.rank_authors(definition_name="gem")
+        leaderboard.rank_authors(definition_name="gem")
     with pytest.raises(KeyError):
-        league.get_author_score("ada", definition_name="gem")
+        leaderboard.get_author_score("ada", definition_name="gem")
     with pytest.raises(ValueError, match="not both"):
-        league.rank_authors(op_type="norm", definition_name="gemm")
+        leaderboard.rank_authors(op_type="norm", definition_name="gemm")
 
 
-def test_the_baseline_must_be_one_solution(league):
+def test_the_baseline_must_be_one_solution(leaderboard):
     with pytest.raises(ScoringError, match="'nobody' has no solution"):
-        league.rank_authors("nobody")
+        leaderboard.rank_authors("nobody")
     with pytest.raises(ValueError, match="'ada' has 2 solutions"):
-        league.get_solution_score("gemm_bob", baseline_author="ada")
+        leaderboard.get_solution_score("gemm_bob", baseline_author="ada")
 
 
 @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
-def test_an_impossible_latency_is_refused(league, make_trace, latency):
-    league.add_traces([make_trace("other_ada", "a", latency=latency, definition="other")])
+def test_an_impossible_latency_is_refused(leaderboard, make_trace, latency):
+    leaderboard.add_traces([make_trace("other_ada", "a", latency=latency, definition="other")])
     with pytest.raises(ScoringError, match="no positive number"):
-        league.get_solution_score("other_ada")
+        leaderboard.get_solution_score("other_ada")
 
 
-def test_a_summary_counts_and_ranks_what_has_a_baseline(league):
-    found = league.summary()
+def test_a_summary_counts_and_ranks_what_has_a_baseline(leaderboard):
+    found = leaderboard.summary()
     assert (found.total, found.passed, found.failed) == (11, 10, 1)
-    assert found.rankings == tuple(league.rank_authors())
+    assert found.rankings == tuple(leaderboard.rank_authors())
     assert found.unranked == ()
-    without = league.summary("nobody")
+    without = leaderboard.summary("nobody")
     assert without.rankings == ()
     assert without.unranked == ("gemm", "other")
-    assert league.summary(op_type="norm").total == 2
+    assert leaderboard.summary(op_type="norm").total == 2
 
 
-def test_scores_follow_additions(league, make_trace):
-    before = league.get_solution_score("other_bob").avg_speedup
-    league.add_traces([make_trace("other_bob", "a", latency=0.5, definition="other")])
-    assert league.get_solution_score("other_bob").avg_speedup == 2 * before
+def test_scores_follow_additions(leaderboard, make_trace):
+    before = leaderboard.get_solution_score("other_bob").avg_speedup
+    leaderboard.add_traces([make_trace("other_bob", "a", latency=0.5, definition="other")])
+    assert leaderboard.get_solution_score("other_bob").avg_speedup == 2 * before
 
 
-def test_flagged_traces_take_no_part_unless_they_are_asked_for(league, make_trace):
+def test_flagged_traces_take_no_part_unless_they_are_asked_for(leaderboard, make_trace):
     flagged = make_trace("gemm_bob", "b", latency=0.5, flags=["low_precision"])
     harmless = make_trace("gemm_bob", "a", latency=4.0, flags=["fixed_inputs"])
-    league.add_traces([flagged, harmless])
-    assert league.get_solution_score("gemm_bob") == SpeedupMetrics(1.0, 1)
-    assert league.get_solution_score("gemm_bob", allow_flags=["low_precision"]) == SpeedupMetrics((1 + 8) / 2, 2)
-    assert league.get_author_score("bob", definition_name="gemm") == SpeedupMetrics(1.0, 1)
-    assert dict(league.rank_authors(definition_name="gemm", allow_flags=["low_precision"]))["bob"].avg_speedup == 4.5
-    assert dict(league.summary(definition_name="gemm").rankings)["bob"].avg_speedup == 1.0
+    leaderboard.add_traces([flagged, harmless])
+    assert leaderboard.get_solution_score("gemm_bob") == SpeedupMetrics(1.0, 1)
+    assert leaderboard.get_solution_score("gemm_bob", allow_flags=["low_precision"]) == SpeedupMetrics((1 + 8) / 2, 2)
+    assert leaderboard.get_author_score("bob", definition_name="gemm") == SpeedupMetrics(1.0, 1)
+    assert (
+        dict(leaderboard.rank_authors(definition_name="gemm", allow_flags=["low_precision"]))["bob"].avg_speedup == 4.5
+    )
+    assert dict(leaderboard.summary(definition_name="gemm").rankings)["bob"].avg_speedup == 1.0

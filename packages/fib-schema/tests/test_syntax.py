@@ -1,4 +1,4 @@
-"""Code is parsed as data: by many threads at once, and without the compiler's warnings."""
+"""Parsing of code that is not run: by many threads at once, and without the compiler's warnings."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_threads_may_parse_at_once() -> None:
     assert problems == []
 
 
-def test_an_expression_is_what_stands_there() -> None:
+def test_an_expression_is_parsed() -> None:
     assert ast.unparse(parse_expression("a[-1] == b + 1")) == "a[-1] == b + 1"
 
 
@@ -67,7 +67,7 @@ def test_what_does_not_parse_is_an_error(text: str) -> None:
         parse_expression(text)
 
 
-def test_odd_escapes_are_nobodys_business() -> None:
+def test_invalid_escapes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parse_source(r"x = '\d'")

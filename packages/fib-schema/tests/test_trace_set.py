@@ -204,7 +204,7 @@ def test_lines_of_other_writers_after_the_opening_are_not_part_of_the_snapshot(t
 # -- mappings ----------------------------------------------------------------------------------
 
 
-def test_mappings_are_ordinary(trace_set, make_trace):
+def test_mappings_behave_as_mappings(trace_set, make_trace):
     trace_set.add_traces([make_trace()])
     for mapping in (trace_set.definitions, trace_set.solutions, trace_set.traces):
         assert list(mapping) == ["gemm"]

@@ -1,4 +1,4 @@
-"""Every kind of bad data is reported with its place, what was found and what would do."""
+"""Validation: every kind of bad data is reported with its place and a remedy."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class TestReport:
         assert (len(report.problems), report.omitted) == (2, 9)
         assert "2 errors, 0 warnings and 9 that are not listed" in report.summary
 
-    def test_errors_behind_many_notices_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_errors_behind_many_warnings_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_report, "MAX_PROBLEMS", 1)
         folder.write("definitions/README.txt", "words")
         folder.write(WORKLOADS, "{}\n")
@@ -424,7 +424,7 @@ class TestDefinitionsAndSolutions:
         assert message in problem.message
         assert f"move it to {SOLUTION}" in problem.message
 
-    def test_a_file_at_another_depth_is_a_notice(self, folder: Folder) -> None:
+    def test_a_file_at_another_depth_is_a_warning(self, folder: Folder) -> None:
         (folder.root / SOLUTION).unlink()
         folder.write("solutions/quick.json", solution_plain())
         assert folder.only_warning().message == f"lies at another depth than usual; move it to {SOLUTION}"
@@ -437,11 +437,11 @@ class TestDefinitionsAndSolutions:
         assert problem.path == "$.definition"
         assert problem.message == "no definition is named 'atend'; did you mean 'attend'?"
 
-    def test_parameters_in_another_order_are_a_notice(self, folder: Folder) -> None:
+    def test_parameters_in_another_order_are_a_warning(self, folder: Folder) -> None:
         reference = 'def run(indptr, q, scale, bias):\n    return "\\d"\n'
         folder.write(DEFINITION, edited(definition_plain(), "reference", reference))
-        notice = folder.only_warning()
-        assert notice.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
+        warning = folder.only_warning()
+        assert warning.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
 
     def test_a_reference_may_take_any_number(self, folder: Folder) -> None:
         folder.write(DEFINITION, edited(definition_plain(), "reference", "def run(*args):\n    return args[0]\n"))
@@ -471,7 +471,7 @@ class TestTraces:
         assert (problem.line, problem.path) == (2, "$.definition")
         assert problem.message == "is of 'other', and its file is named for 'attend'; move it to a file of its own"
 
-    def test_a_file_named_for_no_definition_is_a_notice(self, folder: Folder) -> None:
+    def test_a_file_named_for_no_definition_is_a_warning(self, folder: Folder) -> None:
         (folder.root / WORKLOADS).rename(folder.root / "workloads/all.jsonl")
         assert "the file is named for no definition" in folder.only_warning().message
 
@@ -487,30 +487,30 @@ class TestTraces:
         folder.write_lines(TRACES, workload_plain())
         assert folder.only_problem().message == "is a workload (it has no evaluation); move it below workloads/"
 
-    def test_an_unknown_workload_is_a_notice(self, folder: Folder) -> None:
+    def test_an_unknown_workload_is_a_warning(self, folder: Folder) -> None:
         (folder.root / WORKLOADS).unlink()
-        notice = folder.only_warning()
-        assert (notice.source, notice.path) == (f"{TRACES}:1", "$.workload.uuid")
-        assert notice.message == "no workload file has a workload of this uuid"
+        warning = folder.only_warning()
+        assert (warning.source, warning.path) == (f"{TRACES}:1", "$.workload.uuid")
+        assert warning.message == "no workload file has a workload of this uuid"
 
     def test_a_workload_that_only_a_trace_has_is_checked(self, folder: Folder) -> None:
         (folder.root / WORKLOADS).unlink()
         folder.write_lines(TRACES, *[edited(trace_plain(), "workload.axes.m", 9)] * 2)
         assert [p.code for p in folder.problems()] == ["blob-contradicts", "constraint"]
 
-    def test_another_workload_of_the_same_uuid_is_a_notice(self, folder: Folder) -> None:
+    def test_another_workload_of_the_same_uuid_is_a_warning(self, folder: Folder) -> None:
         folder.write_lines(TRACES, edited(trace_plain(), "workload.inputs.scale.value", 0.25))
         assert (
             folder.only_warning().message == f"has the uuid of {WORKLOADS}:1 and differs from it; give it another uuid"
         )
 
     @pytest.mark.parametrize(("text", "shown"), [("0.0", "0.0"), ("NaN", "nan"), ('"Infinity"', "inf")])
-    def test_a_latency_that_no_measurement_gives_is_a_notice(self, folder: Folder, text: str, shown: str) -> None:
+    def test_a_latency_that_no_measurement_gives_is_a_warning(self, folder: Folder, text: str, shown: str) -> None:
         line = json.dumps(trace_plain()).replace('"latency_ms": 1.0', f'"latency_ms": {text}')
         folder.write(TRACES, line + "\n")
-        notice = folder.only_warning()
-        assert notice.path == "$.evaluation.performance.latency_ms"
-        assert notice.message.startswith(f"is {shown}, which no measurement gives")
+        warning = folder.only_warning()
+        assert warning.path == "$.evaluation.performance.latency_ms"
+        assert warning.message.startswith(f"is {shown}, which no measurement gives")
 
     def test_bare_infinities_of_errors_are_fine(self, folder: Folder) -> None:
         line = json.dumps(trace_plain()).replace('"max_relative_error": 0.0', '"max_relative_error": Infinity')
@@ -579,7 +579,7 @@ class TestTexts:
         folder.write(TRACES, b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
         assert folder.only_problem().code == "git-lfs"
 
-    def test_an_empty_file_of_lines_is_a_notice(self, folder: Folder) -> None:
+    def test_an_empty_file_of_lines_is_a_warning(self, folder: Folder) -> None:
         folder.write(TRACES, "\n\n")
         assert folder.only_warning().message == "holds no record; remove the file"
 
@@ -595,7 +595,7 @@ class TestTexts:
         ]
         assert folder.problems()[0].message.startswith("occurs more than once in its object, and readers take the last")
 
-    def test_keys_that_occur_twice_on_an_ordinary_line(self, folder: Folder) -> None:
+    def test_keys_that_occur_twice_on_a_canonical_line(self, folder: Folder) -> None:
         folder.write(TRACES, json.dumps(trace_plain())[:-1] + ', "solution": "quick"}\n')
         assert (folder.only_problem().source, folder.only_problem().path) == (f"{TRACES}:1", "$.solution")
 
@@ -631,10 +631,10 @@ class TestFiles:
         os.mkfifo(folder.root / "definitions/pipe.json")
         assert folder.only_problem().message.startswith("is no regular file")
 
-    def test_other_suffixes_are_notices(self, folder: Folder) -> None:
+    def test_other_suffixes_are_warnings(self, folder: Folder) -> None:
         folder.write("traces/ada/attention/attend.jsonl.bak", "")
-        notice = folder.only_warning()
-        assert notice.message == "is not read because its name does not end in .jsonl; rename or remove it"
+        warning = folder.only_warning()
+        assert warning.message == "is not read because its name does not end in .jsonl; rename or remove it"
 
     def test_hidden_files_are_left_alone(self, folder: Folder) -> None:
         folder.write("traces/ada/.tmp", "")
@@ -675,11 +675,9 @@ def damaged(draw: Callable[..., Any]) -> bytes:
 CONTENTS = st.binary(max_size=60) | damaged() | RECORDS.map(lambda plain: json.dumps(plain).encode())
 
 
-@settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.lists(CONTENTS, min_size=4, max_size=4), st.binary(max_size=60))
-def test_no_data_makes_validation_or_reading_fail(folder: Folder, contents: list[bytes], blob: bytes) -> None:
+def test_no_data_makes_validation_or_reading_raise(folder: Folder, contents: list[bytes], blob: bytes) -> None:
     """Whatever the files hold, validation reports, and readers raise documented errors only."""
     for path, data in zip((DEFINITION, SOLUTION, WORKLOADS, TRACES), contents, strict=True):
         folder.write(path, data)

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 import attrs
+import msgspec
 
 from ._checks import describe
 from ._record import FrozenDict, Record
@@ -58,8 +59,6 @@ def decode(text: bytes | str, kind: str, *, source: str) -> Any:
     Raises:
         InvalidRecord: The text is no JSON, is not UTF-8, or nests too deeply.
     """
-    import msgspec
-
     try:
         return msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from functools import cache
-from typing import Any
 
 import attrs
+import msgspec
 
 from ._layout import DataFile
 from .errors import DuplicateName
@@ -63,30 +62,21 @@ def _add(names: dict[str, DataFile], kind: str, name: str, file: DataFile) -> No
     names[name] = file
 
 
-@attrs.frozen
-class _Header:
-    name: str | None = None
+class _Header(msgspec.Struct):
+    name: str
     definition: str | None = None
     author: str | None = None
 
 
-def _header(file: DataFile) -> Any:
+_decode_header = msgspec.json.Decoder(_Header).decode
+
+
+def _header(file: DataFile) -> _Header:
     """The names at a file's top level; none if the file is bad, which access reports."""
-    import msgspec
-
     try:
-        return _decoder().decode(_content(file.path))
+        return _decode_header(_content(file.path))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Header()
-
-
-@cache
-def _decoder() -> Any:
-    import msgspec
-
-    optional = str | None
-    fields: list[Any] = [("name", str), ("definition", optional, None), ("author", optional, None)]
-    return msgspec.json.Decoder(msgspec.defstruct("header", fields))
+        return _Header("")
 
 
 def _content(path: str) -> bytes:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from ._layout import DataFile
-from ._legacy import LEGACY_CODE, legacy_warnings
+from ._legacy import LEGACY_CODE
 from ._reader import TraceReader, read_json
 from ._record import Record
 from ._report import Findings
@@ -47,7 +47,6 @@ class LazyRecords(Mapping[str, R], Generic[R]):
             if parsed.record is None:
                 raise InvalidRecord(self._cls.__name__, tuple(findings.errors))
             self._problems += findings.problems
-            self._problems += legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1))
             record = self._records[name] = parsed.record
         return record
 

@@ -10,6 +10,7 @@ import attrs
 from . import _layout
 from ._blob_checks import BlobChecks
 from ._layout import DataFile
+from ._legacy import LEGACY_CODE
 from ._reader import TraceReader
 from ._report import Findings
 from ._workload_checks import WorkloadChecks
@@ -60,6 +61,19 @@ class LineChecks:
 
 
 @attrs.define
+class _Recurring:
+    """A problem that many lines of a file share."""
+
+    place: str
+    """The first line."""
+    describe: Callable[[], str]
+    code: str
+    path: str
+    is_error: bool
+    count: int = 0
+
+
+@attrs.define
 class _FileChecks:
     """Checks of the records of one file; a problem that many lines share is reported once."""
 
@@ -69,15 +83,16 @@ class _FileChecks:
     blobs: BlobChecks
     of_traces: dict[tuple[str, str], Workload]
     """Workloads of traces that are in no workload file."""
-    _once: dict[tuple[str, str], tuple[str, int]] = attrs.field(factory=dict)
-    """Per kind of problem and name: the first line and how many there are."""
+    _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
+    """By kind and name."""
 
     def check(self, trace: Trace, place: str) -> None:
         """Report what is wrong with one record."""
         if trace.definition != self.file.stem:
-            self._count("stem", trace.definition, place)
+            self._check_stem(trace.definition, place)
         if trace.definition not in self.known.definitions:
-            self._count("definition", trace.definition, place)
+            unknown = UnknownName("definition", trace.definition, tuple(self.known.definitions))
+            self._add_recurring(place, unknown.__str__, "unknown-definition", "$.definition", trace.definition)
         if trace.evaluation is None:
             self._check_workload_record(trace, place)
         else:
@@ -85,16 +100,28 @@ class _FileChecks:
 
     def finish(self) -> None:
         """Report the problems that many lines share."""
-        for (kind, name), (place, count) in self._once.items():
-            more = f" (and on {count - 1} more lines)" if count > 1 else ""
-            _RECURRING[kind](self, name, place, more)
+        for problem in self._recurring.values():
+            more = f" (and on {problem.count - 1} more lines)" if problem.count > 1 else ""
+            report = self.findings.error if problem.is_error else self.findings.warning
+            report(problem.place, problem.describe() + more, problem.code, problem.path)
+
+    def _check_stem(self, name: str, place: str) -> None:
+        stem = self.file.stem
+        if stem in self.known.definitions:
+            message = f"is of {name!r}, and its file is named for {stem!r}; move it to a file of its own"
+            self._add_recurring(place, message.__str__, "path-contradicts", "$.definition", name)
+        elif name in self.known.definitions:
+            message = f"the file is named for no definition, so every reader reads it: call it {name}.jsonl"
+            self._add_recurring(place, message.__str__, "unusual-path", name=name, is_error=False)
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
         if not self.file.name.startswith((f"{_layout.WORKLOADS}/", _layout.LEGACY_WORKLOADS)):
-            self._count("misplaced-workload", "", place)
+            message = "is a workload (it has no evaluation); move it below workloads/"
+            self._add_recurring(place, message.__str__, "path-contradicts", name="workload")
         elif not self.file.name.startswith(f"{_layout.WORKLOADS}/"):
-            self._count("legacy-place", "", place)
+            message = "workloads below traces/ have a legacy layout; rewrite the set with 'fib-bench migrate'"
+            self._add_recurring(place, message.__str__, LEGACY_CODE, is_error=False)
         key = trace.definition, trace.workload.uuid
         if key in self.known.workloads:
             message = f"the uuid {key[1]!r} is that of {self.known.workload_places[key]} too; give one of them another"
@@ -107,11 +134,14 @@ class _FileChecks:
     def _check_trace(self, trace: Trace, place: str) -> None:
         self.findings.counts["traces"] += 1
         if self.file.name.startswith(f"{_layout.WORKLOADS}/"):
-            self._count("misplaced-trace", "", place)
-        if trace.solution not in self.known.solutions:
-            self._count("solution", str(trace.solution), place)
-        elif (solution := self.known.solutions[str(trace.solution)]) and solution.definition != trace.definition:
-            message = f"solution {solution.name!r} is for {solution.definition!r}, not for {trace.definition!r}"
+            message = "is a trace (it has an evaluation); move it below traces/"
+            self._add_recurring(place, message.__str__, "path-contradicts", name="trace")
+        name = str(trace.solution)
+        if name not in self.known.solutions:
+            unknown = UnknownName("solution", name, tuple(self.known.solutions))
+            self._add_recurring(place, unknown.__str__, "unknown-solution", "$.solution", name)
+        elif (solution := self.known.solutions[name]) and solution.definition != trace.definition:
+            message = f"solution {name!r} is for {solution.definition!r}, not for {trace.definition!r}"
             self.findings.error(place, message, "solution-contradicts", "$.solution")
         if trace.evaluation and trace.evaluation.performance:
             self._check_performance(trace.evaluation.performance, place)
@@ -119,17 +149,20 @@ class _FileChecks:
         self._check_folders(trace, place)
 
     def _check_workload_of(self, trace: Trace, place: str) -> None:
-        """Compare a trace's workload with the workload of that uuid, or check it where there is none."""
+        """Compare a trace's workload with the workload of that uuid, or check it if there is none."""
         key = trace.definition, trace.workload.uuid
         known = self.known.workloads.get(key)
         if known is None:
-            self._count("unknown-workload", "", place)
+            message = "no workload file has a workload of this uuid"
+            self._add_recurring(place, message.__str__, "unknown-workload", "$.workload.uuid", is_error=False)
             if self.of_traces.get(key) == trace.workload:
                 return
             self.of_traces[key] = trace.workload
             self._check_workload(trace, place)
         elif known != trace.workload:
-            self._count("other-workload", self.known.workload_places[key], place)
+            first = self.known.workload_places[key]
+            message = f"has the uuid of {first} and differs from it; give it another uuid"
+            self._add_recurring(place, message.__str__, "other-workload", "$.workload", first, is_error=False)
             self._check_workload(trace, place)
 
     def _check_workload(self, trace: Trace, place: str) -> None:
@@ -145,79 +178,29 @@ class _FileChecks:
 
     def _check_folders(self, trace: Trace, place: str) -> None:
         """Compare ``traces/<author>/<op_type>/`` with the record."""
-        if len(self.file.parts) != 4 or self.file.parts[0] != _layout.TRACES:
+        parts = self.file.parts
+        if len(parts) != 4 or parts[0] != _layout.TRACES:
             return
         solution = self.known.solutions.get(str(trace.solution))
-        if solution and solution.author != self.file.parts[1]:
-            self._count("author", solution.author, place)
         definition = self.known.definitions.get(trace.definition)
-        if definition and definition.op_type != self.file.parts[2]:
-            self._count("op_type", definition.op_type, place)
+        for word, found, wanted in (
+            ("solution's author", parts[1], solution and solution.author),
+            ("definition's op_type", parts[2], definition and definition.op_type),
+        ):
+            if wanted is not None and found != wanted:
+                message = f"its path says {found!r}, and the {word} is {wanted!r}; move it"
+                self._add_recurring(place, message.__str__, "path-contradicts", name=f"{word} {wanted}")
 
-    def _count(self, kind: str, name: str, place: str) -> None:
-        first, count = self._once.get((kind, name), (place, 0))
-        self._once[kind, name] = first, count + 1
-
-
-def _stem(checks: _FileChecks, name: str, place: str, more: str) -> None:
-    if checks.file.stem in checks.known.definitions:
-        message = f"is of {name!r}, and its file is named for {checks.file.stem!r}; move it to a file of its own{more}"
-        checks.findings.error(place, message, "path-contradicts", "$.definition")
-    elif name in checks.known.definitions:
-        message = f"the file is named for no definition, so every reader reads it: call it {name}.jsonl{more}"
-        checks.findings.warning(place, message, "unusual-path")
-
-
-def _unknown_definition(checks: _FileChecks, name: str, place: str, more: str) -> None:
-    unknown = UnknownName("definition", name, tuple(checks.known.definitions))
-    checks.findings.error(place, f"{unknown}{more}", "unknown-definition", "$.definition")
-
-
-def _unknown_solution(checks: _FileChecks, name: str, place: str, more: str) -> None:
-    unknown = UnknownName("solution", name, tuple(checks.known.solutions))
-    checks.findings.error(place, f"{unknown}{more}", "unknown-solution", "$.solution")
-
-
-def _unknown_workload(checks: _FileChecks, _: str, place: str, more: str) -> None:
-    message = f"no workload file has a workload of this uuid{more}"
-    checks.findings.warning(place, message, "unknown-workload", "$.workload.uuid")
-
-
-def _other_workload(checks: _FileChecks, name: str, place: str, more: str) -> None:
-    message = f"has the uuid of {name} and differs from it; give it another uuid{more}"
-    checks.findings.warning(place, message, "other-workload", "$.workload")
-
-
-def _misplaced(where: str) -> Callable[[_FileChecks, str, str, str], None]:
-    def report(checks: _FileChecks, _: str, place: str, more: str) -> None:
-        checks.findings.error(place, f"{where}{more}", "path-contradicts")
-
-    return report
-
-
-def _legacy_place(checks: _FileChecks, _: str, place: str, more: str) -> None:
-    message = f"workloads below traces/ have a legacy layout{more}; rewrite the set with 'fib-bench migrate'"
-    checks.findings.warning(place, message, "legacy-schema")
-
-
-def _folder(word: str) -> Callable[[_FileChecks, str, str, str], None]:
-    def report(checks: _FileChecks, name: str, place: str, more: str) -> None:
-        found = checks.file.parts[1 if word.endswith("author") else 2]
-        message = f"its path says {found!r}, and the {word} is {name!r}; move it{more}"
-        checks.findings.error(place, message, "path-contradicts")
-
-    return report
-
-
-_RECURRING: dict[str, Callable[[_FileChecks, str, str, str], None]] = {
-    "stem": _stem,
-    "definition": _unknown_definition,
-    "solution": _unknown_solution,
-    "unknown-workload": _unknown_workload,
-    "other-workload": _other_workload,
-    "misplaced-workload": _misplaced("is a workload (it has no evaluation); move it below workloads/"),
-    "misplaced-trace": _misplaced("is a trace (it has an evaluation); move it below traces/"),
-    "legacy-place": _legacy_place,
-    "author": _folder("solution's author"),
-    "op_type": _folder("definition's op_type"),
-}
+    def _add_recurring(
+        self,
+        place: str,
+        describe: Callable[[], str],
+        code: str,
+        path: str = "$",
+        name: str = "",
+        *,
+        is_error: bool = True,
+    ) -> None:
+        """Count a problem; it is described once, because finding close matches of a name takes milliseconds."""
+        problem = self._recurring.setdefault((code, name), _Recurring(place, describe, code, path, is_error))
+        problem.count += 1

@@ -51,14 +51,31 @@ class Parsed(Generic[R]):
     """The JSON without a byte order mark."""
 
 
-def read_json(file: DataFile, cls: type[R], findings: Findings, read_log: LogReader | None = None) -> Parsed[R]:
+def read_json(
+    file: DataFile,
+    cls: type[R],
+    findings: Findings,
+    read_log: LogReader | None = None,
+    *,
+    checks_keys: bool = False,
+) -> Parsed[R]:
     """Read the record of a JSON file and report every problem."""
     text = _read_text(file, cls, findings)
-    return Parsed() if text is None else parse_record(text, cls, file.name, findings, read_log)
+    if text is None:
+        return Parsed()
+    parsed = parse_record(text, cls, file.name, findings, read_log, checks_keys=checks_keys)
+    findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
+    return parsed
 
 
 def parse_record(
-    text: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+    text: bytes,
+    cls: type[R],
+    place: str,
+    findings: Findings,
+    read_log: LogReader | None = None,
+    *,
+    checks_keys: bool = False,
 ) -> Parsed[R]:
     """Parse one JSON text of the current schema or a legacy one and report every problem.
 
@@ -68,6 +85,7 @@ def parse_record(
         place: What to call the text in problems.
         findings: Where problems go.
         read_log: Reads the log files that legacy traces name.
+        checks_keys: Whether keys that occur twice in an object are reported, which takes as long again.
     """
     try:
         plain = decode(text, cls.__name__, source=place)
@@ -77,6 +95,8 @@ def parse_record(
     if (depth := _nesting(plain, text)) > MAX_DEPTH:
         findings.error(place, f"nests {depth} levels deep, and at most {MAX_DEPTH} are read; flatten it", "nesting")
         return Parsed()
+    if checks_keys:
+        _report_repeated_keys(text, place, findings)
     current, changes = upgrade(plain, cls, read_log)
     record: R | None
     try:
@@ -88,13 +108,19 @@ def parse_record(
 
 
 def parse_line(
-    line: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+    line: bytes,
+    cls: type[R],
+    place: str,
+    findings: Findings,
+    read_log: LogReader | None = None,
+    *,
+    checks_keys: bool = False,
 ) -> Parsed[R]:
     """As `parse_record`, of a line with its newline; a last line without one may be torn."""
     if not line.endswith(b"\n") and not _is_json(line):
         findings.error(place, _TORN_MESSAGE, "torn-line")
         return Parsed()
-    return parse_record(line, cls, place, findings, read_log)
+    return parse_record(line, cls, place, findings, read_log, checks_keys=checks_keys)
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
@@ -153,23 +179,22 @@ class TraceReader:
         parse = self._parse
         changes: Counter[str] = Counter()
         for number, line in read_lines(file, findings):
-            trace: Trace | None
             try:
                 trace = parse(line)
             except FastPathMiss:
-                parsed = parse_line(line, Trace, f"{file.name}:{number}", findings)
+                place = f"{file.name}:{number}"
+                parsed = parse_line(line, Trace, place, findings, checks_keys=self._checks_keys)
                 changes.update(parsed.changes)
-                if parsed.plain is None:
-                    continue
-                trace = parsed.record
+                if parsed.record is not None:
+                    yield number, parsed.record
+                continue
             if self._checks_keys:
-                report_repeated_keys(line, f"{file.name}:{number}", findings)
-            if trace is not None:
-                yield number, trace
+                _report_repeated_keys(line, f"{file.name}:{number}", findings)
+            yield number, trace
         findings.add(*legacy_warnings(file.name, changes))
 
 
-def report_repeated_keys(text: bytes, place: str, findings: Findings) -> None:
+def _report_repeated_keys(text: bytes, place: str, findings: Findings) -> None:
     """Report keys that an object has more than once, of which decoding keeps the last; the text must be JSON."""
     try:
         _find_repeats(text.decode())

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from . import _layout
 from ._layout import DataFile, is_below
-from ._reader import Parsed, parse_line, read_json, read_lines, report_repeated_keys
+from ._reader import parse_line, read_json, read_lines
 from ._record import Record
 from ._report import Findings, plain_problem
 from .definition import Definition
@@ -76,8 +76,7 @@ class Rewriter:
             path = self._place_line(file, line, f"{file.name}:{number}", problems)
             self._reject_line(file, line, problems, is_lost=path is None)
         self._flush()
-        whole = found.report("").problems
-        if any(problem.code != "bom" for problem in whole):
+        if any(problem.code != "bom" for problem in found.errors):
             self._reject_file(file, found, is_lost=True)
 
     def close(self) -> None:
@@ -88,18 +87,13 @@ class Rewriter:
 
     def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
         """The current record of a file, and its text: the file's own if the record is current."""
-        parsed = self._checked(read_json(file, cls, found, self._log), file.name, found)
+        parsed = read_json(file, cls, found, self._log, checks_keys=True)
         self.changes.update(parsed.changes)
         return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
 
-    def _checked(self, parsed: Parsed[R], place: str, found: Findings) -> Parsed[R]:
-        if parsed.plain is not None:
-            report_repeated_keys(parsed.text, place, found)
-        return parsed
-
     def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
         """Add a line to its file in the new set and return that path; None if the line is bad or has no place."""
-        parsed = self._checked(parse_line(line, Trace, place, found, self._log), place, found)
+        parsed = parse_line(line, Trace, place, found, self._log, checks_keys=True)
         trace = parsed.record
         definition = self._definition_of(trace, place, found)
         if trace is None or definition is None:
@@ -147,7 +141,7 @@ class Rewriter:
 
     def _reject_file(self, file: DataFile, found: Findings, *, is_lost: bool) -> None:
         """Copy a file that could not be migrated, or only with a loss."""
-        problems = found.report("").problems
+        problems = found.errors
         if is_lost or any(problem.code in _LOSES for problem in problems):
             path = self._free_path(f"{REJECTED}/{file.name}")
             self._keep(problems)
@@ -156,7 +150,7 @@ class Rewriter:
                     self._append(path, part)
 
     def _reject_line(self, file: DataFile, line: bytes, found: Findings, *, is_lost: bool) -> None:
-        problems = found.report("").problems
+        problems = found.errors
         if is_lost or any(problem.code in _LOSES for problem in problems):
             self._buffer(f"{REJECTED}/{file.name}", line.removesuffix(b"\n"))
             self._keep(problems)

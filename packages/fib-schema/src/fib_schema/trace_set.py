@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ._store import Store
 from .ranking import Rankings
 
@@ -23,3 +25,5 @@ class TraceSet(Store, Rankings):
     Raises:
         DuplicateName: Two solutions share a name.
     """
+
+    root: Path | None

@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import os
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from . import _layout
 from ._blob_checks import BlobChecks
 from ._layout import DataFile, list_files
-from ._legacy import legacy_warnings
 from ._line_checks import Known, KnownSolution, LineChecks
-from ._reader import Parsed, read_json, report_repeated_keys
-from ._record import Record
+from ._reader import read_json
 from ._report import MAX_PROBLEMS, Findings, Report
 from ._workload_checks import constraint_problems, size_problem
 from .definition import Definition
@@ -23,8 +21,6 @@ from .solution import Solution
 from .syntax import parse_source
 
 __all__ = ["MAX_PROBLEMS", "Report", "validate"]
-
-R = TypeVar("R", bound=Record)
 
 
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
@@ -62,7 +58,7 @@ def _legacy_workloads_first(files: list[DataFile]) -> list[DataFile]:
 
 
 def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> None:
-    parsed = _read(file, Definition, findings)
+    parsed = read_json(file, Definition, findings, checks_keys=True)
     definition, name = parsed.record, _name(parsed.plain, file)
     if name in known.definition_files:
         _duplicate("definition", name, known.definition_files[name], file, findings)
@@ -77,7 +73,7 @@ def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> 
 
 
 def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> None:
-    parsed = _read(file, Solution, findings)
+    parsed = read_json(file, Solution, findings, checks_keys=True)
     solution, name = parsed.record, _name(parsed.plain, file)
     if name in known.solution_files:
         _duplicate("solution", name, known.solution_files[name], file, findings)
@@ -95,14 +91,6 @@ def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> No
     op_type = definition.op_type if definition else None
     wanted = _layout.SOLUTIONS, solution.author, op_type, solution.definition, solution.name
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
-
-
-def _read(file: DataFile, cls: type[R], findings: Findings) -> Parsed[R]:
-    parsed = read_json(file, cls, findings)
-    if parsed.plain is not None:
-        report_repeated_keys(parsed.text, file.name, findings)
-    findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
-    return parsed
 
 
 def _name(plain: Any, file: DataFile) -> str:
