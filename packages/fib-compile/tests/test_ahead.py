@@ -1,4 +1,4 @@
-"""Many solutions are built at once, in order, and nothing is raised; who stops waiting stops the work."""
+"""Ahead-of-time builds run concurrently, return outcomes in order, raise nothing, and can be cancelled."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_outcomes_come_in_the_order_of_the_pairs(
     assert [outcome.state for outcome in registry.build_many(pairs[1:2])] == [BuildState.CACHED]
 
 
-def test_nothing_to_build_is_fine() -> None:
+def test_an_empty_list_of_pairs_gives_no_outcomes() -> None:
     assert BuilderRegistry([PythonBuilder()]).build_many([]) == []
 
 
 class Endless(PythonBuilder):
-    """The first build is done at once, all others when nobody waits for them."""
+    """The first build ends at once, all others when they are cancelled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Endless(PythonBuilder):
         return True
 
 
-def test_after_an_interrupt_nothing_is_begun_and_what_runs_is_stopped(
+def test_an_interrupt_starts_no_further_build_and_cancels_running_ones(
     definition: Definition, make_solution: MakeSolution
 ) -> None:
     def interrupt(outcome: BuildOutcome) -> None:
@@ -115,7 +115,7 @@ def test_an_interpreter_that_exits_waits_for_no_compiler(
         os.kill(int(done.stdout), 0)
 
 
-def test_who_is_stopped_waits_for_no_lock(tmp_path: Path) -> None:
+def test_a_cancelled_build_waits_for_no_lock(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     with (
         store.lock("key", wait_seconds=0),

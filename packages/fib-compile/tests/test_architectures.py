@@ -1,4 +1,4 @@
-"""What to compile for: the variable, the devices, the solution's hardware, in this order."""
+"""Architectures come from the variable, the devices or the solution's hardware, in this order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_list_may_be_separated_in_the_usual_ways() -> None:
 
 
 @pytest.mark.parametrize("text", ["sm_90", "9", "9.0b", "9.0a+ptx"])
-def test_a_malformed_list_is_refused(text: str) -> None:
+def test_a_malformed_list_is_rejected(text: str) -> None:
     with pytest.raises(InvalidArch, match="is no architecture"):
         parse_architectures(text)
 
@@ -31,18 +31,18 @@ def test_flags_of_nvcc() -> None:
     )
 
 
-def test_the_variable_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_has_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
     monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures(("NVIDIA H200",)) == ("8.0",)
 
 
-def test_then_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_have_priority_over_target_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures(("NVIDIA B200",)) == ("9.0a",)
 
 
-def test_without_either_a_machine_compiles_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_devices_and_variable_has_no_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert architectures_of_machine() == ()
     monkeypatch.setattr(_architectures, "_of_devices", lambda: ("9.0a",))
     assert architectures_of_machine() == ("9.0a",)
@@ -60,11 +60,11 @@ def test_without_either_a_machine_compiles_for_nothing(monkeypatch: pytest.Monke
         ("NVIDIA A10G", "8.6"),
     ],
 )
-def test_then_the_hardware_that_a_solution_is_for(name: str, arch: str) -> None:
+def test_target_hardware_names_the_architecture(name: str, arch: str) -> None:
     assert architectures((name,)) == (arch,)
 
 
-def test_nothing_known_says_what_to_set() -> None:
+def test_no_known_architecture_names_the_variable() -> None:
     with pytest.raises(InvalidArch, match="set FIB_CUDA_ARCH_LIST"):
         architectures(("cpu",))
 

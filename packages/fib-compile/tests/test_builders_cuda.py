@@ -1,4 +1,4 @@
-"""CUDA sources compile without a GPU, for the architectures asked for."""
+"""CUDA sources compile without a GPU, for the requested architectures."""
 
 from __future__ import annotations
 

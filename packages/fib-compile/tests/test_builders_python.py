@@ -23,7 +23,7 @@ def failure(definition: Definition, solution: Solution) -> BuildError:
     return caught.value
 
 
-def test_python_solutions_alone_are_taken(make_solution: MakeSolution) -> None:
+def test_only_python_solutions_are_built(make_solution: MakeSolution) -> None:
     python = make_solution("def run(x): ...")
 
     assert PythonBuilder().can_build(python)
@@ -79,9 +79,7 @@ def test_own_files_are_importable(definition: Definition, make_solution: MakeSol
     assert "gadgets" not in sys.modules
 
 
-def test_own_files_win_over_installed_modules_of_their_name(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_own_files_have_priority_over_installed_modules(definition: Definition, make_solution: MakeSolution) -> None:
     files = {"k.py": "import json\ndef run(x):\n    return json.f(x)\n", "json.py": "def f(x):\n    return x + 7\n"}
 
     assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 7)
@@ -128,7 +126,7 @@ def test_two_solutions_with_equal_file_names_do_not_mix(definition: Definition, 
     assert torch.equal(second(X), X + 2)
 
 
-def test_cleanup_forgets_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
+def test_cleanup_removes_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
     before = set(sys.modules)
     finders = list(sys.meta_path)
     files = {"k.py": "import helper\ndef run(x):\n    return x\n", "helper.py": ""}
@@ -140,7 +138,7 @@ def test_cleanup_forgets_the_modules(definition: Definition, make_solution: Make
     assert sys.meta_path == finders
 
 
-def test_cleaning_one_build_leaves_a_later_one_alone(definition: Definition, make_solution: MakeSolution) -> None:
+def test_cleanup_of_one_build_keeps_a_later_one(definition: Definition, make_solution: MakeSolution) -> None:
     solution = make_solution("def run(x):\n    return x\n")
     first, second = (PythonBuilder().build(definition, solution) for _ in range(2))
     package = second.metadata.misc["package"]
@@ -161,7 +159,7 @@ def test_changed_sources_on_disk_are_written_again(definition: Definition, make_
     assert torch.equal(PythonBuilder().build(definition, solution)(X), X + 1)
 
 
-def test_a_missing_entry_point_lists_what_there_is(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_missing_entry_point_lists_the_exports(definition: Definition, make_solution: MakeSolution) -> None:
     error = failure(definition, make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
 
     assert error.problem == "'kernel.py' has no 'run'; it exports main, other"
@@ -274,7 +272,9 @@ def test_setup_prepares_extra_arguments(two_inputs: Definition, make_solution: M
     assert runnable.plan(A, B)(A, B).item() == 4
 
 
-def test_setup_as_the_entry_point_is_no_setup(definition: Definition, make_solution: MakeSolution) -> None:
+def test_an_entry_point_named_setup_is_not_a_setup_function(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
     solution = make_solution("def setup(x):\n    return x + 1\n", entry="kernel.py::setup")
 
     assert PythonBuilder().build(definition, solution).setup is None

@@ -1,4 +1,4 @@
-"""TileLangBuilder compiles kernels for the C target where there is no GPU."""
+"""TileLangBuilder compiles kernels for the C target on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ needs_tilelang = pytest.mark.skipif(
 )
 
 
-def test_tilelang_solutions_alone_are_taken(make_solution: Callable[..., Solution]) -> None:
+def test_only_tilelang_solutions_are_built(make_solution: Callable[..., Solution]) -> None:
     solution = make_solution("def run(x): ...", language="tilelang")
 
     assert TileLangBuilder().can_build(solution)

@@ -57,7 +57,7 @@ def solution_of(text: str, make_solution: MakeSolution, **fields: object) -> Sol
     return make_solution(text, language="cpp", binding="torch", **fields)
 
 
-def test_solutions_with_the_torch_binding_alone_are_taken(make_solution: MakeSolution) -> None:
+def test_only_solutions_with_the_torch_binding_are_built(make_solution: MakeSolution) -> None:
     assert TorchBuilder().can_build(solution_of("", make_solution))
     assert not TorchBuilder().can_build(make_solution("", language="cpp"))
     assert not TorchBuilder().can_build(make_solution(""))

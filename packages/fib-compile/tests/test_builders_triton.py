@@ -1,4 +1,4 @@
-"""TritonBuilder runs kernels through Triton's interpreter where there is no GPU."""
+"""TritonBuilder runs kernels in Triton's interpreter on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(x, y):
 """
 
 
-def test_triton_solutions_alone_are_taken(make_solution: Callable[..., Solution]) -> None:
+def test_only_triton_solutions_are_built(make_solution: Callable[..., Solution]) -> None:
     solution = make_solution(KERNEL, language="triton", dps=True)
 
     assert TritonBuilder().can_build(solution)

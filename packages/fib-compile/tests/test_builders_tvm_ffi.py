@@ -62,7 +62,7 @@ def library(runnable: object) -> Path:
     return Path(runnable.metadata.misc["library"])  # type: ignore[attr-defined]
 
 
-def test_c_and_cuda_without_a_torch_binding_are_taken(make_solution: MakeSolution) -> None:
+def test_cpp_and_cuda_without_a_torch_binding_are_built(make_solution: MakeSolution) -> None:
     def takes(language: str, binding: str | None) -> bool:
         return TVMFFIBuilder().can_build(make_solution("", language=language, binding=binding))
 
@@ -113,7 +113,7 @@ def test_a_compiler_error_is_shown_with_its_command_and_log(
     assert "expected ';'" in Path(error.log_path).read_text()
 
 
-def test_a_failure_is_remembered_for_the_same_compiler(
+def test_a_failure_is_recorded_for_the_same_compiler(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solution = make_solution("int run() { return 1 }\n", language="cpp")
@@ -128,7 +128,7 @@ def test_a_failure_is_remembered_for_the_same_compiler(
 
 
 @pytest.mark.parametrize(("message", "code"), [("cc1plus: out of memory", 1), ("error: x", 137)])
-def test_a_failure_of_the_machine_is_not_remembered(
+def test_a_failure_of_the_machine_is_not_recorded(
     definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, message: str, code: int
 ) -> None:
     broken = tmp_path / "broken"
@@ -153,7 +153,7 @@ def test_a_linker_error_is_shown(definition: Definition, make_solution: MakeSolu
     )
 
 
-def test_a_symbol_that_no_library_has_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
+def test_an_undefined_symbol_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
     text = 'extern "C" int nowhere(); extern "C" int __tvm_ffi_run() { return nowhere(); }\n'
 
     assert "undefined reference to `nowhere'" in str(failure(definition, make_solution(text, language="cpp")))
@@ -218,7 +218,7 @@ def test_without_a_compiler_a_published_library_is_used(
 
 
 @pytest.mark.parametrize("broken", ["first", "last", "both"])
-def test_a_published_library_that_does_not_load_is_passed_over(
+def test_a_published_library_that_does_not_load_is_skipped(
     definition: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     built = library(TVMFFIBuilder().build(definition, fast_cpp()))
@@ -262,7 +262,7 @@ def test_a_damaged_library_never_reaches_the_loader(
     assert len(compiled) == 2
 
 
-def test_a_file_where_the_cache_should_be_names_the_variable(
+def test_a_file_in_place_of_the_cache_folder_names_the_variable(
     definition: Definition, fast_cpp: MakeSolution, cache_path: Path
 ) -> None:
     cache_path.write_text("")
@@ -279,7 +279,9 @@ def test_the_cache_may_be_a_relative_path(
     assert library(TVMFFIBuilder().build(definition, fast_cpp())).is_relative_to(tmp_path / "here")
 
 
-def test_nothing_temporary_stays(definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution) -> None:
+def test_temporary_folders_are_removed(
+    definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution
+) -> None:
     TVMFFIBuilder().build(definition, fast_cpp())
     failure(definition, make_solution("error", language="cpp"))
 
@@ -287,7 +289,7 @@ def test_nothing_temporary_stays(definition: Definition, fast_cpp: MakeSolution,
     assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-def test_a_manifest_says_where_a_library_is_from(definition: Definition, fast_cpp: MakeSolution) -> None:
+def test_a_manifest_records_solution_and_abi(definition: Definition, fast_cpp: MakeSolution) -> None:
     runnable = TVMFFIBuilder().build(definition, fast_cpp())
 
     facts = json.loads(library(runnable).with_name("manifest.json").read_text())["facts"]

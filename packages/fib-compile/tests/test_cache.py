@@ -1,4 +1,4 @@
-"""Sources appear whole or not at all, however many write them."""
+"""Folders of sources are complete, also with concurrent writers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_concurrent_writers_agree(make_solution: MakeSolution, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
 
 
-def test_a_writer_that_comes_second_leaves_the_first_ones_folder(
+def test_a_slower_writer_keeps_the_folder_of_a_faster_one(
     make_solution: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solution = make_solution("x = 1\n")

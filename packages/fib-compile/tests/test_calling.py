@@ -1,4 +1,4 @@
-"""Arguments reach the parameters that bear their names, in whatever order those are."""
+"""Arguments reach the parameters of the same names, whatever their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command builds ahead of time and looks after the cache."""
+"""The command builds ahead of time and manages the cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def dataset(definition: Definition, fast_cpp: MakeSolution, make_solution: MakeS
     return root
 
 
-def test_build_compiles_what_can_be_and_summarises_failures(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_compiles_all_solutions_and_summarises_failures(
+    dataset: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["build", str(dataset), "-j", "2"]) == 1
     output = capsys.readouterr()
     assert output.out.startswith("2 built, 1 cached, 1 failed\n")
@@ -47,7 +49,7 @@ def test_build_compiles_what_can_be_and_summarises_failures(dataset: Path, capsy
     assert "known from an earlier build" in output.out
 
 
-def test_build_takes_names(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_build_selects_by_name(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", str(dataset), "--definitions", "add_one", "--solutions", "one"]) == 0
     assert capsys.readouterr().out == "1 built, 0 cached, 0 failed\n"
 
@@ -115,7 +117,7 @@ def test_the_cache_is_listed_measured_and_pruned(dataset: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("removed 2 entries")
 
 
-def test_temporary_folders_go_when_they_are_old(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_temporary_folders_are_removed(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new, old = (cache_root() / "tvm_ffi" / f".tmp-{age}" for age in ("new", "old"))
     for folder in (new, old):
         folder.mkdir(parents=True)
@@ -134,7 +136,7 @@ def test_an_empty_cache_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "removed 0 entries, 0 B\n"
 
 
-def test_a_cache_that_cannot_be_read_is_said_in_a_line(
+def test_an_unreadable_cache_is_reported_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file"))

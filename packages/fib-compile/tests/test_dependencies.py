@@ -1,4 +1,4 @@
-"""Dependencies resolve to headers and libraries, or say what is missing."""
+"""Dependencies resolve to headers and libraries, or raise with the missing package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build(definition: Definition, make_solution: MakeSolution, *names: str, text
     return str(TVMFFIBuilder().build(definition, solution).metadata.misc["library"])
 
 
-def test_an_unknown_name_lists_those_that_are_known(definition: Definition, make_solution: MakeSolution) -> None:
+def test_an_unknown_dependency_lists_the_known_ones(definition: Definition, make_solution: MakeSolution) -> None:
     with pytest.raises(BuildError, match=r"'boost' is unknown \(known: cublas, cudnn, cutlass, torch, triton\)"):
         build(definition, make_solution, "boost")
 
@@ -60,7 +60,7 @@ def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(
         build(definition, make_solution, "cutlass", text=CUTLASS + "// other")
 
 
-def test_a_cuda_library_that_is_missing_names_its_package(
+def test_a_missing_cuda_library_names_its_package(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
@@ -69,7 +69,9 @@ def test_a_cuda_library_that_is_missing_names_its_package(
         build(definition, make_solution, "cublas")
 
 
-def test_python_solutions_say_what_is_not_installed(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_missing_dependency_of_a_python_solution_is_named(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
     text = "def run(x):\n    return x + 1\n"
     solution = make_solution(text, dependencies=("torch>=2.0", "attrs", "pytest"))
     assert torch.equal(PythonBuilder().build(definition, solution)(torch.zeros(1, 4)), torch.ones(1, 4))

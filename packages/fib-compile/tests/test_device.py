@@ -30,16 +30,16 @@ def test_devices_are_the_cpu_or_numbered() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda", "cuda:", "cuda:-1", "cuda:01", "cpu:0", ""])
-def test_other_device_names_are_refused(name: str) -> None:
+def test_other_device_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidDevice, match="write 'cpu' or 'cuda:N'"):
         parse_device(name)
 
 
-def test_the_cpu_is_called_cpu() -> None:
+def test_the_hardware_of_the_cpu_is_cpu() -> None:
     assert hardware_from_device("cpu") == "cpu"
 
 
-def test_a_device_that_is_not_there_is_an_error() -> None:
+def test_a_missing_device_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="no device 'cuda:99' on this machine"):
         hardware_from_device("cuda:99")
 
@@ -50,7 +50,7 @@ def test_the_lists_of_devices_agree() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_gpu")
-def test_a_cuda_device_is_called_what_torch_calls_it() -> None:
+def test_the_hardware_of_a_cuda_device_is_the_name_in_torch() -> None:
     assert hardware_from_device("cuda:0") == torch.cuda.get_device_name(0)
 
 
@@ -80,11 +80,11 @@ def test_every_dtype_has_counterparts(dtype: DType) -> None:
     assert is_dtype_integer(dtype) == (python is int)
 
 
-def test_bool_is_no_integer() -> None:
+def test_bool_is_not_an_integer() -> None:
     assert dtype_str_to_python_dtype("bool") is bool
     assert not is_dtype_integer("bool")
 
 
-def test_an_unknown_dtype_names_those_that_are_known() -> None:
+def test_an_unknown_dtype_lists_the_known_ones() -> None:
     with pytest.raises(UnknownDType, match=r"'float31' is no dtype.*float32"):
         torch_dtype("float31")

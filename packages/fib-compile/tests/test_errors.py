@@ -1,4 +1,4 @@
-"""BuildError says who failed, why, and where the rest is; it crosses process borders."""
+"""BuildError names solution, builder, problem and log; it can be pickled."""
 
 from __future__ import annotations
 

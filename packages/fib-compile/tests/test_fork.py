@@ -23,7 +23,7 @@ WAITS = "import gate\n\ngate.entered.set()\ngate.left.wait()\n" + TEXT
 
 
 class Gate(ModuleType):
-    """A module that a solution imports: it says when it is there, and waits to be let go on."""
+    """A module that a solution imports: it signals that the import has begun, and waits for a release."""
 
     def __init__(self) -> None:
         super().__init__("gate")
@@ -39,7 +39,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 @contextmanager
 def meanwhile(work: Callable[[], object], gate: Gate) -> Iterator[None]:
-    """Have a thread get as far as the gate, where it stays while the block runs."""
+    """Run work in a thread that waits at the gate while the block runs."""
     thread = threading.Thread(target=work)
     thread.start()
     try:
@@ -51,7 +51,7 @@ def meanwhile(work: Callable[[], object], gate: Gate) -> Iterator[None]:
 
 
 def exit_code_of_fork(work: Callable[[], object]) -> int:
-    """Fork, and have the child do something, for which it has a minute."""
+    """Fork and run work in the child, for a minute at most; returns the exit code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that the process has threads is the point
         process = os.fork()
@@ -60,20 +60,22 @@ def exit_code_of_fork(work: Callable[[], object]) -> int:
     try:
         signal.alarm(SOON)
         work()
-    except BaseException:  # noqa: BLE001 the border of a process
+    except BaseException:  # noqa: BLE001 - the border of a process
         sys.excepthook(*sys.exc_info())
         os._exit(1)
     os._exit(0)
 
 
-def test_while_another_thread_imports(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
+def test_a_fork_during_an_import(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
     one, other = BuilderRegistry([PythonBuilder()]), BuilderRegistry([PythonBuilder()])
     with meanwhile(lambda: one.build(definition, make_solution(WAITS)), gate):
         assert exit_code_of_fork(lambda: other.build(definition, make_solution(TEXT))) == 0
     one.cleanup()
 
 
-def test_while_another_thread_builds_the_same(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
+def test_a_fork_during_a_build_of_the_same_solution(
+    definition: Definition, make_solution: MakeSolution, gate: Gate
+) -> None:
     class Waiting(PythonBuilder):
         def build(self, definition: Definition, solution: Solution) -> Runnable:
             if not gate.entered.is_set():
@@ -88,7 +90,7 @@ def test_while_another_thread_builds_the_same(definition: Definition, make_solut
 
 
 @pytest.mark.parametrize("lock", ["of the instance", "of a registry"])
-def test_while_another_thread_holds_a_lock(
+def test_a_fork_while_a_lock_is_held(
     definition: Definition, make_solution: MakeSolution, gate: Gate, lock: str
 ) -> None:
     registry = BuilderRegistry.get_instance()

@@ -11,14 +11,14 @@ import pytest
 HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "msgspec")
 
 
-def test_importing_brings_in_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy() -> None:
     code = f"import fib_compile, fib_compile.device, sys; print([n for n in {HEAVY} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
 
 
-def test_asking_what_is_available_imports_nothing_heavy() -> None:
+def test_finding_available_builders_imports_nothing_heavy() -> None:
     code = (
         "import sys, fib_compile; fib_compile.BuilderRegistry.get_instance(); "
         f"print([n for n in {HEAVY} if n in sys.modules])"
@@ -28,7 +28,7 @@ def test_asking_what_is_available_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_every_exported_name_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     for name in fib_compile.__all__:
         assert getattr(fib_compile, name) is not None
         assert name in dir(fib_compile)

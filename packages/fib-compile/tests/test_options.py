@@ -1,4 +1,4 @@
-"""Only flags on the list reach a compiler."""
+"""Only flags on the allow-list reach a compiler."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_flags_for_the_host_compiler(flag: str) -> None:
         *("--sysroot=/x", "-x", "-Xlinker", "-fprofile-use=/x", "-Ia/../../b"),
     ],
 )
-def test_other_flags_are_refused(flag: str) -> None:
+def test_other_flags_are_rejected(flag: str) -> None:
     with pytest.raises(BuildProblem, match=r"spec.compile_options.cflags\[0\]: .* is not allowed"):
         compile_options(spec(cflags=[flag]))
 
@@ -49,7 +49,7 @@ def test_flags_for_nvcc(flag: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["-Xcompiler=-fplugin=x", "-ccbin=x", "--compiler-bindir=x", "-ldir=/x", "--run"])
-def test_other_flags_for_nvcc_are_refused(flag: str) -> None:
+def test_other_flags_for_nvcc_are_rejected(flag: str) -> None:
     with pytest.raises(BuildProblem):
         compile_options(spec(cuda_cflags=[flag]))
 
@@ -60,12 +60,12 @@ def test_flags_for_the_linker() -> None:
 
 
 @pytest.mark.parametrize("flag", ["-L/x", "-l/x", "-l:x.a", "-Wl,-rpath=/x", "x.o", "-T", "@file"])
-def test_other_flags_for_the_linker_are_refused(flag: str) -> None:
+def test_other_flags_for_the_linker_are_rejected(flag: str) -> None:
     with pytest.raises(BuildProblem):
         compile_options(spec(ldflags=[flag]))
 
 
-def test_options_of_an_unknown_kind_are_refused() -> None:
+def test_options_of_an_unknown_kind_are_rejected() -> None:
     options = CompileOptions(unknown_fields={"cxxflags": []})
     with pytest.raises(BuildProblem, match=r"has no 'cxxflags' \(it has cflags, cuda_cflags, ldflags\)"):
         compile_options(BuildSpec("cpp", ("cpu",), "k.cpp::run", compile_options=options))

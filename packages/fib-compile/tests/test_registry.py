@@ -1,4 +1,4 @@
-"""The registry finds a builder, builds once, and says what is missing."""
+"""The registry selects a builder, builds once, and names missing builders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXT = "def run(x):\n    return x + 1\n"
 
 
 class CountingBuilder(Builder):
-    """Builds nothing and counts how often."""
+    """Counts builds and builds nothing."""
 
     name = "counting"
 
@@ -140,7 +140,7 @@ def test_threads_share_one_build(definition: Definition, make_solution: MakeSolu
     assert builder.count == 1
 
 
-def test_no_builder_says_what_there_is(
+def test_no_builder_lists_the_available_ones(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TVMFFIBuilder, "unavailable_reason", staticmethod(lambda: "it is gone"))

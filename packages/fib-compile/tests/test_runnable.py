@@ -1,4 +1,4 @@
-"""A Runnable can be called in both styles, whatever style the solution is written in."""
+"""A Runnable can be called in both styles, whatever the style of the solution."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_optional_inputs_may_be_left_out(two_inputs: Definition) -> None:
     assert torch.equal(dps.call_value_returning(a, a), a - a)
 
 
-def test_calls_that_need_a_definition_say_so() -> None:
+def test_calls_that_need_a_definition_raise_without_one() -> None:
     bare = runnable(lambda x: x, None, dps=True)
 
     for call in (bare.call_value_returning, bare.call_kwargs):
