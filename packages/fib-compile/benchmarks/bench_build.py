@@ -1,4 +1,4 @@
-"""Times what a user of fib-compile waits for, and prints a table in Markdown.
+"""Benchmark of builds and cache hits. It prints a table in Markdown.
 
 Run it with ``python packages/fib-compile/benchmarks/bench_build.py`` on an idle machine; it takes some minutes.
 """
@@ -44,12 +44,12 @@ DEFINITION = Definition(
 
 
 def cpp(number: int) -> Solution:
-    """One of as many C++ solutions as one likes."""
+    """The C++ solution of a number."""
     return _solution("cpp", "kernel.cpp", CPP, number, dps=True)
 
 
 def python(number: int) -> Solution:
-    """One of as many Python solutions as one likes."""
+    """The Python solution of a number."""
     return _solution("python", "kernel.py", PYTHON, number, dps=False)
 
 
@@ -60,7 +60,7 @@ def _solution(language: str, path: str, text: str, number: int, *, dps: bool) ->
 
 
 def load_all(make: Callable[[int], Solution], count: int) -> None:
-    """Child: the median time to build what the cache holds, imports aside, in milliseconds."""
+    """Child process: the median time to build cached solutions, without imports, in milliseconds."""
     import torch  # noqa: F401
     import tvm_ffi  # noqa: F401
 

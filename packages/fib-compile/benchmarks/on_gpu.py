@@ -1,4 +1,4 @@
-"""Builds a real kernel with every builder, runs it on a device, and prints a table of what came of it.
+"""Check of every builder on a device. It builds and runs real kernels, and prints a table of the results.
 
 Each kernel is built twice, in two fresh processes: from nothing, and from the cache that the first
 left behind. Nothing that fails stops the others.
@@ -71,7 +71,7 @@ class Case:
     runs: str = "cuda"
     """The machine that can run it: ``cuda`` with a GPU, ``cpu`` without one, or ``both``."""
     tensors: str | None = None
-    """The device of its tensors, if it is not the one that is asked for."""
+    """The device of its tensors, if it differs from the requested one."""
     definition: Definition = RMSNORM
     is_dps: bool = True
     binding: str | None = None
@@ -109,7 +109,7 @@ CASES = (
 
 
 def build_and_run(case: Case, device: str) -> dict[str, Any]:
-    """Child: build, call, compare; imports of the frameworks aside."""
+    """Child process: build, call and compare; times exclude imports of frameworks."""
     import torch
 
     _import_framework(case)
@@ -145,7 +145,7 @@ def _import_framework(case: Case) -> None:
 
 
 def _errors(runnable: Any, inputs: Sequence[Any], expected: Sequence[Any]) -> list[float]:
-    """How far the outputs are from the expected ones, called in both styles and by name."""
+    """The largest error of the outputs, for calls in both styles and by name."""
     import torch
 
     errors = []
@@ -163,7 +163,7 @@ def _errors(runnable: Any, inputs: Sequence[Any], expected: Sequence[Any]) -> li
 
 
 def run_case(case: Case, device: str, root: Path, prebuilt: Path | None) -> dict[str, Any]:
-    """Build from nothing, build again from the cache; what goes wrong becomes the result."""
+    """Build without a cache, then from the cache; a failure becomes the result."""
     row: dict[str, Any] = {"kernel": case.title, "language": case.language, "result": "correct"}
     if case.runs not in ("both", "cuda" if device != "cpu" else "cpu"):
         return {**row, "result": "not for this device"}
@@ -184,7 +184,7 @@ def run_case(case: Case, device: str, root: Path, prebuilt: Path | None) -> dict
 
 
 class ChildFailed(Exception):
-    """A child that ended without a result; holds the end of what it said."""
+    """A child process that ended without a result; holds the end of its output."""
 
 
 def _child(case: Case, device: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def prebuild(cache: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What was used."""
+    """Versions of libraries and compilers."""
     found = library_versions()
     for name, find in (("g++", find_cxx), ("nvcc", find_nvcc)):
         try:
@@ -287,7 +287,7 @@ def main() -> int:
 
 
 def report(device: str, out: Path, jobs: int, prebuilt: Path | None) -> int:
-    """Run everything and write it down; 1 if anything failed."""
+    """Run all checks and write the report; 1 if a check failed."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(lambda case: run_case(case, device, Path(folder), prebuilt), CASES))

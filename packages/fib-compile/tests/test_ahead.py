@@ -27,7 +27,7 @@ def test_outcomes_come_in_the_order_of_the_pairs(
         make_solution("syntax error", language="cpp", name="broken"),
         fast_cpp(1, name="cpp"),
         make_solution("raise SystemExit", name="python"),
-        make_solution("", language="triton", name="nobody's"),
+        make_solution("", language="triton", name="unsupported"),
     ]
     seen: list[str] = []
     pairs = [(definition, solution) for solution in solutions]

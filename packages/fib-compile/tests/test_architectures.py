@@ -20,7 +20,7 @@ def test_a_list_may_be_separated_in_the_usual_ways() -> None:
 
 @pytest.mark.parametrize("text", ["sm_90", "9", "9.0b", "9.0a+ptx"])
 def test_a_malformed_list_is_rejected(text: str) -> None:
-    with pytest.raises(InvalidArch, match="is no architecture"):
+    with pytest.raises(InvalidArch, match="is not an architecture"):
         parse_architectures(text)
 
 

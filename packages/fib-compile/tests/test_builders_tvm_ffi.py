@@ -244,7 +244,7 @@ def test_a_damaged_library_never_reaches_the_loader(
     path = library(TVMFFIBuilder().build(definition, fast_cpp(3)))
     data = path.read_bytes()
     manifest = path.with_name("manifest.json")
-    copy = path.with_name("copy")  # what is loaded stays mapped: change another file
+    copy = path.with_name("copy")  # a loaded library stays mapped: replace the file
     copy.write_bytes(data[:-100] if damage == "truncate" else data[:200] + bytes(8) + data[208:])
     match damage:
         case "remove":

@@ -59,7 +59,7 @@ def test_build_selects_by_name(dataset: Path, capsys: pytest.CaptureFixture[str]
     [
         (["--definitions", "add_oen"], "no definition is named 'add_oen'; did you mean 'add_one'?"),
         (["--solutions", "brokn"], "no solution is named 'brokn'; did you mean 'broken'"),
-        (["--arch", "sm_90"], "'sm_90' is no architecture"),
+        (["--arch", "sm_90"], "'sm_90' is not an architecture"),
         (["-j", "-1"], "jobs: must be greater than 0, got -1"),
         (["--timeout", "0"], "timeout: must be greater than 0, got 0"),
         (["--memory", "nan"], "memory: must be greater than 0, got nan"),

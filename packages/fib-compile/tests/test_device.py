@@ -86,5 +86,5 @@ def test_bool_is_not_an_integer() -> None:
 
 
 def test_an_unknown_dtype_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownDType, match=r"'float31' is no dtype.*float32"):
+    with pytest.raises(UnknownDType, match=r"'float31' is not a dtype.*float32"):
         torch_dtype("float31")

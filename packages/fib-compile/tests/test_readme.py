@@ -12,7 +12,7 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def readme() -> str:
-    """The README beside these tests, or what the installed package carries of it."""
+    """The README beside these tests, or its copy in the metadata of the installed package."""
     return README.read_text("utf-8") if README.exists() else str(metadata("fib-compile").get_payload())
 
 

@@ -65,7 +65,7 @@ def parse_architectures(text: str) -> tuple[str, ...]:
     entries = [entry for entry in re.split(r"[\s,;]+", text) if entry]
     for entry in entries:
         if not _ARCH.fullmatch(entry):
-            raise InvalidArch(f"{ARCH_VARIABLE}: {entry!r} is no architecture; write '9.0a', '8.0' or '8.0+PTX'")
+            raise InvalidArch(f"{ARCH_VARIABLE}: {entry!r} is not an architecture; write '9.0a', '8.0' or '8.0+PTX'")
     return tuple(sorted(set(entries)))
 
 

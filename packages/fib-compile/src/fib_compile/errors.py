@@ -80,7 +80,7 @@ class InvalidDevice(FibError, ValueError):
     name: str
 
     def __str__(self) -> str:
-        return f"{self.name!r} is no device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
+        return f"{self.name!r} is not a device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
 
 
 @attrs.frozen
@@ -112,4 +112,4 @@ class UnknownDType(FibError, ValueError):
     known: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.name!r} is no dtype (known: {', '.join(self.known)})"
+        return f"{self.name!r} is not a dtype (known: {', '.join(self.known)})"

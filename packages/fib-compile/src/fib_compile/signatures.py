@@ -50,7 +50,7 @@ def argument_list(
     Args:
         parameters: Of the function that is called.
         values: An expression for each parameter, by its name; the parameter's own name by default.
-        by_name: Pass by name whatever can be, because parameters in between are left out. By position is faster.
+        by_name: Pass by name wherever possible, because some parameters are left out; by position is faster.
     """
     values = values or {}
     by_position = POSITIONAL[:1] if by_name else POSITIONAL
