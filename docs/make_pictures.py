@@ -1,10 +1,9 @@
-"""Makes the pictures of the README: the leaderboard in a terminal, and the page of a report.
+"""Pictures of the README: the leaderboard in a terminal, and the page of a report.
 
     python tools/dev.py pictures [DIR]
 
-DIR is a data set with traces, by default the one that `python tools/dev.py demo` has made (`fib-demo/`). The terminal
-is drawn by rich's own SVG export, and pictures are taken in a headless Chromium that has to be installed; nothing
-is fetched from a network.
+DIR is a data set with traces, by default `fib-demo/`, which `python tools/dev.py demo` makes. The SVG export of rich
+draws the terminal, and an installed headless Chromium takes the pictures. Nothing is fetched from a network.
 """
 
 from __future__ import annotations
@@ -61,18 +60,18 @@ def _missing(what: str) -> int:
 
 
 def _leaderboard(tab: Any, data_set: Path) -> None:
-    """What `fib-bench report summary` prints."""
+    """The output of `fib-bench report summary`."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     rows = summarise(TraceSet.from_path(data_set)).leaderboard
     shown = (attrs.evolve(row, problem=row.problem and textwrap.shorten(row.problem, 46)) for row in rows)
-    print_leaderboard(console, shown)  # it does not wrap lines, for terminals do
+    print_leaderboard(console, shown)  # does not wrap lines: terminals do
     svg = _REMOTE_FONT.sub("", console.export_svg(title="fib-bench report summary fib-demo"))
     tab.set_content(f"<body style='margin:0'>{svg}</body>")
     tab.locator("svg").first.screenshot(path=str(FOLDER / "leaderboard.png"))
 
 
 def _report(tab: Any, data_set: Path) -> None:
-    """The page of `fib-bench report html`: its beginning."""
+    """The beginning of the page of `fib-bench report html`."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         fib_bench(["report", "html", str(data_set), "--output", str(page)])

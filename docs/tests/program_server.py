@@ -1,6 +1,6 @@
 """Fork server for Python programs. It imports torch once; each program runs in a fork, as ``python FILE`` would.
 
-A request is a line of JSON on stdin: the words that a reader types, the folder, the environment, and the files that
+A request is a line of JSON on stdin: the words of the command, its folder, environment and time limit, and the files that
 receive stdout and stderr. The reply is a line with the exit code.
 """
 
@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import runpy
+import signal
 import sys
 import threading
 import traceback
@@ -34,8 +35,9 @@ def serve() -> dict[str, Any] | None:
     return None
 
 
-def run(words: list[str], folder: str, environment: dict[str, str], stdout: str, stderr: str) -> None:
-    """Run ``python FILE ...`` or the command of an installed package in this process."""
+def run(words: list[str], folder: str, environment: dict[str, str], seconds: int, stdout: str, stderr: str) -> None:
+    """Run ``python FILE ...`` or the command of an installed package in this process, which ends after `seconds`."""
+    signal.alarm(seconds)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -32,12 +32,12 @@ def shown() -> Iterator[tuple[str, str]]:
 SHOWN = sorted(set(shown()))
 
 
-def test_there_are_some_of_each() -> None:
+def test_every_command_is_shown_somewhere() -> None:
     assert len({command.split()[0] for _, command in SHOWN}) == 6
 
 
 @pytest.mark.parametrize(("file", "command"), SHOWN)
-def test_what_is_shown_can_be_typed(file: str, command: str) -> None:
+def test_a_shown_command_parses(file: str, command: str) -> None:
     program, *words = shlex.split(command)
     if program == "flashinfer-bench":
         parser = import_module("flashinfer_bench.cli.parser").make_parser()

@@ -53,7 +53,7 @@ class Block:
 
 @attrs.frozen
 class Command:
-    """A command and its expected output; an empty string expects nothing."""
+    """A command and its expected output; an empty string accepts any output."""
 
     typed: str
     seen: str
@@ -106,6 +106,8 @@ class Shell:
                 words = ["bash", "-euo", "pipefail", "-c", typed]
                 options = {"cwd": folder, "env": environment, "stdout": stdout, "stderr": stderr, "timeout": SECONDS}
                 code = subprocess.run(words, check=False, **options).returncode
+            stdout.seek(0)
+            stderr.seek(0)
             seen, errors = stdout.read(), stderr.read()
         said = f"$ {typed}\n{seen}\n{errors}"
         assert code == 0, said
@@ -113,7 +115,7 @@ class Shell:
             assert doctest.OutputChecker().check_output(command.seen, seen, LOOSELY), said
 
     def _fork(self, words: list[str], folder: Path, environment: dict[str, str], stdout: str, stderr: str) -> int:
-        request = {"words": words, "folder": str(folder), "environment": environment}
+        request = {"words": words, "folder": str(folder), "environment": environment, "seconds": SECONDS}
         assert self._server.stdin
         assert self._server.stdout
         print(json.dumps(request | {"stdout": stdout, "stderr": stderr}), file=self._server.stdin, flush=True)
@@ -172,7 +174,7 @@ def read(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> Callable[[st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_a_reader_who_does_what_the_page_says_sees_what_it_says(page: str, read: Callable[[str], Path]) -> None:
+def test_the_commands_of_a_page_give_the_shown_output(page: str, read: Callable[[str], Path]) -> None:
     needed = front_matter(page).get("needs")
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
@@ -180,7 +182,7 @@ def test_a_reader_who_does_what_the_page_says_sees_what_it_says(page: str, read:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_as_they_stand(tmp_path: Path, shell: Shell) -> None:
+def test_the_commands_of_the_readme_run(tmp_path: Path, shell: Shell) -> None:
     """In their order, with one workload of each definition. What pip is to install must exist.
 
     fib-bench tests its command `demo` itself; here its data set is written and benchmarked with `QUICK`.
