@@ -1,7 +1,7 @@
 """Fork server for Python programs. It imports torch once; each program runs in a fork, as ``python FILE`` would.
 
-A request is a line of JSON on stdin: the words of the command, its folder, environment and time limit, and the files that
-receive stdout and stderr. The reply is a line with the exit code.
+A request is a line of JSON on stdin: the words of the command, its folder, environment and time limit, and the files
+for stdout and stderr. The reply is a line with the exit code.
 """
 
 from __future__ import annotations
