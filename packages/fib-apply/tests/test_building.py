@@ -129,7 +129,7 @@ def test_bad_solutions_are_left_out_with_one_warning_each(
     assert warned(caplog) == [
         "solution leaves is left out: it ended the process that loaded it with exit status 3",
         "solution raises is left out: importing 'kernel.py' failed with ValueError: one",
-        "solution exits is left out: importing 'kernel.py' called exit with code 1; remove that",
+        "solution exits is left out: importing 'kernel.py' called exit with code 1; remove the call",
         "solution interrupts is left out: KeyboardInterrupt",
     ]
     assert {record.name for record in caplog.records} == {"fib_apply"}
