@@ -1,21 +1,32 @@
 """Pytest configuration for the tests of all packages."""
 
+import importlib.util
 import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 # A weekly run sets HYPOTHESIS_PROFILE=full. An example that is slow on a busy machine is not wrong.
-_PROFILES = {"default": 20, "full": 500}
-for _name, _examples in _PROFILES.items():
-    settings.register_profile(
-        _name, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+_EXAMPLES = {"default": 20, "full": 500}
+if importlib.util.find_spec("hypothesis"):  # some packages test without it
+    from hypothesis import HealthCheck, settings
+
+    for _name, _examples in _EXAMPLES.items():
+        settings.register_profile(
+            _name, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+        )
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests that need a GPU, so that none of them shares the device with another."""
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.xdist_group("gpu"))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run one test at a time that needs a GPU, whichever process runs it: timings need the device alone."""
+    if item.get_closest_marker("gpu") is None:
+        return (yield)
+    import fcntl
+
+    with Path(tempfile.gettempdir(), f"fib-gpu-tests-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return (yield)

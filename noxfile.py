@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,9 @@ nox.options.default_venv_backend = "none"  # sessions share the development envi
 nox.options.allow_parallel = True
 
 DIST = ROOT / "dist"
-SIBLINGS = WORK / "siblings.txt"  # constraints: packages of ours come from `dist/`, never from an index
+SIBLINGS = WORK / "siblings.txt"  # constraints: other packages of ours come from `dist/`, not from an index
 REPORTS = Path(os.environ.get("FIB_REPORTS", WORK / "reports"))
-PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "loadgroup")
+PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 
 
 def packages_named(session: nox.Session, names: Sequence[str]) -> tuple[Package, ...]:
@@ -105,7 +105,7 @@ def commits(session: nox.Session) -> None:
 
 
 def build(session: nox.Session, packages: Sequence[Package], *options: str) -> None:
-    """Build packages into `dist/NAME/` and check the files; for wheels, write the constraints that refer to them."""
+    """Build packages into `dist/NAME/` and check the files."""
     environment = development(session)
     for package in packages:
         folder = DIST / package.name
@@ -117,8 +117,13 @@ def build(session: nox.Session, packages: Sequence[Package], *options: str) -> N
         environment.run(session, "check-wheel-contents", *compare, str(folder / package.wheel))
     files = [str(path) for package in packages for path in (DIST / package.name).iterdir()]
     environment.run(session, "twine", "check", "--strict", *files)
+
+
+def constrain(packages: Iterable[Package]) -> list[str]:
+    """The options with which these packages are installed from `dist/`."""
     lines = [f"{package.name} @ {(DIST / package.name / package.wheel).as_uri()}\n" for package in packages]
     SIBLINGS.write_text("".join(lines))
+    return ["--constraint", str(SIBLINGS)]
 
 
 def test_installed(session: nox.Session, environment: Environment, package: Package, report: str, tests: str) -> None:
@@ -126,7 +131,8 @@ def test_installed(session: nox.Session, environment: Environment, package: Pack
     with tempfile.TemporaryDirectory() as name:
         copy = Path(name) / package.name
         shutil.copytree(package.folder, copy, ignore=shutil.ignore_patterns("src", "pyproject.toml", "__pycache__"))
-        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(copy), "-p", "no:cacheprovider"]
+        shutil.copy2(ROOT / "conftest.py", name)
+        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", name, "-p", "no:cacheprovider"]
         with session.chdir(copy):
             pytest(session, environment, report, *settings, "-m", "not slow", tests)
 
@@ -146,9 +152,10 @@ def try_wheel(session: nox.Session, package: Package, wheel: Path, *pins: str) -
 def wheels(session: nox.Session) -> None:
     """Build, check and try each wheel alone: `wheels [NAME ...]`; `wheels NAME --from DIR` tries one from there."""
     names, _, folder = " ".join(session.posargs).partition("--from ")
-    failed, pins = [], [] if folder else ["--constraint", str(SIBLINGS)]
+    failed, pins = [], []
     if not folder:
         build(session, find_packages(ROOT), "--wheel")
+        pins = constrain(find_packages(ROOT))
     for package in packages_named(session, names.split()):
         try:
             try_wheel(session, package, Path(folder or DIST / package.name) / package.wheel, *pins)
@@ -164,8 +171,9 @@ def lowest(session: nox.Session) -> None:
     if not uses_uv():
         session.error("the lowest versions are resolved by uv, which could not be installed or has failed here")
     build(session, find_packages(ROOT), "--wheel")
-    pins = ["--constraint", str(SIBLINGS)]
     for package in packages_named(session, session.posargs):
+        # A sibling that is declared in an older version than the one here comes from the index.
+        pins = constrain(sibling for sibling in find_packages(ROOT) if sibling.is_lowest_for(package))
         environment = Environment(WORK / "environments" / f"lowest-{package.name}")
         environment.create(session)
         manifest = str(package.folder / "pyproject.toml")

@@ -10,6 +10,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +58,11 @@ class Package:
         extras = (text for texts in project.get("optional-dependencies", {}).values() for text in texts)
         declared = map(Requirement, (*project.get("dependencies", ()), *extras, *self.test_requirements))
         return tuple((canonicalize_name(requirement.name), requirement) for requirement in declared)
+
+    def is_lowest_for(self, other: "Package") -> bool:
+        """Whether this version is the lowest that another package declares, if it declares any."""
+        clauses = [clause for name, found in other.requirements if name == self.name for clause in found.specifier]
+        return all(Version(clause.version) == Version(self.version) for clause in clauses if clause.operator == ">=")
 
 
 def find_packages(root: Path, names: Iterable[str] = ()) -> tuple[Package, ...]:

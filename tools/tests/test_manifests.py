@@ -78,3 +78,11 @@ def test_the_prefix_of_a_package_name_may_be_left_out(repository, names):
 def test_an_unknown_package_is_named_with_those_that_exist(repository):
     with pytest.raises(ValueError, match="unknown packages fib-high; there are fib-low, fib-other, fib-top"):
         find_packages(repository.root, ["low", "high"])
+
+
+@pytest.mark.parametrize(("version", "lowest"), [("0.1", True), ("0.1.0", True), ("0.1.1", False)])
+def test_a_sibling_here_is_the_lowest_if_its_version_is_the_one_declared(repository, version, lowest):
+    repository.write_package("fib-low", version=version)
+    low, other, top = find_packages(repository.root)
+    assert low.is_lowest_for(top) is lowest
+    assert low.is_lowest_for(other)
