@@ -142,7 +142,7 @@ def try_wheel(session: nox.Session, package: Package, wheel: Path, *pins: str) -
     environment = Environment(WORK / "environments" / package.name)
     environment.create(session)
     environment.install(session, *pins, str(wheel.resolve()))
-    environment.run(session, "python", "tools/devtools/import_all.py", package.name, package.sources.name)
+    environment.run(session, "python", "tools/tests/import_all.py", package.name, package.sources.name)
     environment.install(session, *pins, *package.test_requirements)  # only now: they may hide a missing dependency
     test_installed(session, environment, package, f"wheels-{package.name}", "tests/test_readme.py")
     shutil.rmtree(environment.folder)

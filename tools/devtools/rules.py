@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from .repository import Package, find_packages, git
+from .repository import Package, git
 
 LAST_COMMIT_BEFORE_RULE = "8821bdb232a4ae250a4a9d24e28871ba0018af19"
 MAX_SUBJECT_LENGTH = 72
@@ -40,7 +40,6 @@ def release_problems(root: Path, package: Package, tag: str | None) -> Iterator[
     changelog = (package.folder / "CHANGELOG.md").read_text()
     has_section = re.search(rf"^## {re.escape(package.version)}( |$)", changelog, re.MULTILINE) is not None
     yield from _version_problems(root, package, any(".breaking." in name for name in fragments))
-    yield from _range_problems(root, package)
     if tag is None and bool(fragments) == has_section:
         state = f"has a section for {package.version}, but there are fragments" if fragments else "has no section"
         yield f"CHANGELOG.md {state}: add a fragment to changes/, or raise `version` in pyproject.toml"
@@ -64,13 +63,3 @@ def _version_problems(root: Path, package: Package, breaking: bool) -> Iterator[
         first = f"{last.major + 1}.0.0" if last.major else f"0.{last.minor + 2}.0"
         if version < Version(first):
             yield f"a fragment is `breaking`, but {version} follows {last}: raise `version` to at least {first}"
-
-
-def _range_problems(root: Path, package: Package) -> Iterator[str]:
-    packages = find_packages(root)
-    versions = {other.name: other.version for other in packages}
-    for other in packages:
-        for name, requirement in other.requirements:
-            refused = name in versions and not requirement.specifier.contains(versions[name])
-            if refused and package.name in (other.name, name):
-                yield f"{other.name} requires {requirement}, but the repository has {versions[name]}: change the range"

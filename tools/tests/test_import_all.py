@@ -1,7 +1,10 @@
+import runpy
 import sys
+from pathlib import Path
 
 import pytest
-from devtools.import_all import import_all
+
+import_all = runpy.run_path(str(Path(__file__).with_name("import_all.py")))["import_all"]
 
 
 @pytest.fixture

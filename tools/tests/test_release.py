@@ -52,17 +52,9 @@ def test_a_version_has_to_be_newer_than_the_last_release(ready):
 def test_a_breaking_change_skips_a_minor_version_before_1_and_raises_the_major_one_after(ready, last, version, first):
     ready.git("tag", f"fib-low-v{last}")
     ready.write_package("fib-low", version=version)
-    ready.write_package("fib-top")
     ready.write(f"{FOLDER}/changes/+gone.breaking.md")
     found = problems(ready)
     assert found == [] if first is None else found[0].endswith(f"raise `version` to at least {first}")
-
-
-def test_a_sibling_that_refuses_the_version_is_named(ready):
-    ready.write_package("fib-low", version="0.2.0")
-    (problem,) = problems(ready)
-    assert problem.startswith("fib-top requires Fib_Low[blobs]<0.2,>=0.1")
-    assert "the repository has 0.2.0" in problem
 
 
 def test_a_release_has_either_fragments_or_a_section_in_the_changelog(ready):

@@ -1,6 +1,6 @@
 """Random sample of functions and error messages, to be rated by a reader who is new to the project.
 
-`python tools/readability_sample.py --seed 20 > sample.md` prints 60 functions and 20 error messages.
+`python docs/readability_sample.py --seed 20 > sample.md` prints 60 functions and 20 error messages.
 Sources of solutions (exploits, demo kernels) are data and are left out. Results are in docs/readability.md.
 """
 
