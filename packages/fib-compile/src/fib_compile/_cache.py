@@ -41,9 +41,11 @@ _ATTEMPTS = 5
 class Failure:
     """A compiler command that fails whenever it is repeated."""
 
+    details: tuple[str, ...]
+    """The first error lines."""
     command: str
     exit_code: int | None
-    lines: tuple[str, ...]
+    """None if the command was killed."""
     log_path: str
 
 
@@ -124,7 +126,7 @@ class ArtifactStore:
         """The recorded failure of an earlier build."""
         try:
             data = json.loads(self._failure(key, variant).read_bytes())
-            return Failure(data["command"], data["exit_code"], tuple(data["lines"]), data["log_path"])
+            return Failure(**{**data, "details": tuple(data["details"])})
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import attrs
 
+from ._cache import Failure
 from .builder import Limits
 
 _ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
@@ -41,10 +42,7 @@ threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa
 class CompileError(Exception):
     """A command that failed."""
 
-    command: str
-    exit_code: int | None
-    """None if the command was killed."""
-    lines: tuple[str, ...]
+    failure: Failure
     is_final: bool
     """Whether the sources are the cause, and not memory, disk or limits of this machine."""
 
@@ -122,7 +120,7 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
         raise OSError(errno.ENOSPC, _NO_SPACE)
     lines = (killed,) if killed else error_lines(output)
     is_final = code is not None and code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
-    raise CompileError(shlex.join(command), code, lines, is_final)
+    raise CompileError(Failure(lines, shlex.join(command), code, str(log)), is_final)
 
 
 def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits) -> int:

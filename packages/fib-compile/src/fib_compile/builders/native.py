@@ -8,6 +8,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 from fib_schema import Definition, Solution, SupportedBindings, SupportedLanguages
 
 from .._architectures import runs_on
@@ -154,24 +155,15 @@ class NativeBuilder(Builder):
             compile_library(plan.job(self.toolkit(plan), folder, limits), library, log)
             return store.add(plan.key, plan.variant, library, plan.facts)
         except CompileError as error:
-            failure = Failure(error.command, error.exit_code, error.lines, str(log))
             if error.is_final:
-                store.add_failure(plan.key, plan.variant, failure)
-            raise self._error(solution, failure) from error
+                store.add_failure(plan.key, plan.variant, error.failure)
+            raise self._error(solution, error.failure) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _error(self, solution: Solution, failure: Failure, remark: str = "") -> BuildError:
         problem = "takes too long to compile" if failure.exit_code is None else "does not compile"
-        return BuildError(
-            solution.name,
-            self.name,
-            problem + remark,
-            failure.lines,
-            failure.command,
-            failure.exit_code,
-            failure.log_path,
-        )
+        return BuildError(solution.name, self.name, problem + remark, **attrs.asdict(failure, recurse=False))
 
 
 def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Path]:
