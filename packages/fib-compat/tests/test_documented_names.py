@@ -113,8 +113,10 @@ def is_attrs(found: Any) -> bool:
 
 
 def is_instance_attribute(found: Any, name: str) -> bool:
-    """Whether a class sets the attribute in its methods."""
-    return isinstance(found, type) and not hasattr(found, name) and f"self.{name} =" in inspect.getsource(found)
+    """Whether a class or one of its bases sets the attribute in a method."""
+    if not isinstance(found, type) or hasattr(found, name):
+        return False
+    return any(f"self.{name} =" in inspect.getsource(base) for base in found.__mro__ if base.__module__ != "builtins")
 
 
 def rejected_parameters(function: Any, parameters: list[str]) -> Iterator[str]:
