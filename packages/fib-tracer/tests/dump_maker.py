@@ -1,4 +1,4 @@
-"""Writes call dumps as FlashInfer 0.6.4 and 0.7.2 do: folders of calls, and the session beside them."""
+"""Fixture that writes call dumps in the formats of FlashInfer 0.6.4 and 0.7.2: call folders and a session file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command says what it did, in text and in JSON, and its exit code says whether anything is wrong."""
+"""Tests of the command: text output, JSON output and exit codes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
 # -- import ------------------------------------------------------------------------------------------
 
 
-def test_import_says_what_became_of_every_call(dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_reports_the_outcome_of_every_call(
+    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (dump.root / "norm_h4.json").write_text(json.dumps(DUMPED))
     (dump.root / "bad.json").write_text(json.dumps({**DUMPED, "name": "bad", "reference": None}))
     code, out, _ = run(capsys, "import", dump.root, root)
@@ -83,15 +85,13 @@ def test_import_in_json(dump: DumpMaker, root: Path, capsys: pytest.CaptureFixtu
     assert found["readers"] == ["library"]
 
 
-def test_import_stores_the_values_that_were_asked_for(
-    dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_import_stores_the_requested_values(dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "import", dump.root, root, "--dump", "int", "table")[0] == 0
     kinds = {name: spec.type for name, spec in workloads(root, "gather_h8")[0].inputs.items()}
     assert kinds == {"table": "safetensors", "rows": "safetensors", "scale": "scalar"}
 
 
-def test_import_by_the_settings_of_an_engine(
+def test_import_uses_the_settings_of_an_engine(
     dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("settings") / "tracing.yaml"
@@ -100,7 +100,7 @@ def test_import_by_the_settings_of_an_engine(
     assert [w.axes["M"] for w in workloads(root, "gather_h8")] == [2]
 
 
-def test_import_names_the_package_with_a_reader_if_there_is_none(
+def test_import_without_a_reader_names_the_package_to_install(
     dump: DumpMaker, root: Path, capsys: pytest.CaptureFixture[str], installed: list[EntryPoint]
 ) -> None:
     installed.clear()
@@ -155,7 +155,7 @@ def filled(root: Path) -> Path:
     return root
 
 
-def test_stats_draws_bars(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_prints_histograms(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "stats", filled)
     assert code == 0
     assert out.startswith("gather_h8 (gather): 3 workloads, 2 combinations of axes, 3 blobs, ")
@@ -166,7 +166,7 @@ def test_stats_draws_bars(filled: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "orphan: blob/workloads/gather/gather_h8/gather_h8_orphan.safetensors" in out
 
 
-def test_stats_fails_where_a_blob_is_missing(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_exits_with_1_if_a_blob_is_missing(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     next((filled / "blob").rglob("*_a.safetensors")).unlink()
     code, found = run_json(capsys, "stats", filled, "--definitions", "gather_h8")
     assert code == 1
@@ -174,7 +174,7 @@ def test_stats_fails_where_a_blob_is_missing(filled: Path, capsys: pytest.Captur
     assert "missing: " in run(capsys, "stats", filled)[1]
 
 
-def test_stats_fails_where_a_line_is_damaged(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_exits_with_1_if_a_line_is_damaged(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with next((filled / "workloads").rglob("*.jsonl")).open("a") as file:
         file.write("{\n")
     with pytest.warns(DataWarning, match="is no JSON"):
@@ -182,7 +182,7 @@ def test_stats_fails_where_a_line_is_damaged(filled: Path, capsys: pytest.Captur
     assert code == 1
 
 
-def test_dedup_says_which_and_does_it(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dedup_reports_and_removes_duplicates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "dedup", filled, "--dry-run")
     assert code == 0
     assert "gather_h8 b is equal to a" in out
@@ -197,7 +197,7 @@ def test_dedup_says_which_and_does_it(filled: Path, capsys: pytest.CaptureFixtur
     ("how", "chosen"),
     [(["-k", "2"], "ab"), (["--per-axes", "1"], "ac"), (["--attention", "1"], "ac"), (["--random", "3"], "abc")],
 )
-def test_sample_chooses(
+def test_sample_copies_the_chosen_workloads(
     filled: Path,
     capsys: pytest.CaptureFixture[str],
     tmp_path_factory: pytest.TempPathFactory,
@@ -211,7 +211,7 @@ def test_sample_chooses(
     assert f"{len(chosen)}" in next(line for line in out.splitlines() if line.startswith("gather_h8"))
 
 
-def test_policies_are_listed_with_what_they_say(
+def test_policies_are_listed_with_their_docstrings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = EntryPoint("broken", "no_such_module:Policy", "fib_tracer.filter_policies")
@@ -236,7 +236,7 @@ def test_each_command_has_a_help_page_with_examples(command: str, capsys: pytest
     assert f"examples:\n  fib-tracer {command}" in capsys.readouterr().out
 
 
-def test_lines_of_help_fit_a_terminal() -> None:
+def test_help_fits_a_terminal() -> None:
     texts = [text for name, text in vars(cli).items() if name.isupper() and isinstance(text, str)]
     assert len(texts) == 11
     assert max(len(line) for text in texts for line in text.splitlines()) <= 110

@@ -1,4 +1,4 @@
-"""Settings: what is refused, what comes back from YAML, and policies of other packages."""
+"""Tests of settings: validation, YAML, and policies of other packages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REGISTRIES = st.builds(
 
 
 @given(REGISTRIES)
-def test_settings_come_back_from_yaml(registry: TracingConfigRegistry) -> None:
+def test_settings_round_trip_through_yaml(registry: TracingConfigRegistry) -> None:
     assert TracingConfigRegistry.from_yaml(registry.to_yaml()) == registry
 
 
@@ -60,7 +60,7 @@ def test_presets_are_saved_and_loaded(preset: Any, tmp_path: Path) -> None:
     assert to_registry(tmp_path / "settings.yaml") == preset()
 
 
-def test_a_file_may_say_little() -> None:
+def test_all_keys_of_a_settings_file_are_optional() -> None:
     assert TracingConfigRegistry.from_yaml("") == TracingConfigRegistry()
     assert TracingConfigRegistry.from_yaml("default: null").default is None
     found = TracingConfigRegistry.from_yaml("definitions: {a: {input_dump_policy: dump_int}}")
@@ -96,26 +96,26 @@ def test_a_file_may_say_little() -> None:
         "rules: [{nom: a}]",
     ],
 )
-def test_what_is_no_settings_is_refused_with_what_would_be(text: str) -> None:
+def test_invalid_settings_are_refused_with_the_expected_form(text: str) -> None:
     with pytest.raises(InvalidSetting, match="expected"):
         TracingConfigRegistry.from_yaml(text)
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_binary_settings_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_bytes(b"default: \xff\xfe")
     with pytest.raises(InvalidSetting, match="UTF-8"):
         TracingConfigRegistry.load(file)
 
 
-def test_a_policy_nobody_knows_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_policy_is_refused_with_the_known_names() -> None:
     with pytest.raises(UnknownName, match="dump_int"):
         TracingConfig("dump_ints")
     with pytest.raises(UnknownName, match="keep_first_k"):
         TracingConfig(filter_policy="keep_first_j")
 
 
-def test_functions_and_objects_are_settings_that_no_file_can_hold() -> None:
+def test_functions_and_objects_are_settings_that_cannot_be_saved() -> None:
     made = TracingConfig(lambda inputs: ["x"], filter_policy=lambda: KeepFirstK(2))
     assert isinstance(made.make_filter_policy(), KeepFirstK)
     assert isinstance(TracingConfig(DumpInt()).make_dump_policy(), DumpInt)
@@ -126,13 +126,13 @@ def test_functions_and_objects_are_settings_that_no_file_can_hold() -> None:
         TracingConfig(filter_policy=list)
 
 
-def test_a_key_is_a_function_by_its_place() -> None:
+def test_a_key_function_is_imported_by_its_path() -> None:
     text = "default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: 'operator:attrgetter', k: 2}}"
     registry = TracingConfigRegistry.from_yaml(text)
     assert TracingConfigRegistry.from_yaml(registry.to_yaml()) == registry
 
 
-def test_own_settings_come_before_rules_and_these_before_the_default() -> None:
+def test_own_settings_precede_rules_and_rules_precede_the_default() -> None:
     own, first, second, default = (TracingConfig("dump_all", filter_policy=name) for name in _POLICIES)
     rules = [Rule(first, op_type="act*", name="*_h9"), Rule(second, op_type="act*"), Rule(first)]
     registry = TracingConfigRegistry(default, {"gather_h8": own}, rules)
@@ -162,7 +162,7 @@ DEFINITIONS = {d.name: d for d in (SILU, GATHER, DECODE)}
 
 
 def test_names_that_match_nothing_are_refused() -> None:
-    """A name must be an input of one definition that the settings are for, not of each."""
+    """A name must be an input of at least one definition that the settings apply to."""
     TracingConfigRegistry(TracingConfig(["rows", "kv_indptr", "dump_none"])).check(DEFINITIONS)
     with pytest.raises(UnknownName, match="no_such") as caught:
         TracingConfigRegistry(TracingConfig(["rows", "no_such"])).check(DEFINITIONS)
@@ -182,7 +182,7 @@ def test_names_that_match_nothing_are_refused() -> None:
 
 
 def test_names_are_checked_once_and_not_for_each_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask for entry points takes milliseconds, and a data set has hundreds of definitions."""
+    """Reading entry points takes milliseconds, and a data set has hundreds of definitions."""
     registry = TracingConfigRegistry(TracingConfig(["x"]))
     asked: list[str] = []
     monkeypatch.setattr("fib_tracer.policies.registry.entry_points", lambda **group: asked.append("once") or [])
@@ -191,7 +191,7 @@ def test_names_are_checked_once_and_not_for_each_definition(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("wrong", [3, ["a"], {"a": 3}, {"a": "dump_all"}])
-def test_anything_else_is_no_settings(wrong: Any) -> None:
+def test_other_types_of_settings_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidSetting):
         to_registry(wrong)
 
@@ -248,7 +248,7 @@ def test_a_program_registers_policies(monkeypatch: pytest.MonkeyPatch) -> None:
         PolicyRegistry.register_input_dump_policy("no_policy", FilterPolicy)
 
 
-def test_all_that_is_wrong_is_one_kind_of_error() -> None:
+def test_all_errors_of_settings_are_fib_errors() -> None:
     for make in (lambda: TracingConfig("no_such"), lambda: TracingConfig(3), lambda: to_registry(FibError)):  # type: ignore[arg-type]
         with pytest.raises(FibError):
             make()

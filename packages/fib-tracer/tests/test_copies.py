@@ -1,4 +1,4 @@
-"""Copies: the ring that those from a device pass through, and copies on the CPU."""
+"""Tests of copies: the ring of pinned memory, and copies on the CPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _STEPS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 10)), max_size=
 
 
 @given(_STEPS)
-def test_pieces_in_use_never_overlap_and_come_back(steps: list[tuple[int, int]]) -> None:
-    """Pieces are given back in any order; when all are back, the whole ring is free."""
+def test_blocks_in_use_never_overlap_and_are_freed(steps: list[tuple[int, int]]) -> None:
+    """Blocks are freed in any order; when all are freed, the whole ring is available."""
     ring = PinnedRing(4096, is_pinned=False)
     begin = ring.memory.data_ptr()
     used: list[tuple[int, int, torch.Tensor]] = []
@@ -39,7 +39,7 @@ def test_a_ring_holds_at_least_what_it_was_made_for(size: int) -> None:
     assert PinnedRing(size, is_pinned=False).allocate(size) is not None
 
 
-def test_a_copy_is_contiguous_and_of_the_values_at_the_time() -> None:
+def test_a_copy_is_contiguous_and_has_the_values_of_the_call() -> None:
     x = torch.arange(12).reshape(3, 4).T
     seen = x.clone()
     budget = ByteBudget(1000)

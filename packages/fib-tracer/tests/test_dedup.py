@@ -1,4 +1,4 @@
-"""Equal workloads are reduced to one; nothing that anybody refers to or is appending is lost."""
+"""Tests of deduplication: equal workloads are removed, and no referenced or appended workload is lost."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def five(root: Path) -> list[Trace]:
     return made
 
 
-def test_the_first_of_equal_workloads_stays(root: Path, five: list[Trace]) -> None:
+def test_the_first_of_equal_workloads_is_kept(root: Path, five: list[Trace]) -> None:
     before = (root / FILE).read_bytes().splitlines()
     report = dedup(root)
     assert report.workloads == 5
@@ -93,7 +93,7 @@ def test_the_first_of_equal_workloads_stays(root: Path, five: list[Trace]) -> No
     assert dedup(root).removals == []
 
 
-def test_a_dry_run_changes_nothing_and_says_the_same(root: Path, five: list[Trace]) -> None:
+def test_a_dry_run_reports_the_same_and_changes_nothing(root: Path, five: list[Trace]) -> None:
     before = (root / FILE).read_bytes()
     said = dedup(root, is_dry=True)
     assert (root / FILE).read_bytes() == before
@@ -101,7 +101,7 @@ def test_a_dry_run_changes_nothing_and_says_the_same(root: Path, five: list[Trac
     assert dedup(root).to_plain() == said.to_plain()
 
 
-def test_what_traces_refer_to_stays(root: Path, five: list[Trace]) -> None:
+def test_workloads_that_traces_refer_to_are_kept(root: Path, five: list[Trace]) -> None:
     add_solution(root)
     TraceSet.from_path(root).add_traces([evaluated(five[1])])
     dedup(root)
@@ -112,8 +112,8 @@ def test_what_traces_refer_to_stays(root: Path, five: list[Trace]) -> None:
     assert sorted(uuids(root)) == ["a", "b", "c", "e"]
 
 
-def test_a_blob_that_a_trace_names_stays(root: Path, five: list[Trace]) -> None:
-    """The trace embeds a workload whose line is gone for a long time."""
+def test_a_blob_that_a_trace_names_is_kept(root: Path, five: list[Trace]) -> None:
+    """The trace embeds a workload whose line was removed earlier."""
     add_solution(root)
     workload = attrs.evolve(five[1].workload, uuid="gone")
     TraceSet.from_path(root).add_traces([evaluated(attrs.evolve(five[1], workload=workload))])
@@ -122,7 +122,7 @@ def test_a_blob_that_a_trace_names_stays(root: Path, five: list[Trace]) -> None:
     assert blobs(root) == ["a", "b", "c", "e"]
 
 
-def test_a_blob_that_another_workload_names_stays(root: Path, five: list[Trace]) -> None:
+def test_a_blob_that_another_workload_names_is_kept(root: Path, five: list[Trace]) -> None:
     path = five[1].workload.inputs["rows"].path
     TraceSet.from_path(root).add_traces([gather_workload("f", 3, f"./{path}", scale=8.0)])
     dedup(root)
@@ -141,7 +141,7 @@ def test_equal_workloads_are_found_across_files(root: Path) -> None:
     assert (root / "workloads/more/gather_h8.jsonl").read_text() == ""
 
 
-def test_equal_means_every_byte_and_every_scalar(root: Path) -> None:
+def test_workloads_are_equal_if_all_bytes_and_scalars_are(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     first, other = stored(trace_set, "a", 3), stored(trace_set, "b", 3)
     whole = attrs.evolve(first.workload, uuid="i", inputs={**first.workload.inputs, "scale": ScalarInput(1)})
@@ -154,7 +154,7 @@ def test_equal_means_every_byte_and_every_scalar(root: Path) -> None:
     assert dedup(root).removals == []
 
 
-def test_a_line_twice_is_one_too_many_whatever_refers_to_it(root: Path, five: list[Trace]) -> None:
+def test_a_repeated_line_is_removed_even_if_a_trace_refers_to_it(root: Path, five: list[Trace]) -> None:
     add_solution(root)
     TraceSet.from_path(root).add_traces([evaluated(five[4])])
     line = (root / FILE).read_bytes().splitlines()[4]
@@ -165,7 +165,7 @@ def test_a_line_twice_is_one_too_many_whatever_refers_to_it(root: Path, five: li
     assert "e" in blobs(root)
 
 
-def test_what_cannot_be_compared_is_left_and_reported(root: Path, five: list[Trace]) -> None:
+def test_incomparable_workloads_are_kept_and_reported(root: Path, five: list[Trace]) -> None:
     (root / five[1].workload.inputs["rows"].path).unlink()
     with (root / FILE).open("ab") as file:
         file.write(b'{"definition":"gather_h8"}\n{"torn')
@@ -178,7 +178,7 @@ def test_what_cannot_be_compared_is_left_and_reported(root: Path, five: list[Tra
         assert uuids(root) == ["a", "b", "c", "e"]
 
 
-def test_orphans_go_on_request(root: Path, five: list[Trace]) -> None:
+def test_orphans_are_removed_on_request(root: Path, five: list[Trace]) -> None:
     stored(TraceSet.from_path(root), "orphan", 3)
     dedup(root)
     assert "orphan" in blobs(root)
@@ -187,8 +187,8 @@ def test_orphans_go_on_request(root: Path, five: list[Trace]) -> None:
     assert blobs(root) == ["a", "c", "e"]
 
 
-def test_what_a_killed_writer_had_begun_goes_with_orphans(root: Path, five: list[Trace]) -> None:
-    """Unless it is young: somebody may be writing it."""
+def test_temporary_files_of_killed_writers_are_orphans(root: Path, five: list[Trace]) -> None:
+    """A young temporary file may still be written."""
     folder = next((root / "blob").rglob("*.safetensors")).parent
     old, young, other = (folder / name for name in (f".{'a' * 32}.tmp", f".{'b' * 32}.tmp", ".nfs0001"))
     for file in (old, young, other):
@@ -204,7 +204,7 @@ def test_what_a_killed_writer_had_begun_goes_with_orphans(root: Path, five: list
     assert other.exists()
 
 
-def test_stopped_between_lines_and_blobs_leaves_nothing_wrong(
+def test_an_interrupt_between_lines_and_blobs_leaves_a_valid_set(
     root: Path, five: list[Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: Any, **__: Any) -> None:
@@ -220,7 +220,7 @@ def test_stopped_between_lines_and_blobs_leaves_nothing_wrong(
     assert len(dedup(root, removes_orphans=True).blobs) == 2
 
 
-def test_stopped_while_a_file_is_written_leaves_the_old_one(
+def test_an_interrupted_rewrite_leaves_the_old_file(
     root: Path, five: list[Trace], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -259,8 +259,8 @@ def copies_of(root: Path, round_: int) -> None:
             trace_set.add_traces([attrs.evolve(trace, workload=attrs.evolve(trace.workload, uuid=uuid))])
 
 
-def test_nothing_is_lost_beside_somebody_who_traces(root: Path) -> None:
-    """Whatever the tracer has flushed is there in the end, once, and with its tensors."""
+def test_nothing_is_lost_while_another_process_traces(root: Path) -> None:
+    """All flushed workloads exist at the end, once, with their tensors."""
     tracer = program_server.start(TRACER, [str(root)], {})
     rounds = 0
     while not select.select([tracer.stdout], [], [], 0)[0]:  # it prints at its end
@@ -277,14 +277,16 @@ def test_nothing_is_lost_beside_somebody_who_traces(root: Path) -> None:
     assert report.is_ok, report.to_text()
 
 
-def test_a_set_without_workloads_is_fine_and_one_that_is_not_there_is_refused(root: Path, tmp_path: Path) -> None:
+def test_an_empty_set_is_accepted_and_a_missing_one_refused(root: Path, tmp_path: Path) -> None:
     assert dedup(root).to_plain()["workloads"] == 0
     with pytest.raises(DataSetNotFound):
         dedup(tmp_path / "nowhere")
 
 
-def test_an_engine_may_append_what_was_just_removed(root: Path, silu: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """The log reads the file anew, for it is another one."""
+def test_an_engine_may_append_a_removed_workload_again(
+    root: Path, silu: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """The log reopens the file because it was replaced."""
     from fib_tracer import TracingConfig, enable_tracing
 
     runtime = enable_tracing(root, TracingConfig("dump_all"))

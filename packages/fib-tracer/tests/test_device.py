@@ -1,4 +1,4 @@
-"""Tensors on a CUDA device: copied without a race, without waiting, and not while a graph is captured."""
+"""Tests with CUDA tensors: copies have no race, do not wait, and do not run while a graph is captured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def spin(milliseconds: float) -> None:
 def test_values_are_those_of_the_call_although_they_are_overwritten_at_once(
     root: Path, silu: Callable[..., Any], rows: int
 ) -> None:
-    """The caller's stream is behind with its work when it calls, and overwrites the tensor right after."""
+    """The caller's stream still has work queued at the call, and overwrites the tensor right after."""
     x = torch.zeros(rows, 8, device="cuda")
     count = 20 if rows < 1000 else 3
     with enable_tracing(root, EVERYTHING, max_bytes=1 << 30, wait_seconds=60) as runtime:
@@ -88,7 +88,7 @@ def test_views_and_small_dtypes_are_copied_as_what_they_show(tmp_path: Path) -> 
     assert torch.equal(found["weight"].view(torch.uint8), weight.cpu().contiguous().view(torch.uint8))
 
 
-def test_values_that_the_policy_needs_are_read_later(root: Path, decode: Callable[..., Any]) -> None:
+def test_probed_values_are_read_asynchronously(root: Path, decode: Callable[..., Any]) -> None:
     """By average length, of tensors on the device that are overwritten at once."""
     indptr = torch.zeros(3, dtype=torch.int32, device="cuda")
     q = torch.ones(2, 2, device="cuda")

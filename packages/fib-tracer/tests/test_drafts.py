@@ -1,4 +1,4 @@
-"""Drafts: definitions that are made of calls that nobody has described."""
+"""Tests of draft definitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sizes_that_are_always_equal_are_one_axis() -> None:
     assert plain["inputs"]["b"] == {"shape": ["a_dim1", "a_dim1"], "dtype": "float32"}
 
 
-def test_what_is_given_now_and_then_is_optional_and_what_is_nothing_is_left_out() -> None:
+def test_inputs_that_are_sometimes_given_are_optional() -> None:
     draft = Draft("odd", ("self", "x", "mask", "flag", "name", "count"))
     draft.add({"self": draft, "x": torch.ones(()), "mask": None, "flag": True, "name": "a", "count": 3})
     draft.add({"self": draft, "x": torch.ones(()), "mask": torch.ones(2, dtype=torch.bool), "flag": False, "count": 4})
@@ -43,7 +43,7 @@ def test_what_is_given_now_and_then_is_optional_and_what_is_nothing_is_left_out(
     }
 
 
-def test_no_more_calls_are_looked_at_than_are_needed() -> None:
+def test_a_draft_stops_after_the_last_call_it_needs() -> None:
     draft = Draft("many", ("x",))
     told = [draft.add({"x": torch.ones(size)}) for size in range(MAX_CALLS + 5)]
     assert [place for place, is_last in enumerate(told) if is_last] == [MAX_CALLS - 1]
@@ -51,7 +51,7 @@ def test_no_more_calls_are_looked_at_than_are_needed() -> None:
 
 
 def test_one_definition_may_be_called_in_several_ways(root: Path) -> None:
-    """Arguments go by their names, whatever the order of a function's parameters."""
+    """Arguments are matched by name, whatever the order of a function's parameters."""
 
     @apply("unknown")
     def one(x: Any, w: Any) -> None: ...
@@ -70,7 +70,7 @@ def test_one_definition_may_be_called_in_several_ways(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../out", "a/b", "/etc/fib", "a\\b", "a\0b"])
-def test_a_name_that_leads_elsewhere_is_not_drafted(root: Path, name: str) -> None:
+def test_a_name_that_is_a_path_is_not_drafted(root: Path, name: str) -> None:
     assert not can_be_drafted(name)
     before = {path.name for path in root.parent.iterdir()}
     with enable_tracing(root, drafts=True) as runtime:
@@ -80,14 +80,14 @@ def test_a_name_that_leads_elsewhere_is_not_drafted(root: Path, name: str) -> No
     assert any("unknown" in kind for kind in runtime.error_counts())
 
 
-def test_a_draft_that_cannot_be_written_is_said(root: Path) -> None:
+def test_a_draft_that_cannot_be_written_is_reported(root: Path) -> None:
     (root / "drafts").write_text("a file in its place")
     with enable_tracing(root, drafts=True) as runtime:
         apply("unknown", args=(torch.ones(2),), fallback=lambda x: None)
     assert errors_of(runtime, "unknown") == {"unknown: draft": 1}
 
 
-def test_a_forked_child_drafts_what_it_sees_itself(root: Path) -> None:
+def test_a_forked_child_drafts_its_own_calls(root: Path) -> None:
     @apply("unknown")
     def function(x: Any) -> None: ...
 

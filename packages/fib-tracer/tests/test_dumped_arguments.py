@@ -1,4 +1,4 @@
-"""Names come from signatures, values from whatever the dump's version has written of them."""
+"""Tests of arguments of recorded calls: names from signatures, values in the formats of both versions."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def test_names_come_from_the_text_of_a_signature(function: Any, expected: Parame
     assert parse_parameters(str(inspect.signature(function))) == expected
 
 
-def test_defaults_need_be_no_python() -> None:
+def test_defaults_need_not_be_python() -> None:
     text = "(x: torch.Tensor, mode: <enum 'Mode'> = <Mode.A: 0>, dtype=torch.float32, f=<object at 0x7f>) -> (a, b)"
     assert parse_parameters(text) == Parameters(("x", "mode", "dtype", "f"))
 
 
 @pytest.mark.parametrize("text", ["<unavailable>", "", "(a, b", "(a, 1b)", "(a='x)"])
-def test_what_is_no_signature_is_refused(text: str) -> None:
+def test_invalid_signatures_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"signature|parameter"):
         parse_parameters(text)
 
 
 @given(st.text(alphabet="(){}[],:='\"\\*ab <>", max_size=60))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
     with contextlib.suppress(ValueError):
         parse_parameters(text)
 
@@ -106,5 +106,5 @@ def test_tensors_in_a_tuple_are_put_back() -> None:
         ({"type": "torch.Tensor", "tensor_key": "arg_9"}, Unrecorded("torch.Tensor", "")),
     ],
 )
-def test_values_stand_for_what_was_passed(recorded: Any, value: Any) -> None:
+def test_recorded_values_are_restored(recorded: Any, value: Any) -> None:
     assert value_of(recorded, {}) == value

@@ -1,4 +1,4 @@
-"""Tensors are read from files that may be damaged, huge or hostile."""
+"""Tests of loading tensors from damaged, huge and hostile files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 LIMIT = 1 << 20
 
 
-def test_tensors_come_back_with_values_dtypes_and_strides(tmp_path: Path) -> None:
+def test_tensors_round_trip_with_values_dtypes_and_strides(tmp_path: Path) -> None:
     dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn)
     saved = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in dtypes}
     saved |= {"strided": torch.arange(12.0).reshape(3, 4).t(), "shared": saved["torch.int64"][:1]}
@@ -31,13 +31,13 @@ def test_tensors_come_back_with_values_dtypes_and_strides(tmp_path: Path) -> Non
         assert not tensor.requires_grad
 
 
-def test_safetensors_come_back(tmp_path: Path) -> None:
+def test_safetensors_round_trip(tmp_path: Path) -> None:
     save_file({"a": torch.ones(3)}, tmp_path / "inputs.safetensors")
     assert torch.equal(load_dumped_tensors(tmp_path / "inputs.safetensors", LIMIT)["a"], torch.ones(3))
 
 
 class _Runs:
-    """Unpickled by a careless reader, it makes a file."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -47,7 +47,7 @@ class _Runs:
 
 
 class _Allocates:
-    """What torch's careful reader lets through: bytes without end."""
+    """Allocates memory without limit; `weights_only` allows it."""
 
     def __reduce__(self) -> Any:
         return bytearray, (1 << 45,)
@@ -69,8 +69,8 @@ def test_a_hostile_file_allocates_nothing(tmp_path: Path) -> None:
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
 
 
-def test_nothing_is_loaded_that_was_not_looked_at(tmp_path: Path) -> None:
-    """Torch finds the pickle in capitals too, and takes what does not begin as an archive for a bare pickle."""
+def test_nothing_is_loaded_without_a_check(tmp_path: Path) -> None:
+    """Torch ignores the case of the pickle's name, and reads a file without the archive's first bytes as a pickle."""
     torch.save({"arg_0": _Allocates()}, tmp_path / "archive.pt")
     with zipfile.ZipFile(tmp_path / "archive.pt") as plain, zipfile.ZipFile(tmp_path / "inputs.pt", "w") as renamed:
         for name in plain.namelist():
@@ -84,7 +84,7 @@ def test_nothing_is_loaded_that_was_not_looked_at(tmp_path: Path) -> None:
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
 
 
-def test_a_pickle_that_names_calls_another_way_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_with_other_call_opcodes_is_refused(tmp_path: Path) -> None:
     torch.save({"arg_0": _Runs(tmp_path / "proof")}, tmp_path / "inputs.pt", pickle_protocol=4)
     with pytest.raises(UnreadableTensors, match="would call"):
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
@@ -100,7 +100,7 @@ def test_a_pickle_that_names_calls_another_way_is_refused(tmp_path: Path) -> Non
         ({"a": torch.ones(1 << 19)}, "more than 1 MiB"),
     ],
 )
-def test_what_is_no_mapping_of_ordinary_tensors_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+def test_anything_but_a_mapping_of_ordinary_tensors_is_refused(tmp_path: Path, content: Any, message: str) -> None:
     torch.save(content, tmp_path / "inputs.pt")
     with pytest.raises(UnreadableTensors, match=message):
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)

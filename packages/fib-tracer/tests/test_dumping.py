@@ -1,4 +1,4 @@
-"""Input dump policies: what they choose, and what they know ahead."""
+"""Tests of input dump policies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ INPUTS: dict[str, Any] = {
         (DumpByFunction(lambda inputs: [name for name in inputs if name.startswith("t")]), ["table"]),
     ],
 )
-def test_what_is_stored_of_a_call(policy: InputDumpPolicy, chosen: list[str]) -> None:
-    """What is known ahead is what is chosen of the call."""
+def test_policies_choose_the_stored_inputs(policy: InputDumpPolicy, chosen: list[str]) -> None:
+    """`always_dumped` and `dump` agree."""
     assert list(policy.dump(INPUTS)) == chosen
     ahead = policy.always_dumped(GATHER)
     tensors = [name for name in chosen if name != "scale"]
@@ -57,7 +57,7 @@ def test_inputs_that_are_always_dumped(policy: InputDumpPolicy, definition: Defi
     assert policy.always_dumped(definition) == always
 
 
-def test_a_function_among_named_ones_is_asked_at_each_call() -> None:
+def test_a_function_in_a_list_is_called_for_each_call() -> None:
     policy = DumpNamed(["table"], [DumpByFunction(lambda inputs: ["rows"] if inputs["scale"] else [])])
     assert policy.always_dumped(GATHER) is None
     assert list(policy.dump(INPUTS)) == ["table", "rows"]

@@ -1,4 +1,4 @@
-"""Faults: policies that fail, disks that fail, and what is kept alive or lost by them."""
+"""Fault tests: failing policies, failing disks, forks, and objects that must not stay alive."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decode_args() -> tuple[Any, ...]:
 
 
 def failing(method: str, base: type[Any]) -> Any:
-    """A policy of which one method raises, each time that it matters."""
+    """A policy whose given method always raises."""
 
     def fail(self: Any, *arguments: Any) -> Any:
         raise RuntimeError(f"of {method}")
@@ -60,8 +60,8 @@ def failing(method: str, base: type[Any]) -> Any:
     ("method", "base"),
     [("value_probes", KeepAll), ("decide", KeepAll), ("admit", KeepAll), ("reset", KeepAll), ("submit", KeepRandomK)],
 )
-def test_a_filter_policy_that_raises_holds_nothing_back(root: Path, silu: Any, method: str, base: Any) -> None:
-    """Neither the engine fails, nor is room in the budget lost."""
+def test_a_filter_policy_that_raises_leaks_no_memory(root: Path, silu: Any, method: str, base: Any) -> None:
+    """The call succeeds, and all bytes of the budget are released."""
     x = torch.ones(2, 8)
     with enable_tracing(root, TracingConfig("dump_all", filter_policy=failing(method, base))) as runtime:
         for _ in range(3):
@@ -72,7 +72,7 @@ def test_a_filter_policy_that_raises_holds_nothing_back(root: Path, silu: Any, m
 
 
 @pytest.mark.parametrize("method", ["dump", "always_dumped"])
-def test_a_dump_policy_that_raises_fails_nobody(root: Path, silu: Any, method: str) -> None:
+def test_a_dump_policy_that_raises_does_not_fail_the_call(root: Path, silu: Any, method: str) -> None:
     class Nothing(InputDumpPolicy):
         def dump(self, inputs: Any) -> Any:
             return ()
@@ -85,7 +85,7 @@ def test_a_dump_policy_that_raises_fails_nobody(root: Path, silu: Any, method: s
 
 
 @pytest.mark.parametrize("verdict", [True, False, None, "keep", 1])
-def test_a_verdict_that_is_none_is_said(root: Path, silu: Any, verdict: Any) -> None:
+def test_an_invalid_verdict_is_reported(root: Path, silu: Any, verdict: Any) -> None:
     class Vague(KeepAll):
         def decide(self, call: Any) -> Any:
             return verdict
@@ -97,14 +97,14 @@ def test_a_verdict_that_is_none_is_said(root: Path, silu: Any, verdict: Any) -> 
 
 
 @pytest.mark.parametrize("chosen", [["no_such_input"], None, 3, "x and more"])
-def test_a_choice_of_inputs_that_are_none_is_said(root: Path, silu: Any, chosen: Any) -> None:
+def test_an_invalid_choice_of_inputs_is_reported(root: Path, silu: Any, chosen: Any) -> None:
     with enable_tracing(root, TracingConfig(lambda inputs: chosen)) as runtime:
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
     assert runtime.budget.reserved_bytes == 0
 
 
-def test_a_policy_that_calls_what_is_traced_does_not_stop_the_engine(root: Path, silu: Any) -> None:
+def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
     class Calling(KeepAll):
         def decide(self, call: Any) -> Verdict:
             if call.axes["M"] > 1:
@@ -133,9 +133,7 @@ def test_a_policy_cannot_change_the_sizes_that_are_stored(root: Path, silu: Any)
 
 
 @pytest.mark.parametrize("method", ["submit", "drain"])
-def test_a_policy_that_exits_does_not_end_the_thread_that_stores(
-    root: Path, silu: Any, gather: Any, method: str
-) -> None:
+def test_a_policy_that_exits_does_not_end_the_storage_thread(root: Path, silu: Any, gather: Any, method: str) -> None:
     def leave(self: Any, *arguments: Any) -> Any:
         raise SystemExit(f"of {method}")
 
@@ -150,9 +148,7 @@ def test_a_policy_that_exits_does_not_end_the_thread_that_stores(
 
 
 @pytest.mark.parametrize("given", [None, [3], "entries"])
-def test_one_policy_that_gives_out_nonsense_does_not_keep_others_from_storing(
-    root: Path, silu: Any, gather: Any, given: Any
-) -> None:
+def test_a_policy_that_drains_nonsense_does_not_affect_others(root: Path, silu: Any, gather: Any, given: Any) -> None:
     class Odd(FilterPolicy):
         def drain(self) -> Any:
             super().drain()
@@ -167,7 +163,7 @@ def test_one_policy_that_gives_out_nonsense_does_not_keep_others_from_storing(
         assert runtime.budget.reserved_bytes == 0
 
 
-def test_an_entry_that_cannot_be_recorded_does_not_take_others_with_it(root: Path, silu: Any) -> None:
+def test_an_invalid_entry_does_not_affect_others(root: Path, silu: Any) -> None:
     class Meddling(FilterPolicy):
         def drain(self) -> Any:
             first, *others = super().drain()
@@ -181,8 +177,8 @@ def test_an_entry_that_cannot_be_recorded_does_not_take_others_with_it(root: Pat
 
 
 @pytest.mark.parametrize("method", ["decide", "admit"])
-def test_who_decides_late_and_raises_gives_its_room_back(root: Path, decode: Any, method: str) -> None:
-    """Of calls on a device, policies are asked by the thread that stores."""
+def test_a_deferred_decision_that_raises_releases_its_memory(root: Path, decode: Any, method: str) -> None:
+    """For calls on a device, the storage thread asks the policy."""
     policy = failing(method, Attention)
     with enable_tracing(root, TracingConfig("dump_int", filter_policy=policy)) as runtime:
         recorder = runtime._recorder("gqa_paged_decode_h2")
@@ -213,9 +209,7 @@ def put_a_file_in_place_of_the_blobs(root: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [put_a_folder, put_a_file_in_place_of_the_folder, put_a_file_in_place_of_the_blobs])
-def test_what_cannot_be_written_is_counted_and_the_engine_goes_on(
-    root: Path, silu: Any, gather: Any, spoil: Callable[[Path], None]
-) -> None:
+def test_unwritable_records_are_counted(root: Path, silu: Any, gather: Any, spoil: Callable[[Path], None]) -> None:
     spoil(root)
     with enable_tracing(root, EVERYTHING) as runtime:
         silu(torch.ones(2, 8))
@@ -225,7 +219,7 @@ def test_what_cannot_be_written_is_counted_and_the_engine_goes_on(
 
 
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
-def test_what_could_not_be_written_is_written_when_it_can_be(root: Path, silu: Any, is_flushed: bool) -> None:
+def test_unwritten_records_are_retried(root: Path, silu: Any, is_flushed: bool) -> None:
     put_a_file_in_place_of_the_folder(root)
     with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:
         silu(torch.ones(2, 8))
@@ -242,7 +236,7 @@ def test_what_could_not_be_written_is_written_when_it_can_be(root: Path, silu: A
     assert sizes(root) == [2]
 
 
-def test_what_waits_to_be_written_keeps_within_the_budget(root: Path, silu: Any) -> None:
+def test_unwritten_records_stay_within_the_budget(root: Path, silu: Any) -> None:
     put_a_file_in_place_of_the_folder(root)
     with TracingRuntime(root, EVERYTHING, max_bytes=1 << 20) as runtime:
         for size in range(1, 2001):
@@ -263,7 +257,7 @@ def until(is_so: Callable[[], bool]) -> None:
     assert is_so()
 
 
-def test_nothing_is_written_through_a_link_that_leads_out(root: Path, silu: Any, tmp_path_factory: Any) -> None:
+def test_no_record_is_written_through_a_link_out_of_the_set(root: Path, silu: Any, tmp_path_factory: Any) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "silu.jsonl"
     (root / FILE).parent.mkdir(parents=True)
     (root / FILE).symlink_to(elsewhere)
@@ -274,7 +268,7 @@ def test_nothing_is_written_through_a_link_that_leads_out(root: Path, silu: Any,
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_workloads_that_somebody_removed_are_stored_again(root: Path, silu: Any, is_replaced: bool) -> None:
+def test_removed_workloads_are_stored_again(root: Path, silu: Any, is_replaced: bool) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
         for size in (1, 2):
             silu(torch.ones(size, 8))
@@ -289,7 +283,7 @@ def test_workloads_that_somebody_removed_are_stored_again(root: Path, silu: Any,
     assert sorted(sizes(root)) == [1, *([2] if is_replaced else [])]
 
 
-def test_a_file_that_may_grow_no_more_is_left_whole(root: Path) -> None:
+def test_a_full_file_has_no_torn_line(root: Path) -> None:
     """Files of the process are limited, as on a disk that is full."""
     out = run(
         root,
@@ -316,7 +310,7 @@ print(stats.stored, dict(stats.dropped), runtime.budget.reserved_bytes)
     assert not list(root.rglob("*.tmp"))
 
 
-def test_a_definition_that_changes_on_the_disk_changes_nothing_for_who_runs(root: Path, silu: Any) -> None:
+def test_a_running_tracer_ignores_changed_definition_files(root: Path, silu: Any) -> None:
     with enable_tracing(root, EVERYTHING):
         file = next(root.rglob("definitions/**/silu_h8.json"))
         file.write_text("{")
@@ -336,7 +330,7 @@ def test_a_damaged_definition_does_not_keep_others_from_being_traced(root: Path,
 # -- ends --------------------------------------------------------------------------------------------
 
 
-def test_a_flush_without_a_thread_says_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_raises_if_no_thread_can_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = enable_tracing(root)
     with monkeypatch.context() as patched:
         patched.setattr(runtime._writer, "_start", lambda: False)
@@ -345,7 +339,7 @@ def test_a_flush_without_a_thread_says_so(root: Path, monkeypatch: pytest.Monkey
     runtime.flush()
 
 
-def test_threads_that_call_while_the_process_ends_do_not_break_it(root: Path) -> None:
+def test_threads_may_call_while_the_process_ends(root: Path) -> None:
     out = run(
         root,
         """
@@ -380,7 +374,7 @@ def test_a_child_has_the_whole_budget_although_its_parent_held_a_sample(root: Pa
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_what_was_taken_before_a_fork_is_not_given_back_after_it() -> None:
+def test_bytes_reserved_before_a_fork_are_not_released_after_it() -> None:
     budget = ByteBudget(10)
     assert budget.reserve(4)
     before, release_4 = budget.reserved_bytes, budget.releaser(4)
@@ -399,8 +393,8 @@ _POLICIES = ["keep_all", "keep_first_k_by_axes", "keep_random_k", "attention"]
 
 @pytest.mark.parametrize("policy", _POLICIES)
 @pytest.mark.parametrize("dump", ["dump_all", "dump_int", "dump_none"])
-def test_tensors_of_the_caller_are_gone_when_it_lets_go(root: Path, gather: Any, dump: str, policy: str) -> None:
-    """Numbers in tensors too; with nothing but reference counts."""
+def test_the_callers_tensors_are_not_kept_alive(root: Path, gather: Any, dump: str, policy: str) -> None:
+    """Scalar tensors too; by reference counts alone, without garbage collection."""
     with enable_tracing(root, TracingConfig(dump, filter_policy=policy)) as runtime:
         gc.collect()
         gc.disable()
@@ -415,8 +409,8 @@ def test_tensors_of_the_caller_are_gone_when_it_lets_go(root: Path, gather: Any,
             gc.enable()
 
 
-def test_who_decides_late_does_not_keep_the_tensors_of_the_caller(root: Path, decode: Any) -> None:
-    """They may be large, and no part of the budget."""
+def test_a_deferred_decision_does_not_keep_the_callers_tensors(root: Path, decode: Any) -> None:
+    """They may be large, and the budget does not count them."""
     seen: list[Any] = []
 
     class Late(Attention):
@@ -442,7 +436,7 @@ def test_who_decides_late_does_not_keep_the_tensors_of_the_caller(root: Path, de
     assert len(workloads(root, "gqa_paged_decode_h2")) == 1
 
 
-def test_routed_functions_and_runtimes_are_gone_when_nobody_holds_them(root: Path) -> None:
+def test_routed_functions_and_runtimes_are_garbage_collected(root: Path) -> None:
     @apply("silu_h8")
     def function(x: Any) -> Any:
         return x
@@ -460,7 +454,7 @@ def test_routed_functions_and_runtimes_are_gone_when_nobody_holds_them(root: Pat
     assert gone[1]() is None
 
 
-def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root: Path) -> None:
+def test_repeated_decoration_does_not_accumulate_callbacks(root: Path) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
         for _ in range(50):
 
@@ -478,7 +472,7 @@ def test_names_made_at_the_call_and_functions_made_anew_leave_little_behind(root
         assert len(recorder._scopes) == len(notes) == 2
 
 
-def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_shapes_are_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fib_tracer.capture.recorder._MAX_FULL_KEYS", 50)
     monkeypatch.setattr("fib_tracer.capture.recorder._MAX_KNOWN_AXES", 20)
     with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
@@ -495,8 +489,8 @@ def test_what_is_remembered_of_calls_is_bounded(root: Path, silu: Any, monkeypat
 # -- all at once -------------------------------------------------------------------------------------
 
 
-def test_threads_call_while_runtimes_come_and_go_and_processes_fork(root: Path, silu: Any) -> None:
-    """At the end calls go straight to the function, and what is on the disk is whole and there once."""
+def test_threads_call_while_runtimes_start_and_processes_fork(root: Path, silu: Any) -> None:
+    """At the end calls go directly to the function, and each workload is on the disk once, complete."""
     plain = silu.__globals__["_fib_route"]
     config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 3})
     done = threading.Event()

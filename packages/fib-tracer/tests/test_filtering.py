@@ -1,4 +1,4 @@
-"""Filter policies: which calls they want, and what those that sample give out."""
+"""Tests of filter policies: verdicts and samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decode_call(total: int, sequences: int = 2) -> Call:
 
 
 def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Verdict]:
-    """The verdicts on calls, each of which is admitted and handed in if it is wanted."""
+    """The verdicts on calls; kept calls are admitted and submitted."""
     verdicts = []
     for order, call in enumerate(calls):
         verdicts.append(policy.decide(call))
@@ -61,8 +61,8 @@ BY_PARITY = KeepFirstKByKey(lambda call: call.axes["M"] % 2, 1)
         (AllOf([KeepFirstKByAxes(1), KeepFirstK(2)]), [KEEP, KEEP, FULL, CLOSED]),
     ],
 )
-def test_what_becomes_of_calls_of_sizes_1_2_1_4(policy: FilterPolicy, verdicts: list[Verdict]) -> None:
-    """A policy that is reset begins anew."""
+def test_verdicts_on_calls_of_sizes_1_2_1_4(policy: FilterPolicy, verdicts: list[Verdict]) -> None:
+    """A reset policy has forgotten all calls."""
     calls = [silu_call(size) for size in (1, 2, 1, 4)]
     assert offered(policy, calls) == verdicts
     policy.reset()
@@ -70,7 +70,7 @@ def test_what_becomes_of_calls_of_sizes_1_2_1_4(policy: FilterPolicy, verdicts: 
 
 
 @given(st.lists(st.integers(1, 5)), st.integers(1, 3))
-def test_no_key_is_kept_more_often_than_asked_for_nor_less(found: list[int], k: int) -> None:
+def test_each_key_is_kept_exactly_k_times(found: list[int], k: int) -> None:
     verdicts = offered(KeepFirstKByAxes(k), [silu_call(size) for size in found])
     kept = Counter(size for size, verdict in zip(found, verdicts, strict=True) if verdict is KEEP)
     assert kept == Counter({size: min(k, count) for size, count in Counter(found).items()})
@@ -82,7 +82,7 @@ def test_attention_is_kept_by_rounded_average_length() -> None:
     assert offered(Attention(2), [*calls, decode_call(8)]) == [KEEP, KEEP, KEEP, KEEP, SKIP]
 
 
-def test_attention_without_offsets_goes_by_axes() -> None:
+def test_attention_without_offsets_compares_axes() -> None:
     policy = Attention()
     assert policy.value_probes(SILU) == {}
     assert policy.value_probes(DECODE) == {"kv_indptr": ("kv_indptr", -1)}
@@ -90,7 +90,7 @@ def test_attention_without_offsets_goes_by_axes() -> None:
 
 
 @given(st.integers(0, 60), st.integers(1, 8), st.integers())
-def test_a_sample_has_the_size_asked_for_and_the_order_of_the_calls(calls: int, k: int, seed: int) -> None:
+def test_a_sample_has_k_entries_in_the_order_of_calls(calls: int, k: int, seed: int) -> None:
     policy = KeepRandomK(k, seed)
     offered(policy, [silu_call(size) for size in range(1, calls + 1)])
     sample = sizes(policy.drain())
@@ -99,7 +99,7 @@ def test_a_sample_has_the_size_asked_for_and_the_order_of_the_calls(calls: int, 
     assert policy.drain() == []
 
 
-def test_every_call_is_as_likely_to_be_in_the_sample() -> None:
+def test_the_sample_is_uniform() -> None:
     counts: Counter[int] = Counter()
     for seed in range(2000):
         policy = KeepRandomK(2, seed)
@@ -108,8 +108,8 @@ def test_every_call_is_as_likely_to_be_in_the_sample() -> None:
     assert all(400 < counts[size] < 600 for size in range(1, 9))
 
 
-def test_a_call_that_is_asked_about_twice_is_one_call() -> None:
-    """One that waits for room is asked about again: its chance does not change."""
+def test_a_repeated_decision_counts_as_one_call() -> None:
+    """A policy decides again on a call that waits for memory; the probability does not change."""
     call = silu_call(1)
     policy, patient = KeepRandomK(1, seed=3), KeepRandomK(1, seed=3)
     for size in range(1, 30):
@@ -120,7 +120,7 @@ def test_a_call_that_is_asked_about_twice_is_one_call() -> None:
 
 
 class Peeking(FilterPolicy):
-    """Looks at one element, and remembers what it saw of calls and entries."""
+    """Probes one element, and remembers the probes of calls and entries."""
 
     is_final = True
 
@@ -137,13 +137,13 @@ class Peeking(FilterPolicy):
 
 
 class Holding(Peeking):
-    """Holds what it takes in."""
+    """Holds its entries."""
 
     is_final = False
 
 
-def test_each_of_several_policies_sees_the_elements_that_it_asked_for() -> None:
-    """Also if two have the same name for different elements, or one goes by the names of inputs."""
+def test_each_of_several_policies_receives_its_probes() -> None:
+    """Also if two use one label for different elements."""
     first, last = Peeking(0), Holding(1)
     both = AllOf([first, Attention(), last])
     values = {0: 10, 1: 11, -1: 12}
@@ -166,7 +166,7 @@ def test_only_the_last_of_several_may_sample() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, True, 1.5, "3", None])
 @pytest.mark.parametrize("make", [KeepFirstK, KeepFirstKByAxes, Attention, KeepRandomK])
-def test_how_many_must_be_a_number(make: Any, k: Any) -> None:
+def test_k_must_be_a_positive_integer(make: Any, k: Any) -> None:
     with pytest.raises(InvalidSetting, match="k: got"):
         make(k)
 

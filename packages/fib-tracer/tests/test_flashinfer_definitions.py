@@ -1,4 +1,4 @@
-"""Definitions in the form that FlashInfer's automatic trace dump writes become current ones, or say why not."""
+"""Tests of importing definitions of FlashInfer's automatic trace dump."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(definition: Definition, *inputs: Any) -> Any:
     return scope["run"](*inputs)
 
 
-def test_a_reference_of_any_name_is_called_by_run() -> None:
+def test_run_calls_a_reference_of_any_name() -> None:
     plain = dumped()
     definition, changes = parsed(plain)
     assert changes == [CALLED]
@@ -71,24 +71,24 @@ def test_a_reference_of_any_name_is_called_by_run() -> None:
     assert plain == DUMPED
 
 
-def test_nothing_that_was_dumped_is_lost() -> None:
+def test_conversion_keeps_other_fields() -> None:
     definition, _ = parsed(dumped())
     plain = json.loads(json.dumps({**DUMPED, "reference": definition.reference}))
     assert to_plain(definition) == plain
 
 
-def test_what_is_current_stays_as_it_is() -> None:
+def test_a_current_definition_is_not_changed() -> None:
     plain = dumped(reference="def run(hidden_states, weight):\n    return hidden_states\n")
     assert convert(plain) == (plain, [])
 
 
-def test_parameters_by_other_names_go_by_their_place() -> None:
+def test_renamed_parameters_are_matched_by_position() -> None:
     source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "input, weight").replace("(hidden_states,", "(input,")
     definition, _ = parsed(dumped(reference=source))
     assert torch.equal(run(definition, torch.ones(2, 4), torch.full((4,), 2.0)), torch.full((2, 4), 2.0))
 
 
-def test_an_optional_input_that_was_not_passed_is_left_out() -> None:
+def test_an_optional_input_without_a_dtype_is_removed() -> None:
     inputs = {**DUMPED["inputs"], "bias": {"shape": ["bias_size"], "dtype": "unknown", "optional": True}}
     source = REFERENCE.replace("weight, eps=1e-6", "weight, bias").replace(
         "weight)\n", "weight) if bias is None else 0\n"
@@ -104,8 +104,8 @@ def test_an_optional_input_that_was_not_passed_is_left_out() -> None:
     assert run(definition, torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
 
 
-def test_what_a_plan_sets_is_an_input_all_the_same() -> None:
-    """The dumped run() knows nothing of it, and the reference does not work without it."""
+def test_arguments_of_plan_become_inputs() -> None:
+    """The dumped run() lacks it, and the reference needs it."""
     planned = {"shape": ["len_indptr"], "dtype": "unknown", "optional": True, "description": "Set during plan()."}
     source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "hidden_states, kv_indptr, weight")
     definition, changes = parsed(
@@ -121,7 +121,7 @@ def test_what_a_plan_sets_is_an_input_all_the_same() -> None:
     assert len(definition.constraints) == 2
 
 
-def test_constraints_on_what_is_left_out_are_left_out() -> None:
+def test_constraints_on_removed_inputs_are_removed() -> None:
     inputs = {**DUMPED["inputs"], "bias": {"shape": ["hidden_size"], "dtype": "unknown", "optional": True}}
     constraints = ["num_tokens >= 1", "bias.shape[0] == hidden_size"]
     definition, changes = parsed(dumped(inputs=inputs, constraints=constraints))
@@ -129,14 +129,14 @@ def test_constraints_on_what_is_left_out_are_left_out() -> None:
     assert "constraint 'bias.shape[0] == hidden_size' is removed: it names 'bias', which is removed" in changes
 
 
-def test_an_axis_that_nobody_declares_is_variable() -> None:
+def test_an_undeclared_axis_is_variable() -> None:
     inputs = {**DUMPED["inputs"], "weight": {"shape": ["hidden_div_2"], "dtype": "bfloat16"}}
     definition, changes = parsed(dumped(inputs=inputs))
     assert definition.var_axes == ["num_tokens", "hidden_div_2"]
     assert changes[0] == "axis 'hidden_div_2' is variable: shapes name it, and it is not declared"
 
 
-def test_parameters_of_the_library_alone_are_none_if_nothing_uses_them() -> None:
+def test_unused_library_parameters_are_none() -> None:
     source = REFERENCE.replace("weight, eps=1e-6", "weight, workspace, **kwargs")
     assert run(parsed(dumped(reference=source))[0], torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
     with pytest.raises(UnsupportedDefinition, match="needs 'workspace'"):
@@ -156,7 +156,7 @@ def test_parameters_of_the_library_alone_are_none_if_nothing_uses_them() -> None
         ({"inputs": {"x": {"shape": [[1]], "dtype": "int8"}}}, "not a list of axes"),
     ],
 )
-def test_what_no_definition_can_say_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_files_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedDefinition, match=message):
         convert(dumped(**changes))
 
@@ -185,7 +185,7 @@ def test_a_definition_is_added_once(trace_set: TraceSet, root: Path, tmp_path_fa
     assert validate(root).is_ok
 
 
-def test_another_definition_of_the_name_changes_nothing(
+def test_a_different_definition_of_the_name_is_refused(
     trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("dump")
@@ -219,6 +219,6 @@ def test_a_bad_file_is_refused_with_the_reason(
     assert sorted(TraceSet.from_path(root).definitions) == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
 
 
-def test_json_of_other_kinds_is_no_definition(trace_set: TraceSet, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_other_json_is_not_a_definition(trace_set: TraceSet, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), {"name": "package"})) is None
     assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), [1, 2])) is None

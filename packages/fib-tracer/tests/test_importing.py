@@ -1,4 +1,4 @@
-"""Calls that FlashInfer has dumped become workloads; whatever does not is counted, whatever is damaged is reported."""
+"""Tests of importing calls: workloads, counts of other calls, reports of damaged files."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def gathered(dump: DumpMaker, *, rows: int = 3, scale: float = 0.5) -> Path:
 
 @pytest.mark.parametrize("has_safetensors", [False, True])
 @pytest.mark.parametrize("version", ["0.6.4", "0.7.2"])
-def test_calls_become_workloads_with_the_values_that_were_seen(
+def test_calls_become_workloads_with_the_dumped_values(
     dump: DumpMaker, root: Path, reader: LibraryReader, version: str, has_safetensors: bool
 ) -> None:
     dump.version, dump.has_safetensors = version, has_safetensors
@@ -102,9 +102,7 @@ def test_calls_become_workloads_with_the_values_that_were_seen(
     assert validate(root).is_ok
 
 
-def test_equal_calls_are_stored_once_whenever_they_are_imported(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
+def test_equal_calls_are_stored_once_over_several_imports(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     for rows in (3, 3, 4):
         gathered(dump, rows=rows)
     first = imported(dump, root, reader)
@@ -118,7 +116,7 @@ def test_equal_calls_are_stored_once_whenever_they_are_imported(
     ("dumping", "stored"),
     [("dump_all", {"table", "rows"}), ("dump_none", set()), (["table"], {"table"}), (["dump_int"], {"rows"})],
 )
-def test_settings_say_what_is_stored(
+def test_settings_select_the_stored_inputs(
     dump: DumpMaker, root: Path, reader: LibraryReader, dumping: Any, stored: set[str]
 ) -> None:
     gathered(dump)
@@ -127,7 +125,7 @@ def test_settings_say_what_is_stored(
     assert {n for n, spec in workload.inputs.items() if isinstance(spec, SafetensorsInput)} == stored
 
 
-def test_settings_say_which_calls_are_kept(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_settings_select_the_kept_calls(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     for rows in range(1, 6):
         gathered(dump, rows=rows)
     settings = {"filter_policy": "keep_random_k", "filter_policy_kwargs": {"k": 2, "seed": 1}}
@@ -136,7 +134,7 @@ def test_settings_say_which_calls_are_kept(dump: DumpMaker, root: Path, reader: 
     assert len(workloads(root, "gather_h8")) == 2
 
 
-def test_a_definition_that_settings_leave_out_is_said(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_an_untraced_definition_is_reported(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     gathered(dump)
     report = imported(dump, root, reader, config=TracingConfig(filter_policy="keep_none"))
     assert report.calls == {("lib.ops.gather", "the settings do not trace its definition"): 1}
@@ -181,7 +179,7 @@ def test_runs_are_read_with_the_plan_of_their_wrapper(dump: DumpMaker, root: Pat
     assert set(reader.seen[2].arguments) == {"q", "args"}
 
 
-def test_an_address_that_is_used_again_is_another_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_reused_address_is_another_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     planned(dump, 2, self_id=11)
     dump.dump("W.__init__", INIT, [object(), torch.ones(1)], self_id=11)
     ran(dump, 2, self_id=11)
@@ -214,8 +212,8 @@ def test_a_method_without_its_class_gets_it_from_the_receiver(
     assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
 
 
-def test_calls_come_in_the_order_of_the_session(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
-    """Not in that of folders: a session of one process may have started an hour after its clock was set back."""
+def test_calls_are_read_in_the_order_of_the_session(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    """Not in the order of folder names: the clock of the process may have been set back."""
     for rows in (5, 3, 4):
         gathered(dump, rows=rows)
     session = dump.root / "session.jsonl"
@@ -225,9 +223,7 @@ def test_calls_come_in_the_order_of_the_session(dump: DumpMaker, root: Path, rea
     assert [len(call.arguments["rows"]) for call in reader.seen] == [4, 5, 3]
 
 
-def test_calls_that_the_session_does_not_list_come_by_their_time(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
+def test_unlisted_calls_are_ordered_by_time(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     gathered(dump, rows=1)
     dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(2)], is_listed=False)
     gathered(dump, rows=3)
@@ -240,12 +236,12 @@ def test_calls_that_the_session_does_not_list_come_by_their_time(
 
 
 def test_a_call_that_did_not_return_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
-    """Its inputs were saved before, and are what somebody will want to look at."""
+    """Its inputs were saved before it raised."""
     dump.dump("silu", SILU, [torch.ones(2, 8)], is_completed=False)
     assert imported(dump, root, reader).calls == {("lib.ops.silu", RECORDED): 1}
 
 
-def test_what_a_captured_call_saw_each_time_is_a_call_each(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_each_snapshot_of_a_captured_call_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     dump.version = "0.7.2"
     folder = gathered(dump)
     metadata = json.loads((folder / "metadata.jsonl").read_text().splitlines()[0])
@@ -271,7 +267,7 @@ def test_a_captured_call_that_was_never_written_is_counted(dump: DumpMaker, root
 # -- what is not taken -------------------------------------------------------------------------------
 
 
-def test_what_is_not_taken_is_counted_by_function_and_reason(
+def test_unrecorded_calls_are_counted_by_function_and_reason(
     dump: DumpMaker, root: Path, reader: LibraryReader
 ) -> None:
     dump.dump("unknown", SILU, [torch.ones(2, 8)])
@@ -296,7 +292,7 @@ def test_what_is_not_taken_is_counted_by_function_and_reason(
 def test_an_argument_that_was_not_recorded_fits_no_definition(
     dump: DumpMaker, root: Path, reader: LibraryReader
 ) -> None:
-    """0.6.4 keeps no more of a tuple than its text."""
+    """0.6.4 records only the text of a tuple."""
     dump.dump("silu", SILU, [(torch.ones(2, 8),)])
     assert imported(dump, root, reader).calls == {("lib.ops.silu", "does not fit the definition"): 1}
 
@@ -311,7 +307,7 @@ def test_drafts_are_made_of_calls_with_unknown_definitions(dump: DumpMaker, root
     assert validate(root).is_ok
 
 
-def test_calls_without_any_reader_are_counted_and_it_is_said(dump: DumpMaker, root: Path) -> None:
+def test_calls_without_a_reader_are_counted(dump: DumpMaker, root: Path) -> None:
     gathered(dump)
     report = import_dumps(dump.root, root, readers={})
     assert report.calls == {("lib.ops.gather", NO_READER): 1}
@@ -365,7 +361,7 @@ def broken(folder: Path, kind: str) -> None:
         ('input_metadata={"arg_9": 1}', "gaps"),
     ],
 )
-def test_a_damaged_folder_is_reported_and_the_rest_goes_on(
+def test_a_damaged_folder_is_reported_and_skipped(
     dump: DumpMaker, root: Path, reader: LibraryReader, kind: str, message: str
 ) -> None:
     broken(gathered(dump, rows=2), kind)
@@ -378,15 +374,13 @@ def test_a_damaged_folder_is_reported_and_the_rest_goes_on(
     assert not report.is_ok
 
 
-def test_a_torn_last_record_leaves_the_one_before(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_torn_last_record_is_ignored(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     metadata = gathered(dump) / "metadata.jsonl"
     metadata.write_text(metadata.read_text()[:-30])
     assert imported(dump, root, reader).is_ok
 
 
-def test_a_damaged_session_is_reported_and_read_as_far_as_it_goes(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
+def test_a_damaged_session_is_reported_and_read_in_part(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
     gathered(dump, rows=2)
     shutil.rmtree(gathered(dump, rows=3))
     with (dump.root / "session.jsonl").open("a") as session:
@@ -436,8 +430,8 @@ def test_links_that_lead_out_are_refused(
 # -- sources -----------------------------------------------------------------------------------------
 
 
-def test_definitions_are_there_before_calls_are_read(dump: DumpMaker, root: Path) -> None:
-    """One folder may hold both dumps; other JSON is passed over and said."""
+def test_definitions_are_imported_before_calls(dump: DumpMaker, root: Path) -> None:
+    """One folder may contain both kinds of dumps; other JSON is skipped and reported."""
 
     class Reader(LibraryReader):
         def read(self, call: RecordedCall) -> ReadCall:
@@ -465,7 +459,7 @@ def test_one_call_or_one_file_may_be_the_source(dump: DumpMaker, root: Path, rea
     assert [added.state for added in import_dumps(file, root, readers={}).definitions] == ["added"]
 
 
-def test_a_source_that_is_not_there_is_refused(root: Path, tmp_path: Path) -> None:
+def test_a_missing_source_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match="exists"):
         import_dumps(tmp_path / "nowhere", root)
 
@@ -477,7 +471,7 @@ def real_dumps() -> list[Any]:
 
 
 class Everything:
-    """Reads any call, and takes note of it."""
+    """Reads any call and remembers it."""
 
     def __init__(self) -> None:
         self.seen: list[RecordedCall] = []
@@ -491,7 +485,7 @@ class Everything:
 
 @pytest.mark.parametrize("folder", real_dumps())
 def test_every_dump_of_a_real_flashinfer_can_be_read(folder: Path, root: Path) -> None:
-    """What the calls compute is for the tests of their readers to say."""
+    """Tests of the readers check what the calls compute."""
     reader = Everything()
     report = import_dumps(folder, root, readers={"everything": reader})
     assert report.problems == []

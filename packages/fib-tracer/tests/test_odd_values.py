@@ -1,4 +1,4 @@
-"""Values of every kind: what is stored is what the function saw, and nothing breaks the caller."""
+"""Tests with unusual values: stored values are those of the call, and no value makes the call fail."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def dropped(runtime: TracingRuntime, name: str = "silu_h8") -> dict[str, int]:
     ],
     ids=["negated", "expanded", "transposed", "strided", "empty", "with gradient", "parameter", "nan"],
 )
-def test_a_tensor_is_stored_as_the_function_sees_it(root: Path, silu: Any, x: torch.Tensor) -> None:
+def test_tensors_are_stored_with_the_values_of_the_call(root: Path, silu: Any, x: torch.Tensor) -> None:
     with enable_tracing(root, EVERYTHING):
         silu(x)
     (workload,) = workloads(root, "silu_h8")
@@ -73,7 +73,7 @@ def test_tensors_of_inference_and_autocast_are_stored(root: Path, silu: Any) -> 
     assert [float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8")] == [2.0, 3.0, 1.0]
 
 
-def test_gradients_flow_as_they_do_without(root: Path, silu: Any) -> None:
+def test_tracing_does_not_change_gradients(root: Path, silu: Any) -> None:
     gradients = []
     for config in (None, EVERYTHING):
         x = torch.linspace(0, 1, 16).reshape(2, 8).requires_grad_()
@@ -87,7 +87,7 @@ def test_gradients_flow_as_they_do_without(root: Path, silu: Any) -> None:
 
 
 class Subclass(torch.Tensor):
-    """Somebody's own tensors."""
+    """A tensor subclass."""
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:torch.quantize_per_tensor")
@@ -105,7 +105,7 @@ class Subclass(torch.Tensor):
     ],
     ids=["meta", "sparse", "functional", "quantised", "subclass", "nested", "numpy"],
 )
-def test_what_has_no_plain_elements_is_counted_and_not_stored(
+def test_tensors_without_plain_elements_are_counted_and_not_stored(
     root: Path, config: TracingConfig, make: Callable[[], Any]
 ) -> None:
     @apply("silu_h8")
@@ -127,7 +127,7 @@ class Shapeless:
         raise ValueError("none of anybody's business")
 
 
-def test_whatever_an_object_raises_the_engine_does_not_see(root: Path) -> None:
+def test_errors_of_odd_objects_do_not_reach_the_engine(root: Path) -> None:
     @apply("silu_h8")
     def function(x: Any) -> Any:
         return x
@@ -164,8 +164,8 @@ def under_modes(function: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
-def test_nobody_who_watches_operations_sees_ours(root: Path) -> None:
-    """Transforms and modes of torch record, wrap or count what is done; such calls are counted and left alone."""
+def test_torch_modes_and_transforms_do_not_see_the_copies(root: Path) -> None:
+    """Calls under transforms and modes of torch are counted and not recorded."""
 
     @apply("silu_h8")
     def double(x: torch.Tensor) -> torch.Tensor:
@@ -194,7 +194,7 @@ def recorded(root: Path) -> list[tuple[Any, ...]]:
     return [tuple(spec.value for spec in specs if isinstance(spec, ScalarInput)) for specs in found]
 
 
-def test_equal_numbers_are_one_workload_whatever_they_are_made_of(root: Path, numbers: Any) -> None:
+def test_equal_numbers_of_any_type_are_one_workload(root: Path, numbers: Any) -> None:
     x = torch.ones(3)
     with enable_tracing(root, EVERYTHING) as runtime:
         numbers(x, 1, 2.0, True)
@@ -208,7 +208,7 @@ def test_equal_numbers_are_one_workload_whatever_they_are_made_of(root: Path, nu
 
 
 @pytest.mark.parametrize("s", [math.inf, -math.inf, -0.0, 1e308, 5e-324, 2**70, 10**400])
-def test_extreme_numbers_come_back_from_the_disk(root: Path, numbers: Any, s: Any) -> None:
+def test_extreme_numbers_round_trip(root: Path, numbers: Any, s: Any) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
         numbers(torch.ones(3), -(2**31), s, False)
     ((_, found, _),) = recorded(root)
@@ -217,7 +217,7 @@ def test_extreme_numbers_come_back_from_the_disk(root: Path, numbers: Any, s: An
     assert runtime.budget.reserved_bytes == 0
 
 
-def test_a_number_that_no_file_can_hold_does_not_take_others_with_it(root: Path, numbers: Any) -> None:
+def test_an_unwritable_number_does_not_affect_others(root: Path, numbers: Any) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
         for s in (1.0, 10**5000, 2.0):
             numbers(torch.ones(3), 1, s, False)
@@ -227,7 +227,7 @@ def test_a_number_that_no_file_can_hold_does_not_take_others_with_it(root: Path,
 
 
 @pytest.mark.parametrize("s", ["1", None, 1j, torch.tensor(1j), torch.ones(2), torch.ones((), device="meta"), [1.0]])
-def test_what_is_no_number_is_counted_and_not_stored(root: Path, numbers: Any, s: Any) -> None:
+def test_other_values_than_numbers_are_counted_and_not_stored(root: Path, numbers: Any, s: Any) -> None:
     with enable_tracing(root, TracingConfig("dump_none")) as runtime:
         numbers(torch.ones(3), 1, s, True)
     assert dropped(runtime, "numbers") == {"does not fit the definition": 1}
@@ -235,7 +235,7 @@ def test_what_is_no_number_is_counted_and_not_stored(root: Path, numbers: Any, s
 
 
 def test_a_number_in_a_tensor_is_read_at_each_call(root: Path, numbers: Any) -> None:
-    """The tensor may be the same while its value is another: it is no part of what is remembered as full."""
+    """The same tensor may have another value at the next call, so it is not part of the key."""
     s = torch.tensor(1.0)
     with enable_tracing(root, TracingConfig("dump_none")):
         for value in (1.0, 2.0, 1.0):
@@ -280,6 +280,6 @@ def test_definitions_of_every_form_are_traced(
     assert [kind for kind in runtime.error_counts() if kind.startswith("other")] == []
 
 
-def test_pinned_memory_is_on_the_cpu_whatever_the_default_device() -> None:
+def test_pinned_memory_ignores_the_default_device() -> None:
     with torch.device("meta"):
         assert PinnedRing(100, is_pinned=False).memory.device.type == "cpu"

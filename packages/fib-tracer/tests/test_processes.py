@@ -1,4 +1,4 @@
-"""Processes: kills, signals, exits, forks, and several that trace the same traffic."""
+"""Tests with processes: kills, signals, exits, forks, and concurrent tracing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def values(root: Path) -> list[float]:
     return sorted(float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8"))
 
 
-def test_a_killed_process_leaves_what_it_acknowledged(root: Path) -> None:
+def test_flushed_workloads_survive_a_kill(root: Path) -> None:
     process = start(
         root,
         """
@@ -83,7 +83,7 @@ for index in range(100_000):
         ("raise RuntimeError('of the engine')", 1),
     ],
 )
-def test_whatever_ends_the_process_everything_is_stored(root: Path, end: str, status: int) -> None:
+def test_kept_calls_are_stored_when_the_process_ends(root: Path, end: str, status: int) -> None:
     code = f"""
 enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={{"k": 5}}))
 for index in range(5):
@@ -96,7 +96,7 @@ for index in range(5):
     assert values(root) == [0, 1, 2, 3, 4]
 
 
-def test_handlers_that_were_there_are_called(root: Path) -> None:
+def test_previous_signal_handlers_are_called(root: Path) -> None:
     out = run(
         root,
         """
@@ -112,7 +112,7 @@ print(signal.getsignal(signal.SIGTERM).__name__)
     assert values(root) == [1]
 
 
-def test_a_handler_that_came_later_is_left_alone(root: Path) -> None:
+def test_a_later_signal_handler_stays_installed(root: Path) -> None:
     out = run(
         root,
         """
@@ -149,8 +149,8 @@ assert os.waitpid(child, 0)[1] == 0
     assert values(root) == [0, 1, 2, 10, 11, 12]
 
 
-def test_what_a_child_of_multiprocessing_kept_is_stored_when_it_ends(root: Path) -> None:
-    """It ends without what `atexit` knows."""
+def test_a_multiprocessing_child_stores_kept_calls_when_it_ends(root: Path) -> None:
+    """It does not run `atexit` functions."""
     run(
         root,
         """
@@ -166,7 +166,7 @@ assert child.exitcode == 0
 
 
 def test_processes_that_trace_the_same_traffic_store_each_workload_once(root: Path) -> None:
-    """Forked before anything is traced, which makes them strangers to each other, without importing torch in each."""
+    """Forked before anything is traced, so that they share no state, and torch is imported once."""
     out = run(
         root,
         """
@@ -189,7 +189,7 @@ assert [os.wait()[1] for _ in range(8)] == [0] * 8
     assert (len(stored), sum(stored)) == (8, 40)
 
 
-def test_the_environment_alone_switches_tracing_on(root: Path, tmp_path: Path) -> None:
+def test_an_environment_variable_enables_tracing(root: Path, tmp_path: Path) -> None:
     settings = tmp_path / "tracing.yaml"
     settings.write_text("default: {input_dump_policy: dump_all}\n")
     variables = {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(root), "FIB_TRACING_CONFIG": str(settings)}
@@ -200,15 +200,15 @@ def test_the_environment_alone_switches_tracing_on(root: Path, tmp_path: Path) -
     assert values(root) == [7]
 
 
-def test_an_environment_that_cannot_be_met_does_not_stop_the_engine(root: Path) -> None:
+def test_an_invalid_environment_does_not_stop_the_engine(root: Path) -> None:
     process = start(root, "call(7); print('done')", FIB_ENABLE_TRACING="1", FIB_DATASET_PATH="/nowhere/at/all")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "done\n")
     assert "FIB_ENABLE_TRACING" in err
 
 
-def test_an_engine_that_waits_for_its_threads_ends(root: Path) -> None:
-    """A thread of the engine that calls while the interpreter ends is neither waited for nor broken."""
+def test_calls_of_a_thread_during_interpreter_exit_are_stored(root: Path) -> None:
+    """Python waits for the engine's thread, whose calls are stored."""
     out = run(
         root,
         """

@@ -1,4 +1,4 @@
-"""The examples of the README run, its settings are read, and it names all policies."""
+"""Tests of the README: examples, settings, and the list of policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("settings", re.findall(r"```yaml\n(.*?)```", readme(), re.DOTALL))
-def test_settings_are_read(settings: str) -> None:
+def test_settings_of_the_readme_are_valid(settings: str) -> None:
     assert TracingConfigRegistry.from_yaml(settings).rules
 
 

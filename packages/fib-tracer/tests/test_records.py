@@ -1,4 +1,4 @@
-"""Identity of workloads: equal contents have one uuid, whoever collects them; others have others."""
+"""Tests of records: equal contents have equal uuids in all processes, different contents different ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_order_of_axes_and_inputs_does_not_matter(axes: Any, inputs: Any, ch
     assert workload_digest("d", dict(reversed(axes.items())), copied) == workload_digest("d", axes, inputs)
 
 
-def test_all_that_differs_has_another_identity() -> None:
+def test_different_contents_have_different_digests() -> None:
     ones = torch.ones(2, 4)
     contents: list[tuple[str, dict[str, int], dict[str, Any]]] = [
         ("d", {"M": 2}, {"x": ones}),
@@ -70,13 +70,13 @@ print(workload_digest("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 
 """
 
 
-def test_another_process_comes_to_the_same_identity() -> None:
+def test_another_process_computes_the_same_digest() -> None:
     done = subprocess.run([sys.executable, "-c", _MADE_ELSEWHERE], capture_output=True, text=True, check=True)
     inputs = {"r": RANDOM, "s": 0.5, "x": torch.arange(6.0).reshape(2, 3)}
     assert workload_digest("d", {"N": 3, "M": 2}, inputs) == done.stdout.strip()
 
 
-def test_a_record_says_where_its_tensors_lie(tmp_path: Any) -> None:
+def test_a_record_names_the_file_of_its_tensors(tmp_path: Any) -> None:
     log = TraceSet(tmp_path).workload_log()
     inputs = {"x": torch.ones(2, 8), "s": 1.5, "r": RANDOM}
     content = make_record(SILU, {"M": 2}, inputs, log)

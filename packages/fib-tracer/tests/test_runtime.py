@@ -1,4 +1,4 @@
-"""TracingRuntime: what calls leave in the data set, whether they are routed or not."""
+"""Tests of TracingRuntime: the workloads that calls leave in the data set."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_data_set_is_valid_afterwards(root: Path, silu: Any, gather: Any, de
     assert len(workloads(root, "gqa_paged_decode_h2")) == 1
 
 
-def test_calls_are_seen_with_routing_on_and_off(root: Path, silu: Any) -> None:
+def test_calls_are_recorded_with_and_without_routing(root: Path, silu: Any) -> None:
     with enable_tracing(root, EVERYTHING):
         silu(torch.zeros(1, 8))
         with enable_apply(root):
@@ -65,7 +65,7 @@ def test_calls_are_seen_with_routing_on_and_off(root: Path, silu: Any) -> None:
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [1, 2, 3]
 
 
-def test_calls_that_are_not_decorated_are_seen(root: Path) -> None:
+def test_direct_calls_of_apply_are_recorded(root: Path) -> None:
     x = torch.ones(2, 8)
     with enable_tracing(root, EVERYTHING):
         apply("silu_h8", args=(x,), fallback=lambda x: x)
@@ -75,7 +75,7 @@ def test_calls_that_are_not_decorated_are_seen(root: Path) -> None:
     assert [float(tensors(root, w)["x"][0, 0]) for w in workloads(root, "silu_h8")] == [1, 2, 3]
 
 
-def test_inputs_that_are_not_dumped_are_made_by_the_benchmark(root: Path, gather: Any) -> None:
+def test_inputs_that_are_not_dumped_are_random(root: Path, gather: Any) -> None:
     with enable_tracing(root, TracingConfig("dump_int")):
         gather(torch.ones(4, 8), torch.tensor([3, 0]), scale=3)
     (workload,) = workloads(root, "gather_h8")
@@ -85,13 +85,13 @@ def test_inputs_that_are_not_dumped_are_made_by_the_benchmark(root: Path, gather
     assert torch.equal(tensors(root, workload)["rows"], torch.tensor([3, 0]))
 
 
-def test_a_number_in_a_tensor_is_a_number(root: Path, gather: Any) -> None:
+def test_a_scalar_tensor_is_stored_as_a_scalar(root: Path, gather: Any) -> None:
     with enable_tracing(root, TracingConfig("dump_none")):
         gather(torch.ones(4, 8), torch.tensor([3]), scale=torch.tensor(0.25))
     assert workloads(root, "gather_h8")[0].inputs["scale"] == ScalarInput(0.25)
 
 
-def test_views_are_stored_as_what_they_show(root: Path, silu: Any) -> None:
+def test_views_are_stored_contiguously(root: Path, silu: Any) -> None:
     x = torch.arange(32.0).reshape(8, 4).T
     with enable_tracing(root, EVERYTHING):
         silu(x)
@@ -111,7 +111,7 @@ def test_equal_calls_are_stored_once_also_by_a_later_runtime(root: Path, silu: A
     assert (stats.calls, stats.kept, stats.stored, stats.equal) == (2, 2, 0, 2)
 
 
-def test_the_same_bytes_of_another_dtype_or_place_are_another_workload(root: Path, gather: Any) -> None:
+def test_equal_bytes_of_another_dtype_or_input_are_another_workload(root: Path, gather: Any) -> None:
     table = torch.ones(4, 8)
     with enable_tracing(root, TracingConfig("dump_int")):
         gather(table, torch.tensor([1, 0]), torch.tensor([True, False]), scale=1.0)
@@ -120,7 +120,7 @@ def test_the_same_bytes_of_another_dtype_or_place_are_another_workload(root: Pat
     assert len(workloads(root, "gather_h8")) == 3
 
 
-def test_without_tensors_sizes_are_looked_at_once(root: Path, gather: Any) -> None:
+def test_without_dumped_tensors_equal_sizes_are_recorded_once(root: Path, gather: Any) -> None:
     with enable_tracing(root, TracingConfig("dump_none")) as runtime:
         for scale in (1.0, 1.0, 2.0):
             gather(torch.ones(4, 8), torch.tensor([1]), scale=scale)
@@ -129,7 +129,7 @@ def test_without_tensors_sizes_are_looked_at_once(root: Path, gather: Any) -> No
 
 
 @pytest.mark.parametrize("x", [torch.ones(2, 8, dtype=torch.float16), torch.ones(2, 7), torch.ones(8), 3])
-def test_a_call_that_is_none_of_the_definition_is_counted_and_not_stored(
+def test_a_call_that_does_not_fit_is_counted_and_not_stored(
     root: Path, x: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     @apply("silu_h8")
@@ -144,7 +144,7 @@ def test_a_call_that_is_none_of_the_definition_is_counted_and_not_stored(
     assert workloads(root, "silu_h8") == []
 
 
-def test_what_breaks_a_constraint_is_not_stored(root: Path, decode: Any) -> None:
+def test_a_call_that_breaks_a_constraint_is_not_stored(root: Path, decode: Any) -> None:
     q, indptr, indices, scale = decode_args([3, 5])
     with enable_tracing(root) as runtime:
         decode(q, indptr, torch.cat([indices, indices]), scale)
@@ -161,7 +161,7 @@ class Unwilling(FilterPolicy):
 
 
 class Forgetful(FilterPolicy):
-    """Raises when it is to give out what it holds."""
+    """Raises when it is drained."""
 
     def drain(self) -> Any:
         raise RuntimeError("of a policy")
@@ -177,7 +177,7 @@ def test_a_policy_that_fails_never_fails_the_engine(root: Path, silu: Any, polic
 
 
 class Halves(FilterPolicy):
-    """Holds everything, and gives out every other call: decides when it is drained."""
+    """Holds all calls, and returns every other one when it is drained."""
 
     def drain(self) -> Any:
         return super().drain()[::2]
@@ -193,7 +193,7 @@ def test_a_policy_may_decide_at_the_flush(root: Path, silu: Any) -> None:
         assert runtime.budget.reserved_bytes == 0
 
 
-def test_a_sample_of_all_calls_holds_no_more_than_it_gives_out(root: Path, silu: Any) -> None:
+def test_a_sample_holds_no_more_memory_than_its_entries(root: Path, silu: Any) -> None:
     config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 4, "seed": 1})
     with enable_tracing(root, config) as runtime:
         for size in range(1, 200):
@@ -213,7 +213,7 @@ def test_calls_beyond_the_byte_budget_are_dropped_and_counted(root: Path, silu: 
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
 
 
-def test_calls_may_wait_for_room_instead(root: Path, silu: Any) -> None:
+def test_calls_may_wait_for_memory(root: Path, silu: Any) -> None:
     with enable_tracing(root, EVERYTHING, max_bytes=5000, wait_seconds=60) as runtime:
         for size in range(1, 12):
             silu(torch.ones(size, 8))
@@ -246,7 +246,7 @@ def test_attention_is_kept_by_average_length(root: Path, decode: Any) -> None:
     assert kept == [[0, 4, 8], [0, 8, 16], [0, 16, 32, 48]]
 
 
-def test_runtimes_nest_and_the_last_one_collects(root: Path, silu: Any, tmp_path_factory: Any) -> None:
+def test_runtimes_nest_and_the_last_one_records(root: Path, silu: Any, tmp_path_factory: Any) -> None:
     other = tmp_path_factory.mktemp("other")
     TraceSet(other).add_definitions([SILU])
     with enable_tracing(root, EVERYTHING) as outer:
@@ -268,7 +268,7 @@ def test_disable_stores_what_was_kept(root: Path, silu: Any) -> None:
     assert len(workloads(root, "silu_h8")) == 1
 
 
-def test_collect_takes_a_call_that_is_not_routed(root: Path) -> None:
+def test_collect_records_a_call_that_is_not_routed(root: Path) -> None:
     runtime = TracingRuntime(root, EVERYTHING)
     runtime.collect("silu_h8", (torch.ones(2, 8),))
     runtime.collect("silu_h8", {"x": torch.ones(3, 8)})
@@ -280,7 +280,7 @@ def test_collect_takes_a_call_that_is_not_routed(root: Path) -> None:
         runtime.collect("gather_h8", (torch.ones(2, 8),))
 
 
-def test_unknown_definitions_are_said_once_or_drafted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_definitions_are_reported_once_or_drafted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     @apply("scale_h4")
     def scale(x: Any, weight: Any, factor: float) -> Any:
         return x
@@ -303,7 +303,7 @@ def test_unknown_definitions_are_said_once_or_drafted(root: Path, caplog: pytest
     assert "scale_h4" not in TraceSet.from_path(root).definitions
 
 
-def test_a_function_without_the_inputs_is_said_once(root: Path) -> None:
+def test_a_function_without_the_inputs_is_reported_once(root: Path) -> None:
     @apply("gather_h8")
     def odd(one: Any) -> Any:
         return one
@@ -341,7 +341,7 @@ def test_when_tracing_stops_calls_go_straight_to_the_function(root: Path, silu: 
 
 
 def test_nothing_is_copied_while_a_graph_is_captured(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What belongs to a graph has its values after a replay."""
+    """Tensors of a graph have their values after a replay."""
     static = torch.zeros(2, 8)
     is_capturing = False
     monkeypatch.setattr("fib_tracer.runtime.is_capturing", lambda: is_capturing)
@@ -361,14 +361,16 @@ def test_nothing_is_copied_while_a_graph_is_captured(root: Path, silu: Any, monk
 
 
 def test_compiled_functions_run_as_they_are(root: Path, silu: Any) -> None:
-    """Dynamo does not look into what traces; such calls are not seen while no runtime routes them."""
+    """Dynamo does not trace the callback; compiled calls are not recorded unless a runtime routes them."""
     compiled = torch.compile(lambda x: silu(x) + 1, backend="eager", fullgraph=True)
     x = torch.ones(2, 8)
     with enable_tracing(root, EVERYTHING):
         assert torch.allclose(compiled(x), x * torch.sigmoid(x) + 1)
 
 
-def test_a_full_disk_is_said_and_later_calls_are_stored(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_later_calls_are_stored(
+    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*arguments: Any) -> Any:
         raise OSError(28, "No space left on device")
 
@@ -383,7 +385,9 @@ def test_a_full_disk_is_said_and_later_calls_are_stored(root: Path, silu: Any, m
     assert any("writing" in kind for kind in runtime.error_counts())
 
 
-def test_who_waits_for_room_that_never_comes_is_dropped(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_waits_too_long_for_memory_is_dropped(
+    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with enable_tracing(root, EVERYTHING, wait_seconds=0.1) as runtime:
         monkeypatch.setattr(runtime._context.copier, "_with_block", lambda tensors, size_bytes: None)
         silu(torch.ones(2, 8))

@@ -1,4 +1,4 @@
-"""A sample is a data set of its own: definitions, chosen workloads, the same bytes."""
+"""Tests of sampling: definitions, chosen workloads and identical blobs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def uuids(root: Path) -> list[str]:
     return [workload.uuid for workload in workloads(root, "gather_h8")]
 
 
-def test_takes_definitions_workloads_and_their_blobs(filled: Path, other: Path) -> None:
+def test_a_sample_has_definitions_workloads_and_blobs(filled: Path, other: Path) -> None:
     report = sample(filled, other, keeping("keep_first_k", k=2))
     assert report.is_ok
     assert report.definitions == {"silu_h8": (0, 0), "gather_h8": (6, 2), "gqa_paged_decode_h2": (0, 0)}
@@ -57,20 +57,20 @@ def test_takes_definitions_workloads_and_their_blobs(filled: Path, other: Path) 
     assert validate(other).is_ok
 
 
-def test_takes_the_first_of_each_combination_of_sizes(filled: Path, other: Path) -> None:
+def test_a_sample_by_axes_has_the_first_of_each_combination(filled: Path, other: Path) -> None:
     sample(filled, other, keeping("keep_first_k_by_axes", k=1), ["gather_h8"])
     assert uuids(other) == ["2x", "3x"]
     assert list(TraceSet.from_path(other).definitions) == ["gather_h8"]
 
 
-def test_a_random_sample_is_that_of_its_seed(filled: Path, other: Path) -> None:
+def test_a_random_sample_is_reproducible(filled: Path, other: Path) -> None:
     sample(filled, other, keeping("keep_random_k", k=3, seed=5))
     sample(filled, other.with_name("again"), keeping("keep_random_k", k=3, seed=5))
     assert len(uuids(other)) == 3
     assert uuids(other) == uuids(other.with_name("again"))
 
 
-def test_attention_goes_by_the_average_lengths_that_are_stored(root: Path, other: Path) -> None:
+def test_attention_compares_stored_average_lengths(root: Path, other: Path) -> None:
     trace_set = TraceSet.from_path(root)
 
     def decode(uuid: str, lengths: list[int]) -> Trace:
@@ -87,7 +87,7 @@ def test_attention_goes_by_the_average_lengths_that_are_stored(root: Path, other
     assert [w.uuid for w in workloads(other, "gqa_paged_decode_h2")] == ["a", "d"]
 
 
-def test_a_workload_without_its_tensors_is_reported_and_passed_over(filled: Path, other: Path) -> None:
+def test_a_workload_without_its_tensors_is_reported_and_skipped(filled: Path, other: Path) -> None:
     trace_set = TraceSet.from_path(filled)
     first = trace_set.workloads["gather_h8"][0].workload.inputs["rows"].path
     (filled / first).unlink()
@@ -100,7 +100,7 @@ def test_a_workload_without_its_tensors_is_reported_and_passed_over(filled: Path
     assert validate(other).is_ok
 
 
-def test_a_target_that_holds_something_is_refused(filled: Path, other: Path) -> None:
+def test_a_target_that_is_not_empty_is_refused(filled: Path, other: Path) -> None:
     config = keeping("keep_first")
     with pytest.raises(TargetNotEmpty, match="lies inside"):
         sample(filled, filled / "small", config)

@@ -1,4 +1,4 @@
-"""Signals: what is kept is stored before they end the process, wherever they come."""
+"""Tests of signal handling: kept calls are stored before a signal ends the process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def handlers_are_as_before() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-def test_each_function_is_called_and_then_the_handler_that_was_there() -> None:
+def test_callbacks_run_before_the_previous_handler() -> None:
     seen: list[Any] = []
     signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
 
@@ -42,7 +42,7 @@ def test_each_function_is_called_and_then_the_handler_that_was_there() -> None:
     assert seen[3:] == [signal.SIGTERM]
 
 
-def test_a_handler_that_calls_ours_is_called_once() -> None:
+def test_a_handler_that_calls_our_handler_is_called_once() -> None:
     """Also if tracing has stopped and started again beneath it."""
     seen: list[str] = []
     signal.signal(signal.SIGTERM, lambda number, frame: seen.append("first"))
@@ -66,7 +66,7 @@ def test_a_handler_that_calls_ours_is_called_once() -> None:
     assert signal.getsignal(signal.SIGTERM) is around
 
 
-def test_a_signal_that_is_ignored_stays_so() -> None:
+def test_an_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signals.register(print)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -75,7 +75,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 
 @pytest.mark.parametrize("is_outer_first", [True, False])
 def test_runtimes_may_stop_in_any_order(root: Path, is_outer_first: bool) -> None:
-    """The handler that was there before both is there after both, and is called in between."""
+    """The previous handler is called while one runtime runs, and is restored after both."""
     seen: list[int] = []
 
     def own(number: int, frame: Any) -> None:
@@ -110,8 +110,8 @@ threading.Event().wait()
 
 
 @pytest.mark.parametrize("signals", ["[signal.SIGTERM]", "[signal.SIGTERM, signal.SIGTERM]"])
-def test_a_signal_in_the_midst_of_a_kept_call_loses_nothing(root: Path, signals: str) -> None:
-    """The call holds its policy's lock, which is needed to have the sample given out."""
+def test_a_signal_during_a_kept_call_loses_nothing(root: Path, signals: str) -> None:
+    """The call holds its policy's lock, which draining the sample needs."""
     process = start(root, _IN_A_CALL.replace("SIGNALS:", f"{signals}:"))
     _, err = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGTERM
@@ -119,8 +119,8 @@ def test_a_signal_in_the_midst_of_a_kept_call_loses_nothing(root: Path, signals:
     assert values(root) == [0, 1, 2]
 
 
-def test_a_signal_in_the_midst_of_a_flush_loses_nothing(root: Path) -> None:
-    """The signal comes when the storing thread has begun, while the main thread waits for it."""
+def test_a_signal_during_a_flush_loses_nothing(root: Path) -> None:
+    """The signal arrives while the main thread waits for the storage thread."""
     process = start(
         root,
         """
@@ -145,7 +145,7 @@ threading.Event().wait()
 
 
 def test_a_handler_of_the_engine_may_be_interrupted_by_the_next_signal(root: Path) -> None:
-    """Who presses the keys twice is not made to wait for the first handler."""
+    """A second signal does not wait for the first one's handler."""
     out = run(
         root,
         """

@@ -1,4 +1,4 @@
-"""What workloads cover: histograms, coverage, blobs that are missing or left over."""
+"""Tests of the survey: histograms, counts, missing and orphaned blobs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 
 def gather_workload(uuid: str, rows: int, path: str | None, scale: float = 0.5) -> Trace:
-    """A workload of the gathering definition, whose rows are stored or random."""
+    """A workload of `GATHER` with stored or random rows."""
     source = RandomInput() if path is None else SafetensorsInput(path, "rows")
     inputs = {"table": RandomInput(), "rows": source, "scale": ScalarInput(scale)}
     return Trace("gather_h8", Workload({"N": 6, "M": rows}, inputs, uuid))
 
 
 def stored(trace_set: TraceSet, uuid: str, rows: int, scale: float = 0.5) -> Trace:
-    """The same with a blob of its own, which is written."""
+    """A workload whose rows are written to a blob."""
     path = trace_set.add_workload_blob_tensor("gather_h8", uuid, {"rows": torch.arange(rows)})
     return gather_workload(uuid, rows, path, scale)
 
 
-def test_counts_sizes_kinds_and_blobs(root: Path) -> None:
+def test_a_survey_counts_sizes_input_types_and_blobs(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     trace_set.add_traces([stored(trace_set, "a", 3), stored(trace_set, "b", 3), gather_workload("c", 9, None)])
     found = survey(TraceSet.from_path(root))
@@ -39,7 +39,7 @@ def test_counts_sizes_kinds_and_blobs(root: Path) -> None:
     assert (found.orphans, found.missing, found.unknown) == ([], [], [])
 
 
-def test_says_what_is_missing_and_what_is_left_over(root: Path) -> None:
+def test_a_survey_lists_missing_blobs_and_orphans(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     trace_set.add_traces([stored(trace_set, "a", 3)])
     lost = stored(trace_set, "b", 3)
@@ -54,7 +54,7 @@ def test_says_what_is_missing_and_what_is_left_over(root: Path) -> None:
     assert found.blobs == 2
 
 
-def test_looks_at_chosen_definitions_alone(root: Path) -> None:
+def test_a_survey_may_be_limited_to_definitions(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     trace_set.add_traces([stored(trace_set, "a", 3)])
     found = survey(TraceSet.from_path(root), ["silu_h8"])
@@ -64,7 +64,7 @@ def test_looks_at_chosen_definitions_alone(root: Path) -> None:
         survey(trace_set, ["silu_h9"])
 
 
-def test_few_sizes_have_a_bar_each_and_many_share_them_by_powers_of_two() -> None:
+def test_a_histogram_groups_many_sizes_by_powers_of_two() -> None:
     assert histogram([]) == []
     assert histogram([5, 1, 5]) == [Bin(1, 1, 1), Bin(5, 5, 2)]
     assert histogram([0, 1, 2, 3, 5, 6, 7, 9, 4096]) == [
@@ -78,7 +78,7 @@ def test_few_sizes_have_a_bar_each_and_many_share_them_by_powers_of_two() -> Non
 
 
 @given(st.lists(st.integers(0, 1 << 40), max_size=200))
-def test_every_size_is_in_one_bar(sizes: list[int]) -> None:
+def test_every_size_is_in_one_bin(sizes: list[int]) -> None:
     found = histogram(sizes)
     assert sum(bar.workloads for bar in found) == len(sizes)
     for bar in found:

@@ -247,9 +247,9 @@ class Copier:
         """
         tensors, block = reservation.tensors, reservation.block
         try:
-            cpu_copies = {name: _copied(tensor) for name, tensor in tensors.items() if not tensor.is_cuda}
             if reservation.ring is None or block is None:
-                return FinishedCopy(cpu_copies)
+                return FinishedCopy({name: _copied(tensor) for name, tensor in tensors.items()})
+            cpu_copies = {name: _copied(tensor) for name, tensor in tensors.items() if not tensor.is_cuda}
             finished = self._enqueue(reservation, block)
         except BaseException:
             self.cancel(reservation)

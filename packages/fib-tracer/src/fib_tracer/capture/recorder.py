@@ -368,7 +368,7 @@ class Recorder:
 
     def stats(self) -> DefinitionStats:
         """The counts so far."""
-        dropped = {reason: int(tally) for reason, tally in list(self._dropped.items())}
+        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
         return DefinitionStats(int(self._calls), int(self._kept), self._stored, self._equal, dropped)
 
 
