@@ -200,6 +200,7 @@ class TestFromOutside:
         assert right.extra is not None
         assert right.extra["evaluator"] == "twice"
 
+    @pytest.mark.slow
     def test_the_judge_process_finds_it_as_well(
         self,
         install: Callable[..., None],
