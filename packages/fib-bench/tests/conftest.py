@@ -104,7 +104,7 @@ def server(cache_path: Path) -> Iterator[ForkServerClient]:
 
 
 @pytest.fixture
-def chance() -> random.Random:
+def seeded_random() -> random.Random:
     """Random numbers whose seed is printed where a test fails; ``FIB_TEST_SEED`` draws them once more."""
     seed = int(os.environ.get("FIB_TEST_SEED") or random.SystemRandom().getrandbits(32))
     print(f"FIB_TEST_SEED={seed}")
@@ -112,7 +112,7 @@ def chance() -> random.Random:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a worker's time run slowly until it prints that it hangs, so that on a busy machine it gets that far.
 
     It runs slowly again until the worker has told its stack, unless that "hangs silently".
@@ -267,7 +267,7 @@ def make_solution() -> Callable[..., Solution]:
     return make
 
 
-class Borrowed:
+class SharedServer:
     """The shared server, which a judge cannot close."""
 
     def __init__(self, server: ForkServerClient) -> None:
@@ -280,7 +280,7 @@ class Borrowed:
 @pytest.fixture(scope="session")
 def device_context(server: ForkServerClient) -> DeviceContext:
     """What holds on the CPU, measured once for all tests."""
-    return Judge(BenchmarkConfig(), server=Borrowed(server)).context
+    return Judge(BenchmarkConfig(), server=SharedServer(server)).context
 
 
 @pytest.fixture
@@ -298,7 +298,7 @@ def make_judge(
 
     def make(root: Path | None = None, **fields: object) -> Judge:
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
-        judge = Judge(config, root=root, server=Borrowed(server))
+        judge = Judge(config, root=root, server=SharedServer(server))
         judge._context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds)
         judges.append(judge)
         return judge
@@ -362,7 +362,7 @@ def shared_server(
     def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
         unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
         config = attrs.evolve(config, **unset)
-        execution = Execution(config, root, baselines, Borrowed(server))
+        execution = Execution(config, root, baselines, SharedServer(server))
         execution._judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds)
         return execution
 

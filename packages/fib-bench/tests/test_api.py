@@ -1,4 +1,4 @@
-"""Evaluation without a data set."""
+"""Tests of the evaluation of solutions without a data set."""
 
 from __future__ import annotations
 

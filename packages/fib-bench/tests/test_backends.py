@@ -1,4 +1,4 @@
-"""Contradicting settings are rejected before anything starts."""
+"""Tests of the selection of the executor: contradicting settings are rejected before anything starts."""
 
 from __future__ import annotations
 

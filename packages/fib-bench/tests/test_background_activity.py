@@ -1,4 +1,4 @@
-"""Background activity: a worker must be idle after its replies; the processes here tell when they are."""
+"""Tests of background activity: a worker must be idle after its replies."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_work_that_begins_later_is_seen_at_the_end(observe: Any) -> None:
         activity.check()
 
 
-def test_a_short_disturbance_accuses_nobody(observe: Any) -> None:
+def test_a_short_disturbance_is_not_rejected(observe: Any) -> None:
     activity, machine = observe((0.0, 0.0), (0.5, 1.0), (0.55, 0.0))
     activity.begin()
     machine.sleep(2.0)

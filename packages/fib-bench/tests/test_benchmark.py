@@ -1,4 +1,4 @@
-"""Runs: the plan is carried out, every evaluation is recorded, nothing is lost on the way."""
+"""Tests of runs: the plan is carried out, and every evaluation is recorded."""
 
 from __future__ import annotations
 

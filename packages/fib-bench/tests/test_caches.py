@@ -1,4 +1,4 @@
-"""The caches that workers have to themselves."""
+"""Tests of the caches of workers."""
 
 from __future__ import annotations
 

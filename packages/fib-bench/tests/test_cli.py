@@ -1,4 +1,4 @@
-"""The ``fib-bench`` command."""
+"""Tests of the ``fib-bench`` command."""
 
 from __future__ import annotations
 

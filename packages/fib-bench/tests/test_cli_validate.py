@@ -1,4 +1,4 @@
-"""``fib-bench validate`` and ``fib-bench migrate``."""
+"""Tests of ``fib-bench validate`` and ``fib-bench migrate``."""
 
 from __future__ import annotations
 

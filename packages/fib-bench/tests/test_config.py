@@ -1,4 +1,4 @@
-"""Settings: what they may be, which layer wins, and what a file with mistakes is told."""
+"""Tests of the settings: valid values, the precedence of layers, and messages about mistakes in files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU timer: what a worker reports must be durations, and throttled samples do not count."""
+"""Tests of the CPU timer: reported samples must be durations, and throttled samples do not count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: a data set that shows what the benchmark does."""
+"""Tests of the demo's data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time measures on a device."""
+"""Tests of the device lock: one run at a time measures on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a device that outlive a worker, with an NVML that is told what to answer."""
+"""Tests of device settings that outlive a worker, with a fake NVML."""
 
 # ruff: noqa: N802 names of NVML
 

@@ -1,4 +1,4 @@
-"""Distributions: factors and offsets of the rows of standard normal tensors."""
+"""Tests of distributions: factors and offsets of the rows of standard normal tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is killed: what was said to be evaluated is on the disk, once, and a resumed run does the rest."""
+"""Tests of durability: acknowledged evaluations survive kills, once each, and a resumed run makes the others."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _kill_a_worker(driver: int, kills: random.Random) -> None:
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_or_doubled(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
+    make_data_set: MakeDataSet, make_solution: MakeSolution, seeded_random: random.Random
 ) -> None:
     names = [f"s{index}" for index in range(4)]
     root = make_data_set(*(make_solution(SOURCE, name=name) for name in names), sizes=SIZES)
     wanted = Counter((f"n-{size}", name) for size in SIZES for name in names)
     acknowledged: Counter[tuple[str, str]] = Counter()
     for kill_worker in (False, True):
-        said, code = run(root, chance, kill_worker=kill_worker)
+        said, code = run(root, seeded_random, kill_worker=kill_worker)
         acknowledged += said
         if code == 0:
             break

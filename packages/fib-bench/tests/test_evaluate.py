@@ -76,7 +76,7 @@ class TestPrepare:
         assert "'n': is variable and has no value here" in self.prepare_fails(judge, definition, workload)
         assert judge.workload_bytes(definition, workload) == 0
 
-    @pytest.mark.usefixtures("patience")
+    @pytest.mark.usefixtures("slow_clock")
     @pytest.mark.parametrize(
         ("body", "said"),
         [
@@ -96,7 +96,7 @@ class TestPrepare:
         assert reason.startswith("the reference failed: ")
         assert said in reason
 
-    @pytest.mark.usefixtures("patience")
+    @pytest.mark.usefixtures("slow_clock")
     def test_says_where_a_reference_hangs(
         self, make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload
     ) -> None:

@@ -1,4 +1,4 @@
-"""Which evaluator judges what, evaluators from outside, and what happens when one fails."""
+"""Tests of evaluators: selection, entry points of other packages, and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised outputs: steps, lean, scales, and whole evaluations."""
+"""Tests of the evaluator of quantised outputs: steps, bias, scales, and whole evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a CUDA device, every kind of check says what it says on the CPU."""
+"""Tests that every check gives the same result on a CUDA device as on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampling: allowed sets, distributions, and whole evaluations of right and wrong samplers."""
+"""Tests of the sampling evaluator: allowed sets, distributions, and evaluations of right and wrong samplers."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class TestAllowedSet:
         (problem,) = together(check, torch.ones(4000, 1, dtype=torch.int64)).problems
         assert "4000 of 4000 tokens are from the boundary of the allowed set" in problem
 
-    def test_whoever_rounds_a_sum_the_other_way_is_right(self, definition: Definition) -> None:
+    def test_a_sum_rounded_the_other_way_is_right(self, definition: Definition) -> None:
         """Four equal tokens and top-p of a half: the sum is just that, or just not."""
         probs = torch.zeros(1, VOCABULARY)
         probs[0, :4] = 0.25

@@ -1,4 +1,4 @@
-"""Experts, sparse attention and recurrences: rows by their scale, ties, states, and whole evaluations."""
+"""Tests of the evaluators of experts, sparse attention and recurrences: scales of rows, ties, states."""
 
 from __future__ import annotations
 

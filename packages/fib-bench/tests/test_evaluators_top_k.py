@@ -1,4 +1,4 @@
-"""Chosen indices: sets, ties, padding, values beside them, and whole evaluations."""
+"""Tests of the evaluator of chosen indices: sets, ties, padding, values beside them, and whole evaluations."""
 
 from __future__ import annotations
 

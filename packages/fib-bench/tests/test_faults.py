@@ -1,4 +1,4 @@
-"""What hostile and broken solutions do costs their own evaluation only."""
+"""Tests of faults: a hostile or broken solution costs its own evaluation only."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def judged(judged_all: JudgedAll) -> Callable[..., Evaluation]:
     return run
 
 
-def assert_told(judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, *, seconds: float = 60.0) -> None:
+def assert_evaluated(judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, *, seconds: float = 60.0) -> None:
     """Check that all cases end with a status, each with its texts in its log."""
     evaluations = judged_all({name: code for name, (code, *_) in cases.items()}, seconds=seconds)
     wrong = {
@@ -152,7 +152,7 @@ BROKEN_IMPORTS: Cases = {
 
 
 def test_an_import_that_fails_is_a_compile_error(judged_all: JudgedAll) -> None:
-    assert_told(judged_all, BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR)
+    assert_evaluated(judged_all, BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR)
 
 
 FAILING_CALLS: Cases = {
@@ -173,12 +173,12 @@ FAILING_CALLS: Cases = {
 }
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_call_that_fails_is_a_runtime_error(judged_all: JudgedAll) -> None:
-    assert_told(judged_all, FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR)
+    assert_evaluated(judged_all, FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR)
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_worker_that_has_closed_everything_is_given_time_to_exit(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("import os\ndef run(x):\n    os.closerange(0, 4096)\n    return x * 2")
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
@@ -192,7 +192,7 @@ MESSAGES: Cases = {
 
 
 def test_a_message_to_the_judge_is_an_exploit(judged_all: JudgedAll) -> None:
-    assert_told(judged_all, MESSAGES, EvaluationStatus.REWARD_HACK)
+    assert_evaluated(judged_all, MESSAGES, EvaluationStatus.REWARD_HACK)
 
 
 def test_the_log_shows_the_lines_of_the_solution(judged: Callable[..., Evaluation]) -> None:
@@ -213,10 +213,10 @@ HANGS: Cases = {
 }
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_hang_times_out_and_its_stack_is_in_the_log(judged_all: JudgedAll) -> None:
     cases = {name: (*case, "no answer within 0.3 s") for name, case in HANGS.items()}
-    assert_told(judged_all, cases, EvaluationStatus.TIMEOUT, seconds=0.3)
+    assert_evaluated(judged_all, cases, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
 SILENT_HANGS: Cases = {
@@ -231,12 +231,12 @@ SILENT_HANGS: Cases = {
 }
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged_all: JudgedAll) -> None:
-    assert_told(judged_all, SILENT_HANGS, EvaluationStatus.TIMEOUT, seconds=0.3)
+    assert_evaluated(judged_all, SILENT_HANGS, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
-def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evaluation]) -> None:
+def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("def run(x):\n    print('first' + 'A' * 5_000_000 + 'last', flush=True)\n    return x * 2")
     assert evaluation.status is EvaluationStatus.PASSED
     assert evaluation.log.startswith("first")
@@ -245,14 +245,14 @@ def test_of_a_flood_of_output_head_and_tail_are_kept(judged: Callable[..., Evalu
     assert len(evaluation.log) < 40_000  # of checks and of timing
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_flood_without_end_times_out(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("def run(x):\n    print('hangs silently')\n    while True: print('B' * 1000)", seconds=0.3)
     assert evaluation.status is EvaluationStatus.TIMEOUT
     assert len(evaluation.log) < 20_000
 
 
-def test_what_is_no_utf8_is_printed_with_marks(judged: Callable[..., Evaluation]) -> None:
+def test_invalid_utf8_is_printed_with_replacement_characters(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("import os\ndef run(x):\n    os.write(1, b'\\xff\\x00caf\\xc3\\xa9')\n    return x * 2")
     assert evaluation.status is EvaluationStatus.PASSED
     assert "café" in evaluation.log
@@ -263,7 +263,7 @@ def test_children_and_daemons_of_a_solution_are_killed(judged: Callable[..., Eva
     assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
 
 
-def test_of_ever_more_children_there_is_an_end(judged: Callable[..., Evaluation]) -> None:
+def test_a_worker_with_too_many_children_is_ended(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged(MORE_AND_MORE)
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
     assert re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
@@ -306,7 +306,7 @@ FORGED_MESSAGES = {
 
 def test_a_forged_message_is_an_exploit(judged_all: JudgedAll) -> None:
     cases = {message: (FORGED.format(message=message), said) for message, said in FORGED_MESSAGES.items()}
-    assert_told(judged_all, cases, EvaluationStatus.REWARD_HACK)
+    assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
 FORGED_FAILURES = {
@@ -365,10 +365,10 @@ def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> Non
     for fields, said in FORGED_WARM_UPS.items():
         message = f'dict(zip(("type", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
         cases[fields] = forging(message, from_call=UNTIMED_CALLS), said
-    assert_told(judged_all, cases, EvaluationStatus.REWARD_HACK)
+    assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
-def test_a_function_that_cannot_be_captured_when_nobody_tries_is_refused(judged: Callable[..., Evaluation]) -> None:
+def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Callable[..., Evaluation]) -> None:
     """It gets another worker, in which nothing is captured."""
     evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=UNTIMED_CALLS))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
@@ -420,13 +420,13 @@ HONEST_RESULTS = (
 
 def test_unusual_but_honest_results_pass(judged_all: JudgedAll) -> None:
     code = "import torch\nw = torch.tensor(2.0, requires_grad=True)\ndef run(x):\n    return {}\n"
-    assert_told(judged_all, {each: (code.format(each),) for each in HONEST_RESULTS}, EvaluationStatus.PASSED)
+    assert_evaluated(judged_all, {each: (code.format(each),) for each in HONEST_RESULTS}, EvaluationStatus.PASSED)
 
 
 def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(judged_all: JudgedAll) -> None:
     codes = {"zeroes": "def run(x):\n    y = x * 2\n    x.zero_()\n    return y", "pads": SABOTAGES_PADDING}
     cases = {name: (code, "must not write to its inputs") for name, code in codes.items()}
-    assert_told(judged_all, cases, EvaluationStatus.RUNTIME_ERROR)
+    assert_evaluated(judged_all, cases, EvaluationStatus.RUNTIME_ERROR)
 
 
 RIGHT_AT_FIRST = {

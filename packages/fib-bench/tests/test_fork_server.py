@@ -74,14 +74,14 @@ def test_what_was_printed_is_told_once(worker: Worker, build: Callable[[str], Bu
     assert worker.printed() == ""
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_worker_that_ends_is_lost_with_the_reason(worker: Worker, build: Callable[[str], Build]) -> None:
     with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
         worker.request(build("import os\nos._exit(9)"), seconds=60)
     assert not caught.value.is_timeout
 
 
-@pytest.mark.usefixtures("patience")
+@pytest.mark.usefixtures("slow_clock")
 def test_a_lost_worker_stays_lost(worker: Worker, build: Callable[[str], Build]) -> None:
     for _ in range(2):
         with pytest.raises(WorkerLost, match="exited with status 9"):

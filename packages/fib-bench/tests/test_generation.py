@@ -1,4 +1,4 @@
-"""Input generation: sources, reproducibility, constraints, distributions."""
+"""Tests of input generation: sources, reproducibility, constraints, distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host timer: the judge's clock around single calls, less what a request alone takes."""
+"""Tests of the host timer: the judge's clock around single calls, less the cost of a request."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_slow_null_calls_shorten_nothing(function: Any, prepared: PreparedWorklo
     assert found.samples_ns == (CALL_NS,) * 5
 
 
-def test_calls_are_made_in_slots_that_nobody_can_foresee(function: Any, prepared: PreparedWorkload) -> None:
+def test_calls_are_made_in_unpredictable_slots(function: Any, prepared: PreparedWorkload) -> None:
     timer = measured(function, prepared)
     for _ in range(60):
         timer.sample(prepared)

@@ -1,4 +1,4 @@
-"""In-process evaluation of trusted code."""
+"""Tests of the in-process evaluation of trusted code."""
 
 from __future__ import annotations
 

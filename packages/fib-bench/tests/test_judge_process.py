@@ -1,4 +1,4 @@
-"""The judge in a process of its own: the same results, and its death costs one workload."""
+"""Tests of the judge's process: it gives the same results, and its death costs one workload."""
 
 from __future__ import annotations
 

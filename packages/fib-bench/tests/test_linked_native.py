@@ -1,4 +1,4 @@
-"""The native module of linked passes: what of it runs without a device."""
+"""Tests of the native module of linked passes, as far as it runs without a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of packages are imported when they are asked for, and listed before."""
+"""Tests of the names that packages export and import lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outside checks of a process: threads that ran, code that was changed, memory."""
+"""Tests of the outside checks of a process: threads that ran, modified code, memory."""
 
 from __future__ import annotations
 

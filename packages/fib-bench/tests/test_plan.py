@@ -1,4 +1,4 @@
-"""What a run does and leaves out, and why."""
+"""Tests of the plan of a run: pairs that it runs, and the reasons for those that it skips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision: few bits are flagged, whatever sums in another order leave is not."""
+"""Tests of the precision check: few bits are flagged, sums in another order are not."""
 
 from __future__ import annotations
 

@@ -195,6 +195,6 @@ class TestMemory:
         needed = needed_bytes(definition, make_workload(definition, {"n": 1 << 20}), config, CPU)
         assert needed == (8 << 20) * (5 + 2 + VARIANTS + 8)
 
-    def test_without_a_size_nobody_knows(self, definition: Definition, make_workload: MakeWorkload) -> None:
+    def test_without_a_size_it_is_unknown(self, definition: Definition, make_workload: MakeWorkload) -> None:
         with pytest.raises(AxisError):
             needed_bytes(definition, make_workload(definition, {}), ResolvedEvalConfig(), CPU)

@@ -1,4 +1,4 @@
-"""On a real Ray cluster, tasks without a device build what actors will load."""
+"""Tests of builds on a real Ray cluster: tasks without a device build what actors load."""
 
 from __future__ import annotations
 

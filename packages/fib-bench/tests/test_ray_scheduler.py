@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, one of which is killed at random; and errors of ours on it."""
+"""Tests of runs on a real Ray cluster of several nodes on this machine, one of which is killed at random."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of the README run."""
+"""Tests of the README's examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integer redrawing: new values, valid for the op, with the same totals and the same structure."""
+"""Tests of integer redrawing: new values, valid for the op, with the same totals and structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reports make of traces."""
+"""Tests of the summary of traces in reports."""
 
 from __future__ import annotations
 

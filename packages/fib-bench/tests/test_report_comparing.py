@@ -1,4 +1,4 @@
-"""Two runs, or two solutions, side by side; and a gate for CI."""
+"""Tests of the comparison of two runs or two solutions, and of its gate for CI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results of the CPU in reports: shown with a label, in no order, and interpreted kernels without numbers."""
+"""Tests of CPU results in reports: labelled, unranked, and without numbers for interpreted kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of workloads, baselines, devices, and traces that say little."""
+"""Tests of the leaderboard: shares of workloads, baselines, devices, and traces with few fields."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class TestBaseline:
         rows = {row.solution: row for row in leaderboard(trace_set, Options(baseline="lib"))}
         assert (rows["a"].baseline_speedup, rows["lib"].baseline_speedup) == (pytest.approx(3.0), 1.0)
 
-    def test_that_nobody_knows_is_an_error(self, write_set: WriteSet, make_result: MakeResult) -> None:
+    def test_that_does_not_exist_is_an_error(self, write_set: WriteSet, make_result: MakeResult) -> None:
         trace_set = TraceSet.from_path(write_set(make_result("fast", "1", 1.0)))
         with pytest.raises(UnknownName, match="did you mean 'fast'"):
             leaderboard(trace_set, Options(baseline="fats"))
@@ -157,7 +157,7 @@ def test_what_a_trace_does_not_say_is_none(extra: dict[str, object] | None) -> N
     assert (light.bytes, light.operations, light.fraction) == (None, None, None)
 
 
-def test_an_isolation_level_of_nobody_is_none(make_result: MakeResult) -> None:
+def test_the_isolation_level_of_no_trace_is_none(make_result: MakeResult) -> None:
     evaluation = make_result("a", "1").evaluation
     assert evaluation is not None
     assert isolation_of(evaluation) is None

@@ -1,4 +1,4 @@
-"""Several sets into one: nothing lost, nothing chosen in silence."""
+"""Tests of merging data sets: nothing is lost, and every choice is reported."""
 
 from __future__ import annotations
 

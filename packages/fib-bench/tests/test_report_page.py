@@ -1,4 +1,4 @@
-"""The page: safe whatever solutions wrote, whole without a network, and alive in a browser."""
+"""Tests of the report page: safe with hostile text, complete without a network, interactive in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ratios of latencies: when they are numbers, ties or imprecise."""
+"""Tests of ratios of latencies: when they are numbers, ties or imprecise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of ``fib-bench run`` as a configuration."""
+"""Tests of the options of ``fib-bench run`` as a configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Device workers that fail, differ and are stopped: every evaluation is made once, or reported as skipped."""
+"""Tests of the scheduler: workers fail, differ and are stopped; each evaluation is made once or skipped."""
 
 from __future__ import annotations
 

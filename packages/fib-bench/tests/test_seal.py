@@ -1,4 +1,4 @@
-"""The seal: refused and allowed system calls of a sealed process, on each of its threads."""
+"""Tests of the seal: refused and allowed system calls of a sealed process, on each of its threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The self-test: exploits are rejected or gain nothing, honest solutions pass, and the command reports both."""
+"""Tests of the self-test: exploits are rejected or gain nothing, and honest solutions pass."""
 
 from __future__ import annotations
 

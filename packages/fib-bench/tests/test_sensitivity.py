@@ -1,4 +1,4 @@
-"""Wrong answers that would pass are found, and the check is tightened without failing honest answers."""
+"""Tests of the sensitivity of checks: wrong answers that would pass tighten a check, honest ones still pass."""
 
 from __future__ import annotations
 

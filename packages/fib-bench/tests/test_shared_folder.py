@@ -1,4 +1,4 @@
-"""Folders that users share: links are never followed, and no other user can replace what is in them."""
+"""Tests of shared folders: links are not followed, and other users cannot replace entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots: where the tensors of calls lie in shared memory, and what tells that a call wrote nothing."""
+"""Tests of slots: the places of a call's tensors in shared memory, and the detection of missing outputs."""
 
 from __future__ import annotations
 

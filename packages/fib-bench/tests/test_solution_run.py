@@ -1,4 +1,4 @@
-"""Solution runs: two phases with a seal in between, lost workers, and a reference that fails on timed inputs."""
+"""Tests of solution runs: two phases with a seal in between, lost workers, and a failing reference."""
 
 from __future__ import annotations
 

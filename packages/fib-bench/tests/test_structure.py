@@ -1,4 +1,4 @@
-"""Size limits of the package's modules and classes."""
+"""Tests of the size limits of the package's modules and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input synthesis: values that are valid for their op."""
+"""Tests of input synthesis: values that are valid for their op."""
 
 from __future__ import annotations
 

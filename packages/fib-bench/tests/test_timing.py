@@ -1,4 +1,4 @@
-"""Timing: stopwatches under a clock that moves only when a call says so, and what follows from samples."""
+"""Tests of timing: stopwatches with a fake clock, and statistics of samples."""
 
 from __future__ import annotations
 

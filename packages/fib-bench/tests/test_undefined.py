@@ -1,4 +1,4 @@
-"""Undefined outputs: NaN in the reference is counted, and a workload that is mostly undefined is refused."""
+"""Tests of undefined outputs: NaN in the reference is counted, and mostly undefined workloads are refused."""
 
 from __future__ import annotations
 

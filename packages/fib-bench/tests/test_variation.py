@@ -1,4 +1,4 @@
-"""Input variation: fresh, valid, reproducible values for timed calls."""
+"""Tests of input variation: fresh, valid, reproducible values for timed calls."""
 
 from __future__ import annotations
 

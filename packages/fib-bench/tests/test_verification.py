@@ -1,4 +1,4 @@
-"""Verification: whatever is timed is verified."""
+"""Tests of verification: all that is timed is verified."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ class TestTimedCallsAreVerified:
             assert evaluation.performance.latency_ms >= 3
 
     @pytest.mark.parametrize("n", [8, LARGE])
-    def test_what_varies_is_the_same_for_nobody(self, judged: Judged, n: int) -> None:
+    def test_no_two_timed_calls_have_the_same_inputs(self, judged: Judged, n: int) -> None:
         """Of all calls that are timed, no two have the same inputs."""
         evaluation = judged(
             """
