@@ -1,7 +1,7 @@
-"""The attention solutions and the CUDA solutions against their definitions' references, on tiny workloads.
+"""Attention and CUDA solutions, compared with their definitions' references on tiny workloads.
 
-Triton solutions run in a child, for Triton reads ``TRITON_INTERPRET`` once, when it is imported, and other
-tests may have imported it. On the CPU the child interprets them; on a GPU it also captures them in a CUDA graph.
+Triton solutions run in a child process, because Triton reads ``TRITON_INTERPRET`` only when it is imported. On the CPU
+the child interprets them; on a GPU it also captures them in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fib_bench import make_inputs
 from fib_compile import BuilderRegistry, Runnable
 from fib_compile.device import is_cuda_available
 from fib_schema import BuildSpec, Definition, RandomInput, Solution, SourceFile, Workload, parse_json
+from public_data_set import data_set_path, needs_data_set
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-2
@@ -42,7 +43,7 @@ FAMILIES = {
     MLA_RAGGED: "mla_ragged_prefill_causal_*",
     DSA: "dsa_sparse_attention_*",
 }
-"""The definitions that a solution serves."""
+"""The definitions that each solution implements."""
 VALUE_RETURNING = (GQA_PAGED, MLA_DECODE, MLA_RAGGED)
 SIZES = {
     "batch_size": 3,
@@ -58,14 +59,14 @@ SIZES = {
 
 @attrs.frozen
 class Case:
-    """A solution, the definition that it serves, and a workload for it."""
+    """A solution, its definition, and a workload."""
 
     solution: str
     definition: str
     axes: Mapping[str, int] = SIZES
     """Sizes of at least the definition's variable axes."""
     tensors: Mapping[str, list[int]] = attrs.field(factory=dict)
-    """Values of integer inputs that are not left to chance."""
+    """Integer inputs with fixed values."""
 
     def __str__(self) -> str:
         return f"{self.solution}-{self.definition}"
@@ -78,11 +79,11 @@ def _paged(
     last: list[int] | None = None,
     qo_indptr: list[int] | None = None,
 ) -> Case:
-    """Attention over these pages; a page of ragged keys is a key.
+    """A case of attention over these pages; with ragged keys, a page is one key.
 
     Args:
-        solution: Its file.
-        definition: Its name.
+        solution: The file of the solution.
+        definition: The name of the definition.
         kv_indptr: Offsets of pages.
         last: Lengths of the last pages, where pages have more than one token.
         qo_indptr: Offsets of queries, for a prefill.
@@ -126,13 +127,8 @@ CUDA_CASES = (
 )
 
 
-def _data_set() -> Path:
-    given = os.environ.get("FIB_TEST_DATASET")
-    return Path(given) if given else HERE.parent.parent / "shared" / "flashinfer-trace"
-
-
 def _definition_files(pattern: str) -> list[Path]:
-    return sorted((_data_set() / "definitions").rglob(f"{pattern}.json"))
+    return sorted((data_set_path() / "definitions").rglob(f"{pattern}.json"))
 
 
 FAMILY_CASES = [
@@ -140,16 +136,16 @@ FAMILY_CASES = [
 ]
 
 
-# -- in a process of its own -------------------------------------------------------------------
+# -- in the child process -------------------------------------------------------------------
 
 
 def main(device: str) -> None:
-    """For each case on standard input, a line of JSON, write what is wrong with it, or nothing, as another."""
+    """Check each case on standard input, a line of JSON, and print the problem, or an empty string, as JSON."""
     for line in sys.stdin:
         try:
             _check(Case(**json.loads(line)), device)
             problem = ""
-        except Exception:  # noqa: BLE001 - it is what the test shows
+        except Exception:  # noqa: BLE001 - the test shows it
             problem = traceback.format_exc()
         print(json.dumps(problem), flush=True)
 
@@ -189,7 +185,7 @@ def _inputs(case: Case, definition: Definition, device: str) -> list[Any]:
     inputs = make_inputs(definition, workload, seed=0, synthesize_missing=True)
     for name, values in case.tensors.items():
         inputs[name] = torch.tensor(values, dtype=torch.int32)
-    if isinstance(slots := inputs.get("sparse_indices"), torch.Tensor):  # a row of nothing else, one with gaps
+    if isinstance(slots := inputs.get("sparse_indices"), torch.Tensor):  # an empty row, and one with gaps
         slots[0] = -1
         slots[1, 5:2000:3] = -1
         slots[1, -1] = 0
@@ -197,7 +193,7 @@ def _inputs(case: Case, definition: Definition, device: str) -> list[Any]:
 
 
 def _replay(runnable: Runnable, inputs: list[Any], buffers: list[torch.Tensor]) -> None:
-    """Call it from a CUDA graph, which refuses to capture what waits for the device."""
+    """Call it from a CUDA graph, whose capture fails if the call synchronises."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         runnable.call_destination_passing(*inputs, *buffers)
@@ -208,7 +204,7 @@ def _replay(runnable: Runnable, inputs: list[Any], buffers: list[torch.Tensor]) 
 
 def _compare(definition: Definition, found: list[torch.Tensor], wanted: tuple[torch.Tensor, ...]) -> None:
     for name, ours, reference in zip(definition.outputs, found, wanted, strict=True):
-        assert not reference.isnan().any(), f"the reference's {name} holds NaN: the workload is not valid"
+        assert not reference.isnan().any(), f"the reference's {name} holds NaN: the workload is invalid"
         torch.testing.assert_close(
             ours, reference, atol=TOLERANCE, rtol=TOLERANCE, msg=lambda text, name=name: f"{name}: {text}"
         )
@@ -216,16 +212,14 @@ def _compare(definition: Definition, found: list[torch.Tensor], wanted: tuple[to
 
 # -- the tests ---------------------------------------------------------------------------------
 
-pytestmark = pytest.mark.skipif(
-    not (_data_set() / "definitions").is_dir(),
-    reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder",
-)
+pytestmark = needs_data_set
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra 'triton'")
 Check = Callable[[Case], None]
 
 
 def _child(device: str, cache: Path) -> Iterator[Check]:
     environment = {**os.environ, "FIB_CACHE_PATH": str(cache), "TRITON_INTERPRET": str(int(device == "cpu"))}
+    environment["PYTHONPATH"] = os.pathsep.join([str(HERE / "support"), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, __file__, device]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
@@ -259,25 +253,26 @@ def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
 
 @needs_triton
 @pytest.mark.parametrize("case", HARD_CASES, ids=str)
-def test_it_computes_what_the_reference_does(case: Case, interpreted: Check) -> None:
+def test_solution_agrees_with_the_reference(case: Case, interpreted: Check) -> None:
     interpreted(case)
 
 
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", FAMILY_CASES, ids=str)
-def test_it_serves_every_definition_of_its_family(case: Case, interpreted: Check) -> None:
+def test_solution_agrees_for_every_definition_of_its_family(case: Case, interpreted: Check) -> None:
     interpreted(case)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", HARD_CASES + CUDA_CASES, ids=str)
-def test_it_does_so_on_a_device_and_from_a_cuda_graph(case: Case, on_gpu: Check) -> None:
+def test_solution_agrees_on_a_device_and_from_a_cuda_graph(case: Case, on_gpu: Check) -> None:
     on_gpu(case)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", FAMILY_CASES, ids=str)
-def test_it_serves_its_family_on_a_device(case: Case, on_gpu: Check) -> None:
+def test_solution_agrees_for_its_family_on_a_device(case: Case, on_gpu: Check) -> None:
     on_gpu(case)
 
 

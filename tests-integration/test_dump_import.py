@@ -1,4 +1,4 @@
-"""Calls that FlashInfer 0.6.4 dumped on an H200 become workloads, by the adapters' knowledge and without hand work."""
+"""Import of call dumps that FlashInfer 0.6.4 wrote on an H200: the adapters convert them into workloads."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def decode() -> Definition:
 
 
 @pytest.mark.parametrize("form", ["pt", "safetensors"])
-def test_real_dumps_become_workloads(tmp_path: Path, form: str) -> None:
+def test_dumped_calls_become_workloads(tmp_path: Path, form: str) -> None:
     definitions = [
         norm("rmsnorm_h128", 128, has_residual=False),
         norm("fused_add_rmsnorm_h2048", 2048, has_residual=True),

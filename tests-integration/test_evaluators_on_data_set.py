@@ -1,9 +1,11 @@
-"""Every kind of op of the public data set is judged, with its reference as the solution, on the CPU."""
+"""Evaluators on the public data set: the reference of each kind of op passes as a solution, on the CPU.
+
+All solutions are evaluated in one benchmark run, because starting the processes of a run takes several seconds.
+"""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig, ResolvedEvalConfig
@@ -18,29 +20,9 @@ from fib_schema import (
     SourceFile,
     Trace,
     TraceSet,
-    Workload,
 )
+from public_data_set import narrowed, needs_data_set, public_set, small_workload
 
-SIZES = {
-    "M": 3,
-    "batch_size": 3,
-    "len_cu_seqlens": 4,
-    "len_indptr": 4,
-    "max_seq_len": 64,
-    "num_kv_heads": 2,
-    "num_kv_indices": 20,
-    "num_pages": 24,
-    "num_qo_heads": 4,
-    "num_seqs": 3,
-    "num_tokens": 5,
-    "pool_size": 8,
-    "seq_len": 3,
-    "state_cache_size": 8,
-    "total_kv": 20,
-    "total_q": 12,
-    "total_seq_len": 12,
-}
-"""Small values for every variable axis of the data set; together they satisfy its constraints."""
 EVALUATORS = {
     "dsa_paged": "sparse_attention",
     "gdn": "state_space",
@@ -67,69 +49,67 @@ DEFINITIONS = (
     "top_k_top_p_sampling_from_probs_v129280",
     "top_p_sampling_from_probs_v129280",
 )
-"""One of each kind whose reference runs here; of ``moe``, the smallest needs gigabytes."""
+"""One of each kind whose reference runs here; the smallest of ``moe`` needs gigabytes."""
 ARGMAX = "def run(probs, *_):\n    return probs.argmax(dim=-1)\n"
+SAMPLER = "top_p_sampling_from_probs_v129280"
+pytestmark = needs_data_set
 
 
-def _data_set() -> Path:
-    given = os.environ.get("FIB_TEST_DATASET")
-    return Path(given) if given else Path(__file__).parent.parent.parent / "shared" / "flashinfer-trace"
+def _definition(name: str) -> Definition:
+    """A definition of the data set; samplers have a sixteenth of its vocabulary."""
+    definition = public_set().definitions[name]
+    return narrowed(definition) if definition.op_type == "sampling" else definition
 
 
-pytestmark = pytest.mark.skipif(
-    not (_data_set() / "definitions").is_dir(),
-    reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder",
-)
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-def _workload(definition: Definition) -> Workload:
-    """A small one, without inputs that may be absent: the reference of ``gdn_mtp`` writes to one of them."""
+def _trace(definition: Definition) -> Trace:
+    """A small workload without optional inputs: the reference of ``gdn_mtp`` writes to one of them."""
     inputs = {
         name: ScalarInput(1.0) if name == "scale" else RandomInput()
         for name, spec in definition.inputs.items()
         if not spec.optional
     }
-    return Workload({axis: SIZES[axis] for axis in definition.var_axes}, inputs, "small")
+    return Trace(definition.name, small_workload(definition, inputs))
 
 
-def _evaluate(root: Path, definition: Definition, *codes: str) -> list[Evaluation]:
-    trace_set = TraceSet(root)
-    trace_set.add_definitions([definition])
+def _solution(name: str, definition: str, source: str) -> Solution:
     spec = BuildSpec("python", ("cpu",), "k.py::run", destination_passing_style=False)
-    solutions = [Solution(f"s{i}", definition.name, "t", spec, (SourceFile("k.py", c),)) for i, c in enumerate(codes)]
-    trace_set.add_solutions(solutions)
-    trace_set.add_traces([Trace(definition.name, _workload(definition))])
+    return Solution(name, definition, "t", spec, (SourceFile("k.py", source),))
+
+
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Evaluation]:
+    """The evaluations of all references, by definition, and of ``argmax``."""
+    definitions = [_definition(name) for name in DEFINITIONS]
+    trace_set = TraceSet(tmp_path_factory.mktemp("data_set"))
+    trace_set.add_definitions(definitions)
+    trace_set.add_solutions([_solution(d.name, d.name, d.reference) for d in definitions])
+    trace_set.add_solutions([_solution("argmax", SAMPLER, ARGMAX)])
+    trace_set.add_traces([_trace(definition) for definition in definitions])
     few = {"sampling_validation_trials": 30, "sampling_validation_samples": 90}
-    config = BenchmarkConfig(num_trials=2, iterations=3, measure_seconds=0.1, extra=few)
+    config = BenchmarkConfig(num_trials=2, iterations=3, measure_seconds=0.05, extra=few)
     with Benchmark(trace_set, config) as benchmark:
         result = benchmark.run()
     assert result.failures == ()
-    found = {trace.solution: trace.evaluation for trace in result.traces}
-    return [evaluation for i in range(len(codes)) if (evaluation := found[f"s{i}"]) is not None]
+    return {str(trace.solution): trace.evaluation for trace in result.traces if trace.evaluation is not None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFINITIONS)
-def test_a_reference_is_a_right_solution(tmp_path: Path, name: str) -> None:
-    definition = TraceSet.from_path(_data_set()).definitions[name]
-    (evaluation,) = _evaluate(tmp_path, definition, definition.reference)
+def test_reference_passes_as_a_solution(evaluations: Mapping[str, Evaluation], name: str) -> None:
+    evaluation = evaluations[name]
     assert evaluation.status == "PASSED", evaluation.log
     assert evaluation.extra is not None
-    assert evaluation.extra["evaluator"] == EVALUATORS.get(definition.op_type, "default")
+    assert evaluation.extra["evaluator"] == EVALUATORS.get(public_set().definitions[name].op_type, "default")
 
 
-def test_a_sampler_that_always_takes_the_most_likely_token_is_wrong(tmp_path: Path) -> None:
-    definition = TraceSet.from_path(_data_set()).definitions["top_p_sampling_from_probs_v129280"]
-    (evaluation,) = _evaluate(tmp_path, definition, ARGMAX)
+@pytest.mark.slow
+def test_sampler_that_always_returns_the_most_likely_token_is_incorrect(evaluations: Mapping[str, Evaluation]) -> None:
+    evaluation = evaluations["argmax"]
     assert evaluation.status == "INCORRECT_NUMERICAL"
     assert "likely tokens are drawn too often" in evaluation.log
 
 
-def test_every_definition_has_the_evaluator_of_its_kind() -> None:
-    for definition in TraceSet.from_path(_data_set()).definitions.values():
+def test_every_definition_has_the_evaluator_of_its_op_type() -> None:
+    for definition in public_set().definitions.values():
         name = evaluator_for(definition, ResolvedEvalConfig()).name
         assert name == EVALUATORS.get(definition.op_type, "default"), definition.name

@@ -1,9 +1,8 @@
-"""The script that checks the adapters against FlashInfer runs on the CPU, with stand-ins in its place."""
+"""The script that checks the adapters against FlashInfer, run on the CPU with stand-ins for FlashInfer."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,12 +14,9 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
 
 
-def test_every_check_passes_with_the_stand_ins(tmp_path: Path) -> None:
-    environment = {**os.environ, "FIB_CACHE_PATH": str(tmp_path / "cache")}
-    for name in ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING"):
-        environment.pop(name, None)
+def test_all_checks_pass_with_the_stand_ins(tmp_path: Path) -> None:
     command = [sys.executable, HERE / "flashinfer_adapters.py", "--stand-ins", "0.6.4", "--out", tmp_path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "results.json").read_text("utf-8"))["rows"]
     assert len(rows) >= 18

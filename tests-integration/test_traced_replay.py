@@ -1,4 +1,4 @@
-"""From an engine's calls to a benchmark: what was traced is what a solution is given, bit for bit."""
+"""From traced calls to a benchmark: solutions get the traced tensors, bit for bit."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ NORM = Definition(
         "    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype)\n"
     ),
 )
-RECORDER = """
+NORM_SOLUTION = """
 import torch
 
 def run(x, weight, eps, y):
     wide = x.float()
     y.copy_((wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps) * weight.float()).to(x.dtype))
 """
+
+
+CONFIG = BenchmarkConfig(iterations=5, num_trials=1, measure_seconds=0.05, in_process_trusted=True)
 
 
 @apply("embed_h16")
@@ -67,7 +70,7 @@ def norm(x: Any, weight: Any, eps: float) -> Any:
 
 
 class Model:
-    """Two layers that write into buffers of their own, as an engine does."""
+    """Two layers that reuse their buffers, as an engine does."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -77,7 +80,7 @@ class Model:
         self.rows = torch.zeros(64, HIDDEN, dtype=torch.bfloat16)
 
     def step(self, tokens: list[int], seen: list[dict[str, torch.Tensor]]) -> None:
-        """One forward pass; what the layers were given is remembered, and overwritten at once."""
+        """One forward pass. Appends copies of the layers' inputs to `seen`, then overwrites the inputs."""
         count = len(tokens)
         self.tokens[:count] = torch.tensor(tokens)
         rows = embed(self.table, self.tokens[:count])
@@ -90,9 +93,9 @@ class Model:
 
 @pytest.fixture
 def traced(tmp_path: Path) -> tuple[Path, list[dict[str, torch.Tensor]], Model]:
-    """A data set with the workloads of three passes, what the layers had been given, and the model."""
+    """A data set with the workloads of three passes, the inputs of the layers, and the model."""
     spec = BuildSpec("python", ("cpu",), "main.py::run")
-    solution = Solution("norm_eager", NORM.name, "test", spec, (SourceFile("main.py", RECORDER),))
+    solution = Solution("norm_eager", NORM.name, "test", spec, (SourceFile("main.py", NORM_SOLUTION),))
     data_set = TraceSet(tmp_path)
     data_set.add_definitions([EMBED, NORM])
     data_set.add_solutions([solution])
@@ -103,7 +106,7 @@ def traced(tmp_path: Path) -> tuple[Path, list[dict[str, torch.Tensor]], Model]:
     return tmp_path, seen, model
 
 
-def test_a_benchmark_gives_solutions_the_very_tensors_that_were_seen(traced: Any) -> None:
+def test_benchmark_inputs_are_the_traced_tensors(traced: Any) -> None:
     root, seen, model = traced
     data_set = TraceSet.from_path(root)
     for index, trace in enumerate(data_set.workloads[NORM.name]):
@@ -116,11 +119,10 @@ def test_a_benchmark_gives_solutions_the_very_tensors_that_were_seen(traced: Any
         assert torch.equal(inputs["tokens"], seen[index]["tokens"])
 
 
-@pytest.mark.slow
-def test_what_was_traced_is_benchmarked(traced: Any) -> None:
+def test_traced_workloads_are_benchmarked(traced: Any) -> None:
     root, seen, _ = traced
     data_set = TraceSet.from_path(root)
-    result = Benchmark(data_set, BenchmarkConfig(iterations=5, num_trials=1)).run_all()
+    result = Benchmark(data_set, CONFIG).run_all()
     traces = result.traces[NORM.name]
     assert len(traces) == len(seen)
     assert {trace.evaluation.status for trace in traces} == {"PASSED"}

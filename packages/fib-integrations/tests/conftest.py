@@ -1,4 +1,4 @@
-"""FlashInfer's stand-ins, freshly imported; everything is put back after each test."""
+"""Fixtures: stand-ins for FlashInfer, imported again for each test; everything is restored after each test."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import flashinfer_stand_ins
 from fib_apply import ApplyConfig, ApplyRuntime, disable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, installation, uninstall_flashinfer_integrations
 from fib_schema import TraceSet
-from flashinfer_stand_ins.examples import EXAMPLES, SEEN_ONLY, Example, passed, reference_solution
+from flashinfer_stand_ins.examples import EXAMPLES, TRACED_ONLY, Example, passed, reference_solution
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is built here stays here."""
+def _build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A build cache for this session, and no variables that enable anything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIB_CACHE_PATH", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("FIB_ENABLE_APPLY", raising=False)
@@ -34,8 +34,8 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _torch_is_not_looked_through() -> Iterator[None]:
-    """Each installation asks all objects whether they hold what is patched; those from before the tests hold none."""
+def _freeze_existing_objects() -> Iterator[None]:
+    """Hide the objects that exist before the tests from the search for references, which each installation makes."""
     gc.collect()
     gc.freeze()
     yield
@@ -43,7 +43,7 @@ def _torch_is_not_looked_through() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _reset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(installation, "_is_started", False)
     yield
     disable_apply()
@@ -53,25 +53,25 @@ def _nothing_in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session", params=flashinfer_stand_ins.VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
-    """Of FlashInfer."""
+    """A version of FlashInfer."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
 def stand_ins(version: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package ``flashinfer``."""
+    """A folder with a package ``flashinfer`` of one version."""
     return flashinfer_stand_ins.write(tmp_path_factory.mktemp("stand_ins"), version)
 
 
 @pytest.fixture(scope="session")
 def some_stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Those of one version, for what takes a process of its own."""
+    """Stand-ins of one version, for tests that start a process."""
     return flashinfer_stand_ins.write(tmp_path_factory.mktemp("some"), flashinfer_stand_ins.VERSIONS[0])
 
 
 @pytest.fixture
 def importable(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The stand-ins can be imported, and are not yet."""
+    """Make the stand-ins importable."""
     _forget()
     monkeypatch.syspath_prepend(stand_ins)
     yield
@@ -81,7 +81,7 @@ def importable(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 @pytest.fixture
 def flashinfer(importable: None) -> Any:
-    """The stand-ins."""
+    """The imported stand-ins."""
     return importlib.import_module("flashinfer")
 
 
@@ -90,7 +90,7 @@ Noted = Callable[[Example, Any], dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def noted() -> Noted:
-    """Makes an example's call and returns the inputs that a listener is told of."""
+    """A function that makes an example's call and returns the inputs that a listener receives."""
     return _noted
 
 
@@ -107,20 +107,20 @@ def _noted(example: Example, flashinfer: Any) -> dict[str, Any]:
 
 
 def _copied(value: Any) -> Any:
-    """A call may write to its inputs."""
+    """A copy, because a call may write to its inputs."""
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 @pytest.fixture(scope="session")
 def inputs_of_examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What each example's call computes, by the example's name."""
+    """The definition inputs of each example's call, by the example's name."""
     folder = flashinfer_stand_ins.write(tmp_path_factory.mktemp("first"), flashinfer_stand_ins.VERSIONS[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         _forget()
         install_flashinfer_integrations()
         package = importlib.import_module("flashinfer")
-        found = {example.name: _noted(example, package) for example in (*EXAMPLES, *SEEN_ONLY)}
+        found = {example.name: _noted(example, package) for example in (*EXAMPLES, *TRACED_ONLY)}
         uninstall_flashinfer_integrations()
         _forget()
     return found
@@ -135,7 +135,7 @@ def runtime_of(inputs_of_examples: dict[str, dict[str, Any]]) -> Callable[..., A
         definitions = {example.definition.name: example.definition for example in EXAMPLES}
         solutions = {name: (reference_solution(d, kind=kind),) for name, d in definitions.items()}
         traces: dict[str, list[Any]] = {name: [] for name in definitions}
-        for example in (*EXAMPLES, *SEEN_ONLY):
+        for example in (*EXAMPLES, *TRACED_ONLY):
             name = example.definition.name
             traces[name].append(passed(solutions[name][0], definitions[name], inputs_of_examples[example.name]))
         config = ApplyConfig(**settings)

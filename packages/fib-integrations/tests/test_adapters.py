@@ -1,4 +1,4 @@
-"""Each adapter: what is covered reaches solutions and listeners, and the caller gets what the library gives."""
+"""Adapters: converted calls reach solutions and listeners, and the caller gets the same result as from the library."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from fib_apply import ApplyRuntime, enable_apply
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import Solution, SourceFile
-from flashinfer_stand_ins.examples import EXAMPLES, SEEN_ONLY, Example, data_set, passed, reference_solution
+from flashinfer_stand_ins.examples import EXAMPLES, TRACED_ONLY, Example, data_set, passed, reference_solution
 
 Runtimes = Callable[..., ApplyRuntime]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 
 
 def assert_same(found: tuple[torch.Tensor, ...], expected: tuple[torch.Tensor, ...]) -> None:
-    """To the bit."""
+    """Bit-equal."""
     for mine, theirs in zip(found, expected, strict=True):
         assert mine.dtype == theirs.dtype
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
 @every_example
-def test_listeners_get_the_definitions_inputs(example: Example, flashinfer: Any, noted: Any) -> None:
+def test_listeners_receive_the_inputs_of_the_definition(example: Example, flashinfer: Any, noted: Any) -> None:
     install_flashinfer_integrations()
     inputs = noted(example, flashinfer)
     assert list(inputs) == list(example.definition.inputs)
@@ -35,7 +35,7 @@ KINDS = [(e, kind) for e in EXAMPLES for kind in ("returning", "passing", "setup
 
 
 @pytest.mark.parametrize(("example", "kind"), KINDS, ids=lambda value: getattr(value, "name", value))
-def test_a_solution_serves_and_nobody_sees_a_difference(
+def test_solution_serves_with_the_same_results(
     example: Example, kind: str, flashinfer: Any, runtime_of: Runtimes
 ) -> None:
     expected = example.prepare(flashinfer)()
@@ -51,7 +51,7 @@ def test_a_solution_serves_and_nobody_sees_a_difference(
 
 
 @pytest.mark.parametrize("name", ["rope", "rope in place"])
-def test_results_may_lie_in_memory_as_they_like(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
+def test_results_may_have_any_strides(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
     example = next(example for example in EXAMPLES if example.name == name)
     given = reference_solution(example.definition)
     source = given.sources[0].content.replace("    return reference(", "    return by_columns(*reference(")
@@ -66,7 +66,7 @@ def test_results_may_lie_in_memory_as_they_like(name: str, flashinfer: Any, inpu
         assert sum(runtime.stats()[example.definition.name].hits.values()) == 1
 
 
-def test_a_plan_serves_all_runs_until_the_next_one(flashinfer: Any, runtime_of: Runtimes) -> None:
+def test_planned_solution_serves_all_runs_until_the_next_plan(flashinfer: Any, runtime_of: Runtimes) -> None:
     example = next(example for example in EXAMPLES if example.name == "decode, lse")
     install_flashinfer_integrations()
     with runtime_of("setup") as runtime:
@@ -77,7 +77,7 @@ def test_a_plan_serves_all_runs_until_the_next_one(flashinfer: Any, runtime_of: 
     assert {key.endswith("planned") for key in hits} == {True}
 
 
-def test_a_plan_serves_runs_inside_inference_mode_and_outside(flashinfer: Any, runtime_of: Runtimes) -> None:
+def test_plan_serves_runs_inside_and_outside_of_inference_mode(flashinfer: Any, runtime_of: Runtimes) -> None:
     example = next(example for example in EXAMPLES if example.name == "decode, out")
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()
@@ -90,9 +90,7 @@ def test_a_plan_serves_runs_inside_inference_mode_and_outside(flashinfer: Any, r
 
 
 @every_example
-def test_the_original_serves_where_nothing_is_known_of_a_definition(
-    example: Example, flashinfer: Any, runtime_of: Runtimes
-) -> None:
+def test_original_serves_without_an_eligible_solution(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()
     with runtime_of("returning", max_atol=0.0, max_rtol=0.0, baseline="none of these"):
@@ -100,7 +98,9 @@ def test_the_original_serves_where_nothing_is_known_of_a_definition(
 
 
 @every_example
-def test_calls_can_be_made_both_ways_and_compared(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
+def test_shadow_comparison_returns_the_result_of_the_original(
+    example: Example, flashinfer: Any, runtime_of: Runtimes
+) -> None:
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()
     with runtime_of("returning", shadow_ratio=1.0) as runtime:
@@ -109,8 +109,8 @@ def test_calls_can_be_made_both_ways_and_compared(example: Example, flashinfer: 
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("example", SEEN_ONLY, ids=lambda example: example.name)
-def test_caches_that_lie_otherwise_are_seen_and_served_by_the_original(
+@pytest.mark.parametrize("example", TRACED_ONLY, ids=lambda example: example.name)
+def test_caches_with_other_strides_are_traced_and_served_by_the_original(
     example: Example, flashinfer: Any, runtime_of: Runtimes, noted: Any
 ) -> None:
     expected = example.prepare(flashinfer)()

@@ -1,4 +1,4 @@
-"""Solutions that call FlashInfer itself: they compute what references do, and stand for the original."""
+"""Baselines: solutions that call FlashInfer agree with the references, and the original serves in their place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ every_definition = pytest.mark.parametrize("example", BY_DEFINITION.values(), id
 
 
 def baseline(definition: Definition) -> tuple[Adapter, Solution]:
-    """The baseline, and whose it is."""
+    """The adapter that has a baseline, and the baseline."""
     made = ((adapter, baseline_solution(adapter, definition)) for adapter in BUILT_IN)
     adapter, solution = next((a, s) for a, s in made if s is not None)
     assert solution is not None
@@ -32,7 +32,7 @@ def baseline(definition: Definition) -> tuple[Adapter, Solution]:
 
 
 @every_definition
-def test_it_computes_what_the_reference_does(
+def test_baseline_agrees_with_the_reference(
     example: Example, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
     inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs_of_examples[example.name].values()]
@@ -46,7 +46,7 @@ def test_it_computes_what_the_reference_does(
 
 
 @pytest.mark.parametrize("name", ["fused_add_rmsnorm", "rope in place", "decode, out"])
-def test_where_it_is_the_best_the_original_serves(
+def test_original_serves_where_its_baseline_is_the_best_solution(
     name: str, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
     example = next(example for example in EXAMPLES if example.name == name)
@@ -62,7 +62,7 @@ def test_where_it_is_the_best_the_original_serves(
     assert stats.misses == ({} if example.is_planned else {"the fallback is the best": 1})
 
 
-def test_another_solution_of_its_name_is_a_solution_like_others(
+def test_different_solution_with_the_name_of_a_baseline_serves(
     flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
     example = BY_DEFINITION["rmsnorm_h8"]
@@ -77,7 +77,7 @@ def test_another_solution_of_its_name_is_a_solution_like_others(
         assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == 1
 
 
-def test_each_covered_public_definition_has_one(public_definitions: Path) -> None:
+def test_each_supported_public_definition_has_a_baseline(public_definitions: Path) -> None:
     trace_set = TraceSet.from_path(public_definitions.parent)
     found = make_baselines(trace_set, BUILT_IN)
     covered = {solution.definition for solution in found.solutions}
@@ -89,7 +89,7 @@ def test_each_covered_public_definition_has_one(public_definitions: Path) -> Non
     assert all(str(trace_set.definitions[name].inputs["A"].dtype) == "float16" for name in products)
 
 
-def test_the_command_writes_them_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_keeps_existing_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace_set = TraceSet.from_path(_folder(tmp_path))
     trace_set.add_definitions([example.definition for example in BY_DEFINITION.values()])
     assert main(["baselines", str(tmp_path), "--dry-run", "--json"]) == 0
@@ -109,13 +109,13 @@ def _folder(place: Path) -> Path:
     return place
 
 
-def test_a_name_that_no_definition_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_refuses_an_unknown_definition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["baselines", str(_folder(tmp_path)), "--definitions", "gemm_x"]) == 2
     assert "gemm_x" in capsys.readouterr().err
     assert main(["baselines", str(tmp_path / "none")]) == 2
 
 
-def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_all_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out
     assert "torch_linear (not by default): gemm" in text
@@ -123,7 +123,7 @@ def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert [record["name"] for record in json.loads(capsys.readouterr().out)][:1] == ["gqa_paged_decode"]
 
 
-def test_status_tells_of_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["import_errors"] == {}

@@ -1,4 +1,4 @@
-"""Calls that FlashInfer has dumped are read with the adapters' knowledge, without FlashInfer."""
+"""Reader of FlashInfer's call dumps, without FlashInfer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 
 
 class Recorder:
-    """Keeps what a test's calls are, as FlashInfer's own dump does."""
+    """Records the calls of a test as FlashInfer's own dump does."""
 
     def __init__(self, flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[RecordedCall] = []
@@ -67,7 +67,7 @@ def convert_all(calls: list[RecordedCall], reader: FlashInferReader) -> Iterator
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_dumped_calls_name_their_definitions_and_inputs(
+def test_dumped_calls_are_converted(
     example: Example, flashinfer: Any, monkeypatch: pytest.MonkeyPatch, inputs_of_examples: Any
 ) -> None:
     recorder = Recorder(flashinfer, monkeypatch)
@@ -101,7 +101,7 @@ PLANNED = call(
 RUN = call(f"{WRAPPER}.run", q=random(3, 4, 8), paged_kv_cache=caches(1))
 
 
-def test_a_plan_belongs_to_its_instance() -> None:
+def test_plan_belongs_to_its_instance() -> None:
     reader = call_reader()
     assert reader.read(MADE) is None
     assert reader.read(PLANNED) is None
@@ -110,21 +110,21 @@ def test_a_plan_belongs_to_its_instance() -> None:
         reader.read(call(f"{WRAPPER}.run", "two", **RUN.arguments))
 
 
-def test_a_wrapper_whose_making_was_not_recorded() -> None:
+def test_wrapper_without_recorded_construction_is_not_covered() -> None:
     reader = call_reader()
     reader.read(PLANNED)
     with pytest.raises(NotCovered, match="the construction of its wrapper was not recorded"):
         reader.read(RUN)
 
 
-def test_a_subclass_of_a_wrapper_is_known() -> None:
+def test_subclass_of_a_wrapper_is_known() -> None:
     reader = call_reader()
     for recorded in (MADE, PLANNED):
         reader.read(call(f"CUDAGraph{recorded.function}", **recorded.arguments))
     assert reader.read(call(f"CUDAGraph{WRAPPER}.run", **RUN.arguments)) is not None
 
 
-def test_what_no_definition_describes() -> None:
+def test_unsupported_calls_are_not_covered() -> None:
     reader = call_reader()
     reader.read(MADE)
     reader.read(PLANNED)
@@ -141,7 +141,7 @@ def test_what_no_definition_describes() -> None:
         reader.read(RUN)
 
 
-def test_another_epsilon_than_a_declared_one() -> None:
+def test_different_epsilon_than_the_declared_one_is_not_covered() -> None:
     arguments = {"input": random(3, 128), "weight": random(128)}
     found = call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", arguments))
     assert found is not None
@@ -150,13 +150,13 @@ def test_another_epsilon_than_a_declared_one() -> None:
         call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", {**arguments, "eps": 1e-5}))
 
 
-def test_other_functions_are_not_its_business() -> None:
+def test_reader_does_not_know_other_functions() -> None:
     reader = call_reader()
     assert not reader.knows("flashinfer.norm", "gemma_rmsnorm")
     assert not reader.knows("another_library.norm", "rmsnorm")
     assert reader.knows("flashinfer.mla._batch_mla._wrapper", "BatchMLAPagedAttentionWrapper.run")
 
 
-def test_fib_tracer_finds_it() -> None:
+def test_reader_is_an_entry_point_of_fib_tracer() -> None:
     points = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
     assert points["flashinfer"] == "fib_integrations.dumps:call_reader"

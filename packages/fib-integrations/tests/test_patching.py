@@ -1,4 +1,4 @@
-"""Patches: made now or at import, once, put back exactly, beside those of others."""
+"""Patch manager: patches now or at import, once, restores exactly, and coexists with other patches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Sharper(Tool):
 
 @pytest.fixture
 def library(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of a library that can be imported, and is not yet."""
+    """The name of a library that is importable and not imported."""
     name = f"library_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -79,7 +79,7 @@ def state(manager: PatchManager, path: str) -> PatchState:
     return next(status.state for status in manager.status() if status.path == path)
 
 
-def test_before_the_import(library: str, manager: PatchManager) -> None:
+def test_patch_before_the_import(library: str, manager: PatchManager) -> None:
     assert not manager.patch(PatchSpec(f"{library}.double"), plus_one)
     assert state(manager, f"{library}.double") is PatchState.PENDING
     assert library not in sys.modules
@@ -88,20 +88,20 @@ def test_before_the_import(library: str, manager: PatchManager) -> None:
     assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
-def test_after_the_import(library: str, manager: PatchManager) -> None:
+def test_patch_after_the_import(library: str, manager: PatchManager) -> None:
     module = imported(library)
     assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
     assert module.double(3) == 7
 
 
-def test_twice_is_once(library: str, manager: PatchManager) -> None:
+def test_second_patch_changes_nothing(library: str, manager: PatchManager) -> None:
     module = imported(library)
     for _ in range(3):
         assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
     assert module.double(3) == 7
 
 
-def test_everything_is_put_back(library: str, manager: PatchManager) -> None:
+def test_unpatching_restores_everything(library: str, manager: PatchManager) -> None:
     module = imported(library)
     before = {name: dict(vars(owner)) for name, owner in (("module", module), ("Tool", module.Tool))}
     sharper = dict(vars(module.Sharper))
@@ -115,7 +115,7 @@ def test_everything_is_put_back(library: str, manager: PatchManager) -> None:
     assert manager.status() == ()
 
 
-def test_it_can_be_patched_anew(library: str, manager: PatchManager) -> None:
+def test_function_can_be_patched_again(library: str, manager: PatchManager) -> None:
     module = imported(library)
     for _ in range(3):
         manager.patch(PatchSpec(f"{library}.double"), plus_one)
@@ -124,7 +124,7 @@ def test_it_can_be_patched_anew(library: str, manager: PatchManager) -> None:
         assert module.double(3) == 6
 
 
-def test_other_names_of_a_method_in_its_class(library: str, manager: PatchManager) -> None:
+def test_other_names_of_a_method_are_rebound(library: str, manager: PatchManager) -> None:
     manager.patch(PatchSpec(f"{library}.Tool.use", "method"), plus_one)
     tool = imported(library).Tool()
     assert (tool.use(1), tool.begin(1), tool.use_plainly(1)) == (11, 11, 2)
@@ -132,7 +132,7 @@ def test_other_names_of_a_method_in_its_class(library: str, manager: PatchManage
     assert (tool.use(1), tool.begin(1), tool.use_plainly(1)) == (10, 10, 1)
 
 
-def test_names_that_other_modules_have_imported(library: str, manager: PatchManager) -> None:
+def test_names_in_other_modules_are_rebound(library: str, manager: PatchManager) -> None:
     double = imported(library).double
     engine = types.ModuleType("an_engine")
     engine.twice = double  # type: ignore[attr-defined]
@@ -151,7 +151,9 @@ def test_names_that_other_modules_have_imported(library: str, manager: PatchMana
         del sys.modules["an_engine"]
 
 
-def test_what_cannot_be_rebound_is_told(library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture) -> None:
+def test_references_that_cannot_be_rebound_are_reported(
+    library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture
+) -> None:
     held = [imported(library).double]
     manager.patch(PatchSpec(f"{library}.double", name="doubling"), plus_one)
     manager.rebind_aliases()
@@ -162,7 +164,7 @@ def test_what_cannot_be_rebound_is_told(library: str, manager: PatchManager, cap
     assert "doubling: calls through a list" in caplog.text
 
 
-def test_a_patch_of_others_before_ours(library: str, manager: PatchManager) -> None:
+def test_patch_below_ours_is_restored(library: str, manager: PatchManager) -> None:
     module = imported(library)
     theirs = plus_one(PatchSpec(""), module.double)
     module.double = theirs
@@ -172,7 +174,7 @@ def test_a_patch_of_others_before_ours(library: str, manager: PatchManager) -> N
     assert module.double is theirs
 
 
-def test_a_patch_of_others_after_ours_stays(library: str, manager: PatchManager) -> None:
+def test_patch_on_top_of_ours_stays(library: str, manager: PatchManager) -> None:
     module = imported(library)
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
     theirs = module.double = plus_one(PatchSpec(""), module.double)
@@ -184,7 +186,7 @@ def test_a_patch_of_others_after_ours_stays(library: str, manager: PatchManager)
     assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
-def test_what_is_absent_is_passed_by_and_seen(library: str, manager: PatchManager) -> None:
+def test_missing_functions_are_reported(library: str, manager: PatchManager) -> None:
     imported(library)
     assert not manager.patch(PatchSpec(f"{library}.triple"), plus_one)
     assert not manager.patch(PatchSpec(f"{library}.Missing.use", "method"), plus_one)
@@ -192,7 +194,7 @@ def test_what_is_absent_is_passed_by_and_seen(library: str, manager: PatchManage
     assert manager.status()[0].detail == f"{library} has no triple"
 
 
-def test_a_module_that_never_comes(manager: PatchManager) -> None:
+def test_module_that_is_never_imported_is_pending(manager: PatchManager) -> None:
     assert not manager.patch(PatchSpec("no_such_library_at_all.double"), plus_one)
     assert manager.status()[0].state is PatchState.PENDING
 
@@ -204,7 +206,7 @@ def test_static_methods_are_not_patched(library: str, manager: PatchManager) -> 
     assert "staticmethod" in manager.status()[0].detail
 
 
-def test_an_import_does_not_fail_for_a_patch_that_cannot_be_made(library: str, manager: PatchManager) -> None:
+def test_import_succeeds_if_the_wrapper_factory_raises(library: str, manager: PatchManager) -> None:
     def failing(spec: PatchSpec, original: Callable[..., Any]) -> Callable[..., Any]:
         raise ValueError("another library than expected")
 
@@ -213,7 +215,7 @@ def test_an_import_does_not_fail_for_a_patch_that_cannot_be_made(library: str, m
     assert manager.status()[0].detail == "another library than expected"
 
 
-def test_signatures_and_names_are_the_originals(library: str, manager: PatchManager) -> None:
+def test_wrapper_has_the_signature_and_name_of_the_original(library: str, manager: PatchManager) -> None:
     module = imported(library)
     signature = inspect.signature(module.double)
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
@@ -221,7 +223,7 @@ def test_signatures_and_names_are_the_originals(library: str, manager: PatchMana
     assert (module.double.__name__, module.double.__doc__) == ("double", "Twice.")
 
 
-def test_a_module_that_was_run_anew_is_told_and_patched_anew(library: str, manager: PatchManager) -> None:
+def test_reloaded_module_is_reported_and_patched_again(library: str, manager: PatchManager) -> None:
     module = imported(library)
     for path, kind in ((f"{library}.double", "function"), (f"{library}.Tool.use", "method")):
         manager.patch(PatchSpec(path, kind), plus_one)  # type: ignore[arg-type]
@@ -237,7 +239,7 @@ def test_a_module_that_was_run_anew_is_told_and_patched_anew(library: str, manag
     assert manager.status() == ()
 
 
-def test_an_original_that_somebody_put_back_is_patched_anew(library: str, manager: PatchManager) -> None:
+def test_original_that_was_put_back_is_patched_again(library: str, manager: PatchManager) -> None:
     module = imported(library)
     originals = [module.double]
     for _ in range(2):
@@ -248,7 +250,7 @@ def test_an_original_that_somebody_put_back_is_patched_anew(library: str, manage
     assert manager.status() == ()
 
 
-def test_a_patch_over_ours_with_the_originals_own_decorator_is_no_reload(library: str, manager: PatchManager) -> None:
+def test_patch_on_top_with_the_decorator_of_the_original_is_not_a_reload(library: str, manager: PatchManager) -> None:
     module = imported(library)
     module.double = plus_one(PatchSpec(""), module.double)
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
@@ -258,7 +260,7 @@ def test_a_patch_over_ours_with_the_originals_own_decorator_is_no_reload(library
     assert manager.status()[0].detail == ""
 
 
-def test_ours_is_removed_once_the_patch_over_it_is(library: str, manager: PatchManager) -> None:
+def test_wrapper_is_removed_after_the_patch_on_top_is_removed(library: str, manager: PatchManager) -> None:
     module = imported(library)
     original = module.double
     manager.patch(PatchSpec(f"{library}.double"), plus_one)
@@ -295,8 +297,8 @@ print(first.is_alive(), second.is_alive(), slow_package.double(3), slow_package.
 """
 
 
-def test_two_threads_may_import_what_is_to_be_patched(tmp_path: Any) -> None:
-    """One is in the middle of the package, the other one wants a part of it."""
+def test_two_threads_may_import_a_patched_package(tmp_path: Any) -> None:
+    """One is importing the package while the other one imports a submodule."""
     folder = tmp_path / "slow_package"
     folder.mkdir()
     (folder / "__init__.py").write_text("import meanwhile\nmeanwhile.wait()\nfrom .part import double\n")
@@ -306,7 +308,7 @@ def test_two_threads_may_import_what_is_to_be_patched(tmp_path: Any) -> None:
     assert done.stdout.split() == ["False", "False", "7", "7"], done.stderr
 
 
-def test_what_is_found_but_not_imported_is_as_it_was(
+def test_found_specification_is_usable_without_an_import(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, manager: PatchManager
 ) -> None:
     (tmp_path / "looked_for.py").write_text(SOURCE)
@@ -326,10 +328,10 @@ def test_what_is_found_but_not_imported_is_as_it_was(
 
 
 @pytest.mark.parametrize("is_failing", [False, True])
-def test_a_module_that_is_being_imported_is_patched_when_it_has_run(
+def test_module_that_is_being_imported_is_patched_afterwards(
     is_failing: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, manager: PatchManager
 ) -> None:
-    """As one is that imports torch first, which has a start-up hook install the adapters."""
+    """As a library whose first import is torch, when a start-up hook installs the adapters at the import of torch."""
     name = f"halfway_{is_failing}"
     source = f"import during\nduring.install()\n{SOURCE}\nduring.take(double)\n"
     (tmp_path / f"{name}.py").write_text(source)
@@ -362,7 +364,7 @@ def test_a_module_that_is_being_imported_is_patched_when_it_has_run(
 
 
 @pytest.mark.parametrize("path", ["builtins.str.upper", "odd_library.Slotted.use", "odd_library.made_when_asked"])
-def test_what_cannot_be_patched_at_all(path: str, manager: PatchManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_that_cannot_be_patched(path: str, manager: PatchManager, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slotted:
         __slots__ = ()
 
@@ -379,7 +381,9 @@ def test_what_cannot_be_patched_at_all(path: str, manager: PatchManager, monkeyp
     assert manager.status()[0].state in (PatchState.INCOMPATIBLE, PatchState.MISSING)
 
 
-def test_who_comes_second_is_told(library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture) -> None:
+def test_second_owner_of_a_patch_is_warned(
+    library: str, manager: PatchManager, caplog: pytest.LogCaptureFixture
+) -> None:
     imported(library)
     manager.patch(PatchSpec(f"{library}.double", ctx_key="first"), plus_one)
     manager.patch(PatchSpec(f"{library}.double", ctx_key="second"), plus_one)

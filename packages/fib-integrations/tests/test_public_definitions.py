@@ -1,4 +1,4 @@
-"""The definitions of the public data set: calls have their names, inputs and constants."""
+"""Definitions of the public data set: calls are converted to their names, inputs and constants."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ INTS = torch.int32
 
 @pytest.fixture
 def fi(flashinfer: Any) -> Any:
-    """The stand-ins, patched, with somebody who listens, so that plans are remembered."""
+    """The patched stand-ins, with a hook set, so that plans are recorded."""
     install_flashinfer_integrations(also=["torch_linear", "torch_mm"])
     set_apply_hook(lambda name, inputs: None)
     return flashinfer
 
 
 def tensors(definition: Definition) -> dict[str, Any]:
-    """Inputs without memory, of the definition's shapes."""
+    """Inputs on the meta device, with the shapes of the definition."""
     sizes = {name: axis.value if isinstance(axis, AxisConst) else FREE[name] for name, axis in definition.axes.items()}
     found: dict[str, Any] = {}
     for name, spec in definition.inputs.items():
@@ -71,7 +71,7 @@ def of_sampling(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
 OFFSETS = torch.tensor([0, 2, 3, 6], dtype=INTS)
 QUERIES = torch.tensor([0, 2, 3, 5], dtype=INTS)
 INDICES = torch.zeros(9, dtype=INTS)
-"""Longer than the offsets say, as engines have them."""
+"""Longer than the offsets, as in engines."""
 BF16 = {"q_data_type": torch.bfloat16}
 
 
@@ -153,17 +153,17 @@ CALLS: dict[str, Callable[[Any, Definition, dict[str, Any]], ConvertedCall]] = {
 
 
 def covered(place: Path) -> list[Definition]:
-    """The definitions of the op_types that adapters know."""
+    """The definitions of the supported op_types."""
     found = [load_json_file(Definition, path) for path in sorted(place.rglob("*.json"))]
     others = ("trtllm_fp4_", "trtllm_fp8_per_tensor_")  # experts of other number formats
     return [d for d in found if d.op_type in OP_TYPES and not d.name.startswith(others)]
 
 
-def test_each_op_type_has_a_call_here() -> None:
+def test_each_op_type_has_an_example_call() -> None:
     assert set(CALLS) == OP_TYPES
 
 
-def test_calls_have_the_names_and_inputs_of_definitions(public_definitions: Path, fi: Any) -> None:
+def test_calls_are_converted_to_the_public_definitions(public_definitions: Path, fi: Any) -> None:
     definitions = covered(public_definitions)
     assert len(definitions) >= 90
     for definition in definitions:
@@ -177,12 +177,12 @@ def test_calls_have_the_names_and_inputs_of_definitions(public_definitions: Path
             assert isinstance(value, (int, float)) if is_scalar else str(value.dtype) == f"torch.{spec.dtype}"
 
 
-def test_declared_epsilons_are_those_of_references(public_definitions: Path) -> None:
+def test_declared_epsilons_match_the_references(public_definitions: Path) -> None:
     references = {d.name: d.reference for d in covered(public_definitions) if d.op_type == "rmsnorm"}
     assert {name: epsilon_constant(reference) for name, reference in references.items()} == EPSILON
 
 
-def test_definitions_that_pad_the_lengths_of_last_pages_are_declared(public_definitions: Path) -> None:
+def test_definitions_with_padded_last_page_lengths_are_declared(public_definitions: Path) -> None:
     found = {
         d.name
         for d in covered(public_definitions)

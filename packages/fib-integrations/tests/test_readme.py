@@ -1,4 +1,4 @@
-"""The examples of the README run, and the adapter in it works."""
+"""Examples of the README, and the adapter in it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_examples_run(example: str) -> None:
 
 @pytest.fixture
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The README's library and adapter, as if they were installed."""
+    """The library and the adapter of the README, as if they were installed."""
     for name, source in FILES.items():
         (tmp_path / name).write_text(source)
     points = re.search(r"```toml\n\[project.entry-points.\"([\w.]+)\"\]\n(.*?)```", readme(), re.DOTALL)
@@ -54,7 +54,7 @@ def write_entry_points(place: Path, group: str, lines: str) -> None:
     (folder / "entry_points.txt").write_text(f"[{group}]\n{lines}")
 
 
-def test_an_adapter_of_another_package(acme: Path) -> None:
+def test_adapter_of_another_package(acme: Path) -> None:
     install_flashinfer_integrations()
     acme_ops = importlib.import_module("acme_ops")
     seen: list[str] = []
@@ -68,7 +68,7 @@ def test_an_adapter_of_another_package(acme: Path) -> None:
     assert explain(acme_ops.silu_and_mul, torch.ones(1, 2, 8)) == UnsupportedCall("the input is not a matrix")
 
 
-def test_two_adapters_of_one_name_are_refused(acme: Path) -> None:
+def test_two_adapters_with_one_name_are_refused(acme: Path) -> None:
     (acme / "acme_fib.py").write_text(FILES["acme_fib.py"].replace("acme_silu", "rmsnorm"))
     with pytest.raises(
         DuplicateAdapter, match="adapter name 'rmsnorm' is used twice: in fib_integrations and in acme_fib"
@@ -76,12 +76,12 @@ def test_two_adapters_of_one_name_are_refused(acme: Path) -> None:
         all_adapters()
 
 
-def test_an_entry_point_that_is_no_adapter_is_refused(acme: Path) -> None:
+def test_entry_point_that_is_not_an_adapter_is_refused(acme: Path) -> None:
     write_entry_points(acme, "fib_integrations.adapters", "acme = acme_fib:describe\n")
     with pytest.raises(CannotAdapt, match="the entry point 'acme' is a function, not an Adapter"):
         all_adapters()
 
 
-def test_every_adapter_is_in_the_table() -> None:
+def test_readme_lists_every_adapter() -> None:
     told = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", readme(), re.MULTILINE))))
     assert {adapter.name for adapter in BUILT_IN} <= told

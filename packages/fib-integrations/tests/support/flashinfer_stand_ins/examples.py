@@ -597,7 +597,7 @@ _PLANNED = (
 EXAMPLES = tuple(Example(name, definition, _seeded(prepare)) for name, definition, prepare in _PLAIN) + tuple(
     Example(name, definition, _seeded(prepare), is_planned=True) for name, definition, prepare in _PLANNED
 )
-SEEN_ONLY = (
+TRACED_ONLY = (
     Example("decode, one tensor", _gqa_decode(4), _seeded(_decode(4, "NHD+")), is_planned=True),
     Example("decode, HND pages", _gqa_decode(4), _seeded(_decode(4, "HND", return_lse=True)), is_planned=True),
     Example("prefill, HND, one tensor", _gqa_prefill(4), _seeded(_prefill(4, "HND+")), is_planned=True),

@@ -1,4 +1,4 @@
-"""What is not covered goes to the original with its very arguments, and the reason can be asked for."""
+"""Conversion of calls: unsupported ones reach the original with its own arguments, and `explain` gives the reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FP8_CACHE = "the dtype of keys and values (float8_e4m3fn) differs from that of q
 
 @pytest.fixture
 def fi(flashinfer: Any) -> Any:
-    """The stand-ins, patched, with somebody who listens, so that plans are remembered."""
+    """The patched stand-ins, with a hook set, so that plans are recorded."""
     install_flashinfer_integrations(also=["torch_linear", "torch_mm"], count_calls=True)
     set_apply_hook(lambda name, inputs: None)
     return flashinfer
@@ -98,7 +98,7 @@ def test_sampling(fi: Any) -> None:
     assert "at once" in reason(fi.sampling.top_k_top_p_sampling_from_probs, probs, k, 0.5, filter_apply_order="joint")
 
 
-def test_products(fi: Any) -> None:
+def test_gemm(fi: Any) -> None:
     a, b = random(3, 16), random(8, 16)
     assert reason(fi.gemm.mm_bf16, a, b.t(), bias=random(8)) == "bias is given"
     assert "differs from that of the factors" in reason(fi.gemm.mm_bf16, a, b.t(), out_dtype=torch.float32)
@@ -107,7 +107,7 @@ def test_products(fi: Any) -> None:
     assert reason(torch.mm, a, b.t(), out_dtype=torch.float32) == "an unknown keyword is given"
 
 
-def test_experts(fi: Any) -> None:
+def test_moe(fi: Any) -> None:
     moe, given = fi.fused_moe.trtllm_fp8_block_scale_moe, moe_ds_arguments()
     assert isinstance(explain(moe, **given), ConvertedCall)
     assert "routing method is unsupported" in reason(moe, **{**given, "routing_method_type": 0})
@@ -152,7 +152,7 @@ def test_decode_runs(fi: Any) -> None:
     assert reason(run, random(6, 4, 8), PAIR) == "the number of queries differs from the plan"
 
 
-def test_wrappers_with_kernels_of_their_own(fi: Any) -> None:
+def test_wrappers_with_custom_kernels(fi: Any) -> None:
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), jit_args=["mine"])
     wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(1), 4, 2, 8, 1, q_data_type=torch.bfloat16)
     assert "jit_args" in reason(wrapper.run, Q, PAIR)
@@ -169,7 +169,7 @@ def test_prefill_plans(fi: Any) -> None:
     assert "differs from the plan" in reason(ragged_wrapper(fi, 2, 8, 8).run, q, k[:4], k[:4])
 
 
-def test_latent_attention(fi: Any) -> None:
+def test_mla(fi: Any) -> None:
     tensors = random(5, 4, 8), random(5, 4, 4), random(8, 1, 8), random(8, 1, 4)
     assert reason(mla_wrapper(fi, 1, QO_INDPTR, causal=False).run, *tensors) == "it is not causal"
     run = mla_wrapper(fi, 1, QO_INDPTR, causal=True).run
@@ -182,17 +182,17 @@ def test_latent_attention(fi: Any) -> None:
     assert found.definition.startswith("mla_paged_prefill_causal_")
 
 
-# -- plans that are not what they were ---------------------------------------------------------------
+# -- invalid plans ---------------------------------------------------------------
 
 
-def test_a_wrapper_that_was_planned_before_anybody_listened(flashinfer: Any) -> None:
+def test_plan_made_before_anything_was_enabled_is_unsupported(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     wrapper = decode_wrapper(flashinfer, 1)
     set_apply_hook(lambda name, inputs: None)
     assert "not planned" in reason(wrapper.run, Q, PAIR)
 
 
-def test_a_plan_that_somebody_made_by_other_means(fi: Any) -> None:
+def test_plan_that_bypassed_the_patched_method_is_unsupported(fi: Any) -> None:
     seen: list[str] = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     wrapper = decode_wrapper(fi, 1)
@@ -203,7 +203,7 @@ def test_a_plan_that_somebody_made_by_other_means(fi: Any) -> None:
     assert reason(wrapper.run, Q, PAIR) == "it was replanned without a call of the patched plan method"
 
 
-def test_forward_changes_what_was_planned(fi: Any) -> None:
+def test_forward_invalidates_the_plan(fi: Any) -> None:
     seen: list[str] = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     wrapper = decode_wrapper(fi, 1)
@@ -216,9 +216,7 @@ def test_forward_changes_what_was_planned(fi: Any) -> None:
 
 @pytest.mark.parametrize("is_uninstalled", [False, True])
 @pytest.mark.parametrize("does", ["forward", "plan"])
-def test_what_is_changed_while_nobody_routes_or_listens_is_not_taken_for_the_last_plan(
-    fi: Any, does: str, is_uninstalled: bool
-) -> None:
+def test_plan_changed_while_nothing_is_enabled_is_unsupported(fi: Any, does: str, is_uninstalled: bool) -> None:
     wrapper = decode_wrapper(fi, 1)
     assert isinstance(explain(wrapper.run, Q, PAIR), ConvertedCall)
     stamp = wrapper._plan_info
@@ -236,7 +234,7 @@ def test_what_is_changed_while_nobody_routes_or_listens_is_not_taken_for_the_las
     assert "not planned" in reason(wrapper.run, Q, PAIR)
 
 
-def test_a_plan_that_fails_leaves_nothing(fi: Any) -> None:
+def test_failed_plan_is_not_recorded(fi: Any) -> None:
     wrapper = decode_wrapper(fi, 1)
     with pytest.raises(TypeError):
         wrapper.plan(KV_INDPTR)
@@ -250,7 +248,7 @@ def _without_buffers(wrapper: Any) -> dict[str, Any]:
     return {}
 
 
-def test_plans_go_with_their_wrappers(fi: Any) -> None:
+def test_plans_are_removed_with_their_wrappers(fi: Any) -> None:
     plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id
     wrapper = decode_wrapper(fi, 1)
     assert len(plans) == 1
@@ -258,7 +256,7 @@ def test_plans_go_with_their_wrappers(fi: Any) -> None:
     assert plans == {}
 
 
-def test_wrappers_for_graphs_are_seen_and_not_routed(fi: Any) -> None:
+def test_cuda_graph_wrappers_are_traced_and_not_routed(fi: Any) -> None:
     buffers = KV_INDPTR.clone(), torch.zeros(16, dtype=torch.int32), last_page_len(1)
     names = "paged_kv_indptr_buffer", "paged_kv_indices_buffer", "paged_kv_last_page_len_buffer"
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(
@@ -276,7 +274,7 @@ def test_wrappers_for_graphs_are_seen_and_not_routed(fi: Any) -> None:
 # -- arguments ---------------------------------------------------------------------------------------
 
 
-def test_what_is_not_covered_arrives_as_it_came(importable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_call_reaches_the_original_unchanged(importable: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import flashinfer.norm
 
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
@@ -307,7 +305,7 @@ def test_what_is_not_covered_arrives_as_it_came(importable: None, monkeypatch: p
     assert reason(flashinfer.norm.rmsnorm, X, W, brand_new=4) == "brand_new is given"
 
 
-def test_a_plain_function_gets_the_values_that_its_own_defaults_would_have_given(
+def test_positional_wrapper_passes_the_default_values_of_the_original(
     importable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import flashinfer.norm
@@ -329,10 +327,10 @@ def test_a_plain_function_gets_the_values_that_its_own_defaults_would_have_given
             flashinfer.norm.rmsnorm(X, W, epsilon=1.0)
 
 
-def test_a_function_that_takes_more_than_it_shows_gets_that_too(
+def test_keyword_that_the_signature_lacks_reaches_the_original(
     importable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FlashInfer's checks of backends take `skip_check`, which is no parameter of what they wrap."""
+    """FlashInfer's backend checks take `skip_check`, which the wrapped function does not have."""
     import flashinfer.norm
 
     def checked(function: Any) -> Any:
@@ -355,8 +353,8 @@ def test_a_function_that_takes_more_than_it_shows_gets_that_too(
     assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), ConvertedCall)
 
 
-def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parameter that is not there is what the reader has by default, for what the caller gets as well."""
+def test_version_without_output_parameters_is_supported(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter that a version lacks has the default of `convert`, in `finalize` too."""
     wrapper = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
 
     def run(self: Any, q: Any, paged_kv_cache: Any, k_scale: Any = None, v_scale: Any = None) -> Any:
@@ -379,7 +377,7 @@ def test_a_version_without_buffers_is_covered(flashinfer: Any, monkeypatch: pyte
     )
 
 
-def test_nothing_of_one_call_is_seen_by_the_next() -> None:
+def test_keyword_arguments_are_not_shared_between_calls() -> None:
     (adapter,) = select_adapters(["rmsnorm"])
     function = PatchedFunction(
         adapter,
@@ -400,7 +398,7 @@ def test_nothing_of_one_call_is_seen_by_the_next() -> None:
     assert seen == [{}, {}]
 
 
-def test_parameters_may_be_named_like_what_is_ours() -> None:
+def test_parameters_may_have_our_reserved_names() -> None:
     def rmsnorm(input: Any, weight: Any, _fib_original: Any = 1, _fib_dispatch: Any = None) -> Any:
         return _fib_original, _fib_dispatch
 
@@ -411,19 +409,19 @@ def test_parameters_may_be_named_like_what_is_ours() -> None:
     assert function.wrapper(X, W, _fib_dispatch=2) == (1, 2)
 
 
-def test_what_is_given_is_made_of_what_is_read(fi: Any) -> None:
+def test_finalize_takes_parameters_of_convert_only(fi: Any) -> None:
     (adapter,) = select_adapters(["rmsnorm"])
     target = attrs.evolve(adapter.targets[0], finalize=lambda result, scale: result)
     with pytest.raises(CannotAdapt, match="`finalize` takes 'scale', which `convert` does not"):
         map_target(target, fi.norm.rmsnorm)
 
 
-def test_wrong_arguments_are_refused_as_the_original_refuses_them(fi: Any) -> None:
+def test_wrong_arguments_raise_the_error_of_the_original(fi: Any) -> None:
     with pytest.raises(TypeError, match=r"rmsnorm\(\) missing 1 required positional argument: 'weight'"):
         fi.norm.rmsnorm(X)
 
 
-def test_a_reader_that_raises_costs_nothing_but_a_warning(fi: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_conversion_that_raises_is_logged_once(fi: Any, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         with pytest.raises(AttributeError):  # the original's own
             fi.norm.rmsnorm("no tensor", W)
@@ -431,7 +429,7 @@ def test_a_reader_that_raises_costs_nothing_but_a_warning(fi: Any, caplog: pytes
     assert "conversion raised" in reason(fi.norm.rmsnorm, "no tensor", W)
 
 
-def test_a_key_that_cannot_be_described_goes_to_the_original(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_falls_through_if_describe_raises(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(key: Any) -> Any:
         raise KeyError(key)
 
@@ -444,27 +442,27 @@ def test_a_key_that_cannot_be_described_goes_to_the_original(fi: Any, monkeypatc
     assert "KeyError" in reason(fi.norm.rmsnorm, X, W)
 
 
-def test_each_class_has_the_stamp_of_its_own_plans(fi: Any) -> None:
+def test_each_class_has_the_state_attribute_of_its_own_plan(fi: Any) -> None:
     (decode,), (prefill,) = select_adapters(["gqa_paged_decode"]), select_adapters(["gqa_paged_prefill"])
     first, *others = decode.targets
     both = attrs.evolve(decode, targets=(attrs.evolve(first, state_attribute="_other"), *others, *prefill.targets))
-    stamps = {}
+    attributes = {}
     for target in both.targets:
         module, owner, method = target.path.rsplit(".", 2)
         original = getattr(getattr(sys.modules[module], owner), method)
         function = patched(both, target, original)
-        stamps.setdefault(owner, set()).add(function._state_attribute)
-    assert list(stamps.values()) == [{"_other"}, {"_plan_info"}]
+        attributes.setdefault(owner, set()).add(function._state_attribute)
+    assert list(attributes.values()) == [{"_other"}, {"_plan_info"}]
 
 
-def test_what_was_refused_is_counted_if_asked_for(fi: Any) -> None:
+def test_unsupported_calls_are_counted_on_request(fi: Any) -> None:
     for _ in range(2):
         fi.norm.rmsnorm(random(2, 3, 8), W)
     counts = {target.path: dict(target.unsupported_calls) for target in status()}
     assert counts["flashinfer.norm.rmsnorm"] == {"the input is not a matrix": 2}
 
 
-def test_counting_begins_when_it_is_asked_for(flashinfer: Any) -> None:
+def test_counting_starts_at_the_request(flashinfer: Any) -> None:
     def counts() -> dict[str, int]:
         return next(dict(target.unsupported_calls) for target in status() if target.path == "flashinfer.norm.rmsnorm")
 
@@ -479,7 +477,7 @@ def test_counting_begins_when_it_is_asked_for(flashinfer: Any) -> None:
     assert counts() == {"the input is not a matrix": 2}
 
 
-def test_a_method_that_plans_cannot_be_explained(fi: Any) -> None:
+def test_plan_method_cannot_be_explained(fi: Any) -> None:
     with pytest.raises(CannotAdapt, match="computes nothing itself"):
         explain(decode_wrapper(fi, 1).plan)
     with pytest.raises(NotPatched, match="len is not patched"):
@@ -489,7 +487,7 @@ def test_a_method_that_plans_cannot_be_explained(fi: Any) -> None:
 # -- epsilon -----------------------------------------------------------------------------------------
 
 
-def test_another_epsilon_than_the_references_is_never_served(flashinfer: Any) -> None:
+def test_call_with_a_different_epsilon_falls_through(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     solution = reference_solution(RMSNORM)
     traces = (passed(solution, RMSNORM, {"hidden_states": X, "weight": W}),)
@@ -505,8 +503,8 @@ def test_another_epsilon_than_the_references_is_never_served(flashinfer: Any) ->
 
 
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
-def test_readers_have_the_librarys_defaults(path: Any) -> None:
-    """Where a reader has a default of its own, a dump may leave the argument out."""
+def test_convert_functions_have_the_defaults_of_the_library(path: Any) -> None:
+    """A dump may omit an argument for which `convert` has a default."""
     recorded = json.loads(path.read_text())["signatures"]
     for adapter in BUILT_IN:
         for target in adapter.targets:
@@ -521,7 +519,7 @@ def test_readers_have_the_librarys_defaults(path: Any) -> None:
                     assert defaults[0] == defaults[1], f"{target.path}: {name}"
 
 
-def test_the_recorded_signatures_are_those_of_the_installed_library() -> None:
+def test_recorded_signatures_match_the_installed_library() -> None:
     pytest.importorskip("flashinfer", reason="FlashInfer is not installed")
     import flashinfer
 
