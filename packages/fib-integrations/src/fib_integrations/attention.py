@@ -58,11 +58,6 @@ class AttentionPlan:
     """A buffer for a log-sum-exp that the caller does not want, kept because allocating one costs 2 us."""
 
 
-def definition_ref(name: str, inputs: str) -> DefinitionRef:
-    """An attention definition; `inputs` are names separated by spaces."""
-    return DefinitionRef(name, tuple(inputs.split()), OUTPUTS)
-
-
 def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
     """The ``plan`` method of a wrapper class; `hints` are parameters that do not matter."""
     return Plan(path=f"{wrapper}.plan", convert=convert, ignored=hints)
@@ -92,25 +87,18 @@ def targets(
 def unsupported_plan(
     wrapper: Any,
     dtypes: tuple[Any, Any, Any],
-    *,
     pos_encoding_mode: str = "NONE",
     window_left: int = -1,
     logits_soft_cap: float | None = None,
-    has_layout: bool = True,
+    layouts: tuple[str | None, ...] = ("NHD", "HND"),
 ) -> str | None:
     """Why no definition describes the runs of a plan; None if one may.
 
-    Args:
-        wrapper: The planned wrapper.
-        dtypes: Of queries, of keys and values, and of the output; None stands for that of the queries.
-        pos_encoding_mode: As in ``plan``; likewise the next two.
-        window_left: See above.
-        logits_soft_cap: See above.
-        has_layout: Whether wrappers of this class have a KV-cache layout.
+    The dtypes are those of queries, of keys and values, and of the output; None stands for that of the queries.
     """
     if getattr(wrapper, "_jit_module", None) is not None:
         return "the wrapper has a custom kernel (jit_args)"
-    if has_layout and getattr(wrapper, "_kv_layout", None) not in ("NHD", "HND"):
+    if getattr(wrapper, "_kv_layout", None) not in layouts:
         return "the wrapper's KV-cache layout is unknown"
     if pos_encoding_mode != "NONE":
         return f"a positional encoding is applied inside ({pos_encoding_mode})"
@@ -123,6 +111,20 @@ def unsupported_plan(
         if dtype not in (None, query):
             return f"the dtype of {name} ({dtype}) differs from that of queries ({query})"
     return None
+
+
+def make_plan(
+    wrapper: Any, name: str, names: str, rows: int, inputs: Sequence[Any], keys: int | None = None
+) -> AttentionPlan:
+    """The plan of a wrapper's next runs; `name` is that of the definition, `names` those of its inputs."""
+    return AttentionPlan(
+        DefinitionRef(name, tuple(names.split()), OUTPUTS),
+        rows,
+        tuple(inputs),
+        layout=getattr(wrapper, "_kv_layout", None) or "NHD",
+        keys=keys,
+        is_routable=not is_replayed(wrapper),
+    )
 
 
 def is_replayed(wrapper: Any) -> bool:

@@ -11,7 +11,6 @@ from inspect import Parameter
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import torch
 from fib_tracer.recorded_calls import NotCovered, ReadCall, RecordedCall
 
@@ -24,14 +23,6 @@ _DEFAULTS = (None, False, ())
 """The values that a parameter unknown to the adapter may have: FlashInfer's defaults."""
 
 
-@attrs.frozen
-class _KnownFunction:
-    """A function that an adapter converts."""
-
-    adapter: Adapter
-    target: Call | Plan
-
-
 class FlashInferReader:
     """Converts dumped calls; keeps the constructor arguments and the plan of each wrapper.
 
@@ -41,7 +32,7 @@ class FlashInferReader:
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self._functions = {
-            _short(target.path): _KnownFunction(adapter, target)
+            _short(target.path): (adapter, target)
             for adapter in adapters
             for target in adapter.targets
             if isinstance(target, (Call, Plan)) and target.path.startswith(f"{_LIBRARY}.")
@@ -67,12 +58,13 @@ class FlashInferReader:
         known = self._find(call.function)
         if known is None:
             raise NotCovered(call.function, "no adapter converts it")
-        if isinstance(known.target, Plan):
-            self._plans[call.instance] = self._read_plan(call, known.target)
+        adapter, target = known
+        if isinstance(target, Plan):
+            self._plans[call.instance] = self._read_plan(call, target)
             return None
-        return self._read_call(call, known.adapter, known.target)
+        return self._read_call(call, adapter, target)
 
-    def _find(self, function: str) -> _KnownFunction | None:
+    def _find(self, function: str) -> tuple[Adapter, Call | Plan] | None:
         """Find a function by name; the name of a wrapper's subclass must end like the wrapper's."""
         if "." not in function:
             return self._functions.get(function)

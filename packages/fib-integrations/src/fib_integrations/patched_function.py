@@ -223,15 +223,10 @@ class PatchedFunction:
         if isinstance(found, str):
             handler = self._unsupported_handler(found)
         else:
-            definition, dispatcher = found
-            handler = HandlerFactory(self._call_target(), self.original).make(
-                definition,
-                dispatcher,
-                values,
-                is_dps=is_dps,
-                baselines=self._baselines(dispatcher),
-                plan=None if plan is None else plan.value,
-            )
+            baselines = self._baselines(found[1])
+            shared = None if plan is None else plan.value
+            factory = HandlerFactory(self._call_target(), self.original)
+            handler = factory.make(*found, values, is_dps=is_dps, baselines=baselines, plan=shared)
         if len(handlers) >= _MAX_HANDLERS:
             handlers.clear()
         handlers[key] = handler

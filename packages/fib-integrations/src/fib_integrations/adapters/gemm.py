@@ -58,6 +58,9 @@ def run(A, B, C):
 """
 
 
+_LINEAR_SIGNATURE, _MM_SIGNATURE = "input, weight, bias=None", "input, mat2, *args, out=None, **kwargs"
+"""`inspect` cannot read those of builtins."""
+
 GEMM = Adapter(
     name="gemm",
     op_types=("gemm",),
@@ -78,10 +81,7 @@ TORCH_LINEAR = Adapter(
     op_types=("gemm",),
     targets=(
         Call(
-            path="torch.nn.functional.linear",
-            convert=convert_linear,
-            describe=_describe,
-            signature="input, weight, bias=None",
+            path="torch.nn.functional.linear", convert=convert_linear, describe=_describe, signature=_LINEAR_SIGNATURE
         ),
     ),
     supported="`torch.nn.functional.linear` of a matrix",
@@ -91,14 +91,7 @@ TORCH_LINEAR = Adapter(
 TORCH_MM = Adapter(
     name="torch_mm",
     op_types=("gemm",),
-    targets=(
-        Call(
-            path="torch.mm",
-            convert=convert_mm,
-            describe=_describe,
-            signature="input, mat2, *args, out=None, **kwargs",
-        ),
-    ),
+    targets=(Call(path="torch.mm", convert=convert_mm, describe=_describe, signature=_MM_SIGNATURE),),
     supported="`torch.mm`, if the second factor is the transpose of a contiguous matrix",
     unsupported="all other calls",
     is_default=False,

@@ -38,6 +38,17 @@ def _inputs(*, is_prefill: bool, page_size: int) -> str:
     return f"q k_cache v_cache {offsets} kv_indices {'' if page_size == 1 else 'kv_last_page_len '}sm_scale"
 
 
+def _pages(wrapper: Any, indptr: Any, indices: Any, last_page_len: Any) -> list[torch.Tensor]:
+    """The inputs that describe pages; engines pass more indices than the offsets cover."""
+    found = [
+        attention.on_device(wrapper, indptr, "_paged_kv_indptr_buf"),
+        attention.on_device(wrapper, indices, "_paged_kv_indices_buf")[: attention.last_value(indptr)],
+    ]
+    if last_page_len is not None:
+        found.append(attention.on_device(wrapper, last_page_len, "_paged_kv_last_page_len_buf"))
+    return found
+
+
 def convert_decode_plan(
     wrapper: Any,
     indptr: torch.Tensor,
@@ -57,27 +68,14 @@ def convert_decode_plan(
     sm_scale: float | None = None,
 ) -> AttentionPlan | str:
     """One query per request."""
-    problem = attention.unsupported_plan(
-        wrapper,
-        (q_data_type or data_type, kv_data_type or data_type, o_data_type),
-        pos_encoding_mode=pos_encoding_mode,
-        window_left=window_left,
-        logits_soft_cap=logits_soft_cap,
-    )
-    if problem:
+    dtypes = q_data_type or data_type, kv_data_type or data_type, o_data_type
+    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
         return problem
-    kv_indptr = attention.on_device(wrapper, indptr, "_paged_kv_indptr_buf")
-    kv_indices = attention.on_device(wrapper, indices, "_paged_kv_indices_buf")[: attention.last_value(indptr)]
-    last = attention.on_device(wrapper, last_page_len, "_paged_kv_last_page_len_buf")
     name = f"gqa_paged_decode_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim}_ps{page_size}"
-    scale = attention.softmax_scale(sm_scale, head_dim)
-    return AttentionPlan(
-        attention.definition_ref(name, _inputs(is_prefill=False, page_size=page_size)),
-        len(last_page_len),
-        (kv_indptr, kv_indices, scale) if page_size == 1 else (kv_indptr, kv_indices, last, scale),
-        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
-        is_routable=not attention.is_replayed(wrapper),
-    )
+    pages = _pages(wrapper, indptr, indices, None if page_size == 1 else last_page_len)
+    inputs = (*pages, attention.softmax_scale(sm_scale, head_dim))
+    names = _inputs(is_prefill=False, page_size=page_size)
+    return attention.make_plan(wrapper, name, names, len(last_page_len), inputs)
 
 
 def convert_prefill_plan(
@@ -105,33 +103,18 @@ def convert_prefill_plan(
         return "it is not causal"
     if head_dim_vo not in (None, head_dim_qk):
         return "head_dim_vo differs from head_dim_qk"
-    problem = attention.unsupported_plan(
-        wrapper,
-        (q_data_type, kv_data_type, o_data_type),
-        pos_encoding_mode=pos_encoding_mode,
-        window_left=window_left,
-        logits_soft_cap=logits_soft_cap,
-    )
-    if problem:
+    dtypes = q_data_type, kv_data_type, o_data_type
+    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
         return problem
     name = f"gqa_paged_prefill_causal_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim_qk}_ps{page_size}"
-    offsets = (
-        attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
-        attention.on_device(wrapper, paged_kv_indptr, "_paged_kv_indptr_buf"),
-    )
-    indices = attention.on_device(wrapper, paged_kv_indices, "_paged_kv_indices_buf")
-    last = attention.on_device(wrapper, paged_kv_last_page_len, "_paged_kv_last_page_len_buf")
+    pages = _pages(wrapper, paged_kv_indptr, paged_kv_indices, None if page_size == 1 else paged_kv_last_page_len)
     if name in PADDED:
-        last = torch.nn.functional.pad(last, (0, 1), value=1)
-    scale = attention.softmax_scale(sm_scale, head_dim_qk)
-    kv_indices = indices[: attention.last_value(paged_kv_indptr)]
-    return AttentionPlan(
-        attention.definition_ref(name, _inputs(is_prefill=True, page_size=page_size)),
-        attention.last_value(qo_indptr),
-        (*offsets, kv_indices, scale) if page_size == 1 else (*offsets, kv_indices, last, scale),
-        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
-        is_routable=not attention.is_replayed(wrapper),
-    )
+        *pages, last = pages
+        pages.append(torch.nn.functional.pad(last, (0, 1), value=1))
+    queries = attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf")
+    inputs = (queries, *pages, attention.softmax_scale(sm_scale, head_dim_qk))
+    names = _inputs(is_prefill=True, page_size=page_size)
+    return attention.make_plan(wrapper, name, names, attention.last_value(qo_indptr), inputs)
 
 
 def convert_run(

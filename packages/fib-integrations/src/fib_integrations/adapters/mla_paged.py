@@ -42,7 +42,7 @@ def convert_plan(
     required = (qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe)
     if any(value is None for value in required) or page_size is None or sm_scale is None:
         return "it was planned without offsets, indices, sizes or a scale"
-    if problem := attention.unsupported_plan(wrapper, (q_data_type, kv_data_type, None), has_layout=False):
+    if problem := attention.unsupported_plan(wrapper, (q_data_type, kv_data_type, None), layouts=(None, "NHD")):
         return problem
     queries, offsets, lengths = qo_indptr.cpu(), kv_indptr.cpu(), kv_len_arr.cpu()
     is_decode = bool((queries.diff() == 1).all())
@@ -60,14 +60,8 @@ def convert_plan(
     )
     stage = "decode" if is_decode else "prefill_causal"
     inputs = f"{_DECODE if is_decode else _PREFILL}{'' if page_size == 1 else ' kv_last_page_len'} sm_scale"
-    return AttentionPlan(
-        attention.definition_ref(
-            f"mla_paged_{stage}_h{num_heads}_ckv{head_dim_ckv}_kpe{head_dim_kpe}_ps{page_size}", inputs
-        ),
-        int(queries[-1]),
-        planned,
-        is_routable=not attention.is_replayed(wrapper),
-    )
+    name = f"mla_paged_{stage}_h{num_heads}_ckv{head_dim_ckv}_kpe{head_dim_kpe}_ps{page_size}"
+    return attention.make_plan(wrapper, name, inputs, int(queries[-1]), planned)
 
 
 def convert_run(

@@ -53,27 +53,16 @@ def convert_plan(
     name = _name(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk)
     if name is None:
         return "head_dim_vo differs from head_dim_qk, and heads are grouped"
-    problem = attention.unsupported_plan(
-        wrapper,
-        (q_data_type, kv_data_type, o_data_type),
-        pos_encoding_mode=pos_encoding_mode,
-        window_left=window_left,
-        logits_soft_cap=logits_soft_cap,
-    )
-    if problem:
+    dtypes = q_data_type, kv_data_type, o_data_type
+    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
         return problem
-    return AttentionPlan(
-        attention.definition_ref(name, _INPUTS),
-        attention.last_value(qo_indptr),
-        (
-            attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
-            attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
-            attention.softmax_scale(sm_scale, head_dim_qk),
-        ),
-        layout=wrapper._kv_layout,  # noqa: SLF001 FlashInfer has no public name for it
-        keys=attention.last_value(kv_indptr),
-        is_routable=not attention.is_replayed(wrapper),
+    inputs = (
+        attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
+        attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
+        attention.softmax_scale(sm_scale, head_dim_qk),
     )
+    rows, keys = attention.last_value(qo_indptr), attention.last_value(kv_indptr)
+    return attention.make_plan(wrapper, name, _INPUTS, rows, inputs, keys)
 
 
 def convert_run(

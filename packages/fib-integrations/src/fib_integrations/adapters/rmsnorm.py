@@ -32,6 +32,10 @@ EPSILON = {
 }
 """The constants in the references of the public data set."""
 _CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
+_INPUTS = {
+    "rmsnorm": ("hidden_states", "weight"),
+    "fused_add_rmsnorm": ("hidden_states", "residual", "weight"),
+}
 _NOT_A_MATRIX = "the input is not a matrix"
 
 
@@ -39,12 +43,8 @@ def convert_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
     """Rows of one size."""
     if input.dim() != 2:
         return _NOT_A_MATRIX
-    key = weight.shape[0], eps
+    key = "rmsnorm", weight.shape[0], eps
     return (key, (input, weight), False) if out is None else (key, (input, weight, out), True)
-
-
-def _describe_rmsnorm(key: tuple[int, float]) -> DefinitionRef:
-    return DefinitionRef(f"rmsnorm_h{key[0]}", ("hidden_states", "weight"), ("output",), {"eps": key[1]})
 
 
 def convert_fused_add_rmsnorm(
@@ -53,12 +53,12 @@ def convert_fused_add_rmsnorm(
     """Rows of one size."""
     if input.dim() != 2:
         return _NOT_A_MATRIX
-    return (weight.shape[0], eps), (input, residual, weight), False
+    return ("fused_add_rmsnorm", weight.shape[0], eps), (input, residual, weight), False
 
 
-def _describe_fused_add(key: tuple[int, float]) -> DefinitionRef:
-    inputs = ("hidden_states", "residual", "weight")
-    return DefinitionRef(f"fused_add_rmsnorm_h{key[0]}", inputs, ("output",), {"eps": key[1]})
+def _describe(key: tuple[str, int, float]) -> DefinitionRef:
+    name, hidden_size, epsilon = key
+    return DefinitionRef(f"{name}_h{hidden_size}", _INPUTS[name], ("output",), {"eps": epsilon})
 
 
 def _finalize_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
@@ -105,7 +105,7 @@ RMSNORM = Adapter(
         Call(
             path="flashinfer.norm.rmsnorm",
             convert=convert_rmsnorm,
-            describe=_describe_rmsnorm,
+            describe=_describe,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
@@ -121,7 +121,7 @@ FUSED_ADD_RMSNORM = Adapter(
         Call(
             path="flashinfer.norm.fused_add_rmsnorm",
             convert=convert_fused_add_rmsnorm,
-            describe=_describe_fused_add,
+            describe=_describe,
             finalize=_finalize_fused_add,
             shadow=_shadow_fused_add,
             ignored=frozenset({"enable_pdl"}),
