@@ -152,8 +152,8 @@ def _forget() -> None:
 @pytest.fixture(scope="session")
 def public_definitions() -> Path:
     """The definitions of the public data set."""
-    given = os.environ.get("FIB_TEST_DATASET")
-    place = Path(given) if given else Path(__file__).parents[4] / "shared" / "flashinfer-trace"
+    configured = os.environ.get("FIB_TEST_DATASET")
+    place = Path(configured) if configured else Path(__file__).parents[4] / "shared" / "flashinfer-trace"
     if not (place / "definitions").is_dir():
         pytest.skip("the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder")
     return place / "definitions"

@@ -53,11 +53,11 @@ def test_solution_serves_with_the_same_results(
 @pytest.mark.parametrize("name", ["rope", "rope in place"])
 def test_results_may_have_any_strides(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
     example = next(example for example in EXAMPLES if example.name == name)
-    given = reference_solution(example.definition)
-    source = given.sources[0].content.replace("    return reference(", "    return by_columns(*reference(")
+    original = reference_solution(example.definition)
+    source = original.sources[0].content.replace("    return reference(", "    return by_columns(*reference(")
     source = source.rstrip() + ")\n\n\ndef by_columns(*tensors):\n"
     source += "    return tuple(x.transpose(0, 1).contiguous().transpose(0, 1) for x in tensors)\n"
-    solution = Solution("by_columns", given.definition, "tests", given.spec, [SourceFile("main.py", source)])
+    solution = Solution("by_columns", original.definition, "tests", original.spec, [SourceFile("main.py", source)])
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()
     traces = (passed(solution, example.definition, inputs_of_examples[name]),)

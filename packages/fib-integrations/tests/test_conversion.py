@@ -108,20 +108,20 @@ def test_gemm(fi: Any) -> None:
 
 
 def test_moe(fi: Any) -> None:
-    moe, given = fi.fused_moe.trtllm_fp8_block_scale_moe, moe_ds_arguments()
-    assert isinstance(explain(moe, **given), ConvertedCall)
-    assert "routing method is unsupported" in reason(moe, **{**given, "routing_method_type": 0})
-    assert "lacks a bias" in reason(moe, **{**given, "routing_bias": None})
-    assert "has a bias" in reason(moe, **{**given, "routing_method_type": 1})
+    moe, arguments = fi.fused_moe.trtllm_fp8_block_scale_moe, moe_ds_arguments()
+    assert isinstance(explain(moe, **arguments), ConvertedCall)
+    assert "routing method is unsupported" in reason(moe, **{**arguments, "routing_method_type": 0})
+    assert "lacks a bias" in reason(moe, **{**arguments, "routing_bias": None})
+    assert "has a bias" in reason(moe, **{**arguments, "routing_method_type": 1})
     elsewhere = {
-        **given,
+        **arguments,
         "routing_method_type": 1,
         "routing_bias": None,
         "routed_scaling_factor": None,
         "n_group": None,
     }
     assert reason(moe, **elsewhere) == "some experts are on other devices"
-    assert reason(moe, **{**given, "use_shuffled_weight": True}) == "use_shuffled_weight is given"
+    assert reason(moe, **{**arguments, "use_shuffled_weight": True}) == "use_shuffled_weight is given"
 
 
 @pytest.mark.parametrize(
@@ -317,11 +317,11 @@ def test_positional_wrapper_passes_the_default_values_of_the_original(
 
     monkeypatch.setattr(flashinfer.norm, "rmsnorm", rmsnorm)
     install_flashinfer_integrations()
-    uncovered = random(1, 3, 8)
+    unsupported = random(1, 3, 8)
     for hook in (None, lambda name, inputs: None):
         set_apply_hook(hook)
         assert flashinfer.norm.rmsnorm(X, W) == (X, W, 1e-6, None, marker)
-        assert flashinfer.norm.rmsnorm(weight=W, input=uncovered, out=X) == (uncovered, W, 1e-6, X, marker)
+        assert flashinfer.norm.rmsnorm(weight=W, input=unsupported, out=X) == (unsupported, W, 1e-6, X, marker)
         assert flashinfer.norm.rmsnorm(X, W, 2.0, enable_pdl=True) == (X, W, 2.0, None, True)
         with pytest.raises(TypeError, match=r"rmsnorm\(\) got an unexpected keyword argument 'epsilon'"):
             flashinfer.norm.rmsnorm(X, W, epsilon=1.0)

@@ -366,9 +366,9 @@ def test_start_up_hook_reaches_child_processes(some_stand_ins: Path, tmp_path: P
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     inner = "import torch, flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
     paths = os.pathsep.join([str(tmp_path), str(some_stand_ins), str(Path(__file__).parent / "support")])
-    given = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
+    variables = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
     command = [sys.executable, "-m", "fib_integrations.run", "-c", child, inner]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"
     assert "the existing one" in done.stdout
 
@@ -377,17 +377,17 @@ def test_start_up_hook_if_the_library_imports_torch(some_stand_ins: Path) -> Non
     paths = os.pathsep.join([str(some_stand_ins), str(Path(__file__).parent / "support")])
     program = "import flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
     command = [sys.executable, "-m", "fib_integrations.run", "-c", program]
-    given = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    variables = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"
 
 
 def test_start_up_hook_ignores_a_python_without_this_package(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("print('the existing one')\n")
-    given = {**with_startup_hook({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
+    variables = {**with_startup_hook({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
     program = f"import sys; sys.path[:0] = [{str(HOOKS)!r}, {str(tmp_path)!r}]; import sitecustomize"
     command = [sys.executable, "-S", "-I", "-c", program]  # nothing is installed for it
-    done = subprocess.run(command, env=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert (done.stdout.splitlines(), done.stderr) == (["the existing one"], "")
 
 

@@ -115,18 +115,18 @@ def _convert(
         _CannotConvert: An argument is missing, or unknown to the adapter.
     """
     parameters = list(inspect.signature(convert).parameters.values())[len(leading) :]
-    given = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
+    known = {p.name: arguments[p.name] for p in parameters if p.name in arguments}
     for parameter in parameters:
-        if parameter.name not in given and parameter.default is Parameter.empty:
+        if parameter.name not in known and parameter.default is Parameter.empty:
             raise _CannotConvert(f"its {parameter.name!r} was not recorded")
     for name, value in arguments.items():
-        if name not in given and name not in ignored and not _is_default(value):
+        if name not in known and name not in ignored and not _is_default(value):
             raise _CannotConvert(f"{name} is given")
-    for name, value in given.items():
+    for name, value in known.items():
         if _is_lost(value):
             raise _CannotConvert(f"its {name!r} was recorded as text, without its value")
     try:
-        return convert(*leading, **given)
+        return convert(*leading, **known)
     except Exception as error:
         raise _CannotConvert(f"its conversion raised {type(error).__name__}: {error}") from error
 

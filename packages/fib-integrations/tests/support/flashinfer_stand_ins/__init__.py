@@ -47,9 +47,9 @@ def _wrapper(name: str, signatures: dict[str, str]) -> str:
 
 
 def _deprecated(method: str, parameters: str) -> str:
-    given = parameters.split(", ")[1 : parameters.split(", ").index("v") + 1 if ", v," in parameters else 3]
+    positional = parameters.split(", ")[1 : parameters.split(", ").index("v") + 1 if ", v," in parameters else 3]
     arguments = "locals()" if method == "forward" else "{**locals(), 'return_lse': True}"
-    return f"return behaviour.Wrapper.forward(self, {arguments}, {', '.join(given)})"
+    return f"return behaviour.Wrapper.forward(self, {arguments}, {', '.join(positional)})"
 
 
 def _write_modules(folder: Path, version: str, modules: dict[str, list[str]]) -> Path:

@@ -84,8 +84,8 @@ class Wrapper:
         self._jit_module = a.get("jit_args")
         self.device = a["float_workspace_buffer"].device
         self._plan_info = None
-        for given, kept, _ in self.buffers:
-            setattr(self, kept, a.get(given))
+        for argument, kept, _ in self.buffers:
+            setattr(self, kept, a.get(argument))
 
     def keep(self, a):
         a = self._planned = {**a, **a.pop("kwargs", {}), "self": None}
@@ -105,9 +105,9 @@ class Wrapper:
     def scale(self, q):
         return 1 / math.sqrt(q.shape[-1]) if self._sm_scale is None else self._sm_scale
 
-    def forward(self, a, *given):
+    def forward(self, a, *arguments):
         self._sm_scale = a["sm_scale"]
-        return self.run(*given, return_lse=a.get("return_lse", False))
+        return self.run(*arguments, return_lse=a.get("return_lse", False))
 
 
 class Paged(Wrapper):

@@ -128,13 +128,13 @@ GEMM = make_definition(
 
 def _sampling(limits: str) -> Definition:
     kinds = {"top_k": "batch_size i32", "top_p": "batch_size f32"}
-    given = {name: kinds[name] for name in limits.split()}
-    arguments = ", ".join(f"{name}={name}" for name in given)
+    inputs = {name: kinds[name] for name in limits.split()}
+    arguments = ", ".join(f"{name}={name}" for name in inputs)
     return make_definition(
-        f"{'_'.join(given)}_sampling_from_probs_v32",
+        f"{'_'.join(inputs)}_sampling_from_probs_v32",
         "sampling",
         "batch_size vocab_size=32",
-        {"probs": "batch_size vocab_size f32", **given},
+        {"probs": "batch_size vocab_size f32", **inputs},
         {"samples": "batch_size i64"},
         f"limited(probs, {arguments})",
     )
@@ -490,8 +490,8 @@ def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
 def prefill_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
     """Likewise."""
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
-    given = {"causal": True, "q_data_type": torch.bfloat16, **plan}
-    wrapper.plan(QO_INDPTR, KV_INDPTR, KV_INDICES, last_page_len(page_size), 4, 2, 8, page_size, **given)
+    settings = {"causal": True, "q_data_type": torch.bfloat16, **plan}
+    wrapper.plan(QO_INDPTR, KV_INDPTR, KV_INDICES, last_page_len(page_size), 4, 2, 8, page_size, **settings)
     return wrapper
 
 
@@ -507,8 +507,8 @@ def _prefill(page_size: int, form: str = "NHD", **run: Any) -> Callable[[Any], C
 def ragged_wrapper(fi: Any, kv_heads: int, qk: int, vo: int, **plan: Any) -> Any:
     """Likewise."""
     wrapper = fi.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD")
-    given = {"causal": True, "q_data_type": torch.bfloat16, **plan}
-    wrapper.plan(QO_INDPTR, KV_INDPTR, 4, kv_heads, qk, vo, **given)
+    settings = {"causal": True, "q_data_type": torch.bfloat16, **plan}
+    wrapper.plan(QO_INDPTR, KV_INDPTR, 4, kv_heads, qk, vo, **settings)
     return wrapper
 
 
