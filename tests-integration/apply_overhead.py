@@ -1,4 +1,4 @@
-"""What apply adds to a call of a kernel, measured against calling the same built solution directly.
+"""Overhead of apply: a routed call against a direct call of the same built solution.
 
 Part of `transformer_block`, which benchmarks the solutions first. Routed and direct calls take turns, pass the same
 tensors in the same style, and are made by the same loop.
@@ -29,13 +29,13 @@ Kind: TypeAlias = tuple[Definition, Mapping[str, int]]
 """A definition, and the sizes of its variable axes."""
 
 CHUNK = 200
-"""Calls in a row: a device queues about a thousand, and then the host waits."""
+"""Consecutive calls per sample: a device queues about a thousand launches, then the host blocks."""
 IN_GRAPH = 20
 REPLAYS = 50
 LEAST_US, MOST_US = 30.0, 10.0
-"""How long kernels take that are not short, and that are."""
+"""The kernel times above which a kernel counts as long, and below which as short."""
 EAGER_LIMIT, GRAPH_LIMIT, HOST_LIMIT_NS = 1.02, 1.005, 500.0
-"""What is asked for."""
+"""The limits."""
 LEAST_CAPTURED, MOST_CAPTURE_SECONDS = 20, 20.0
 
 
@@ -45,7 +45,7 @@ class NotServed(Exception):
 
 @attrs.frozen(kw_only=True)
 class Sizes:
-    """What to measure."""
+    """The calls to measure."""
 
     short: Kind
     large: Sequence[Kind]
@@ -62,7 +62,7 @@ class Pair:
     arguments: tuple[Any, ...]
 
     def both(self) -> dict[str, Function]:
-        """The two, in the order in which they take turns."""
+        """Both functions, in alternating order."""
         return {"direct": self.direct, "routed": self.routed}
 
 
@@ -112,7 +112,7 @@ def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def pair_of(runtime: ApplyRuntime, device: str, definition: Definition, axes: Mapping[str, int]) -> Pair:
-    """What is chosen for a kind of call, built, compiled and run."""
+    """The chosen solution of a key, built, compiled and run once."""
     solution = chosen_solution(runtime, device, definition, axes)
     runnable = BuilderRegistry.get_instance().build(definition, solution)
     is_passing = runnable.metadata.destination_passing_style
@@ -135,7 +135,7 @@ def chosen_solution(runtime: ApplyRuntime, device: str, definition: Definition, 
 def arguments_for(
     definition: Definition, axes: Mapping[str, int], device: str, *, with_outputs: bool
 ) -> tuple[Any, ...]:
-    """Random inputs, and outputs behind them if the solution writes into these."""
+    """Random inputs, followed by outputs for a destination-passing solution."""
     workload = Workload(dict(axes), {name: RandomInput() for name in definition.inputs}, "overhead")
     inputs = make_inputs(definition, workload, seed=0, synthesize_missing=True)
     found = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs.values()]
@@ -144,7 +144,7 @@ def arguments_for(
 
 
 def routed_function(definition: Definition, *, with_outputs: bool) -> Function:
-    """A function of the definition's parameters that nothing but a solution can serve."""
+    """A function with the definition's parameters, whose fallback raises `NotServed`."""
     if definition.op_type == "gemm":
         return _routed_gemm(definition.name, with_outputs=with_outputs)
 
@@ -172,7 +172,7 @@ def _routed_gemm(name: str, *, with_outputs: bool) -> Function:
 
 
 def until_served(routed: Function, arguments: Sequence[Any], runtime: ApplyRuntime) -> None:
-    """Call until a solution serves twice: the second time the short way."""
+    """Call until a solution serves twice: the second call takes the fast path."""
     for _ in range(4):
         try:
             routed(*arguments)
@@ -188,13 +188,13 @@ def until_served(routed: Function, arguments: Sequence[Any], runtime: ApplyRunti
 
 
 def wait_for(device: str) -> None:
-    """Until the device has done everything."""
+    """Synchronise with the device."""
     if device != "cpu":
         torch.cuda.synchronize()
 
 
 def in_turn(sample: Callable[[Function], float], functions: Mapping[str, Function], rounds: int) -> Samples:
-    """Samples of both, in an order that changes from round to round."""
+    """Samples of both functions, in alternating order."""
     found: Samples = {name: [] for name in functions}
     for index in range(rounds + 2):
         names = list(functions) if index % 2 else list(functions)[::-1]
@@ -206,7 +206,7 @@ def in_turn(sample: Callable[[Function], float], functions: Mapping[str, Functio
 
 
 def chunk_ns(function: Function, arguments: Sequence[Any], device: str) -> tuple[float, float]:
-    """Nanoseconds of a call in a row: until the host has made them, and until the device is done."""
+    """Nanoseconds per consecutive call: until the host has launched all, and until the device is done."""
     wait_for(device)
     begin = time.perf_counter_ns()
     for _ in range(CHUNK):
@@ -217,7 +217,7 @@ def chunk_ns(function: Function, arguments: Sequence[Any], device: str) -> tuple
 
 
 def device_us(function: Function, arguments: Sequence[Any], device: str) -> float:
-    """About how long a call's kernels take; on a GPU from a graph, where the host plays no part."""
+    """The approximate time of a call's kernels; on a GPU from a CUDA graph, without host time."""
     if device == "cpu":
         return chunk_ns(function, arguments, device)[1] / 1e3
     replay = graph_of(function, arguments)
@@ -236,7 +236,7 @@ def graph_of(function: Function, arguments: Sequence[Any]) -> Function:
 
 
 def replayed_us(replay: Function) -> float:
-    """The time of one of a graph's calls."""
+    """The time per call of a replayed graph."""
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     replay()
     start.record()
@@ -251,7 +251,7 @@ def replayed_us(replay: Function) -> float:
 
 
 def eager_row(pair: Pair, device: str, rounds: int) -> dict[str, Any]:
-    """An eager loop over a kernel that is not short."""
+    """An eager loop over a long kernel."""
     kernel_us = device_us(pair.direct, pair.arguments, device)
 
     def sample(function: Function) -> float:
@@ -262,7 +262,7 @@ def eager_row(pair: Pair, device: str, rounds: int) -> dict[str, Any]:
 
 
 def host_row(pair: Pair, device: str, rounds: int) -> dict[str, Any]:
-    """What the host adds to each launch of a short kernel."""
+    """The host time added to each launch of a short kernel."""
     kernel_us = device_us(pair.direct, pair.arguments, device)
     samples = in_turn(lambda function: chunk_ns(function, pair.arguments, device)[0], pair.both(), rounds)
     row = _compared(samples, limit=HOST_LIMIT_NS, unit="ns")
@@ -277,7 +277,7 @@ def graph_row(pair: Pair, rounds: int) -> dict[str, Any]:
 
 
 def _compared(samples: Samples, *, limit: float, unit: str = "us") -> dict[str, Any]:
-    """Medians, and the differences of neighbours: absolute in ns, else relative."""
+    """Medians, and the differences of adjacent samples: absolute in ns, else relative."""
     pairs = list(zip(samples["direct"], samples["routed"], strict=True))
     differences = [routed - direct if unit == "ns" else routed / direct - 1 for direct, routed in pairs]
     quarters = statistics.quantiles(differences, n=4)
@@ -296,7 +296,7 @@ def _compared(samples: Samples, *, limit: float, unit: str = "us") -> dict[str, 
 
 
 def capture_while_building(root: Path, device: str, report: Any, kind: Kind) -> list[str]:
-    """Capture CUDA graphs in global mode while the background builds a solution, and while it first runs it.
+    """Capture CUDA graphs in global mode while a background thread builds a solution, and while it first runs it.
 
     Returns:
         What went wrong.
@@ -308,7 +308,7 @@ def capture_while_building(root: Path, device: str, report: Any, kind: Kind) -> 
             unseen(root, Path(folder), device, *kind)
             try:
                 row = capture_once(Path(folder), device, moment, *kind)
-            except Exception as error:  # noqa: BLE001 that a capture fails is what is looked for
+            except Exception as error:  # noqa: BLE001 a failing capture is the result
                 problems.append(f"a capture while a solution is {moment}: {type(error).__name__}: {error}")
                 continue
         rows.append(row)
@@ -328,7 +328,7 @@ def capture_while_building(root: Path, device: str, report: Any, kind: Kind) -> 
 
 
 def unseen(root: Path, to: Path, device: str, definition: Definition, axes: Mapping[str, int]) -> None:
-    """A data set with a Triton solution that nothing has compiled yet, and a trace that has it chosen.
+    """A data set with a Triton solution that is not compiled yet, and a trace by which it is chosen.
 
     The trace is one of a solution that differs in its kernel's name alone.
     """
@@ -351,10 +351,10 @@ def unseen(root: Path, to: Path, device: str, definition: Definition, axes: Mapp
 def capture_once(
     root: Path, device: str, moment: str, definition: Definition, axes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Capture calls until the background is done, and look at what serves then and afterwards."""
+    """Capture calls until the background thread is done, and note what serves then and afterwards."""
     runtime = ApplyRuntime(root, ApplyConfig(aot_ratio=0.0), stats=True)
     inputs = arguments_for(definition, axes, device, with_outputs=False)
-    norm = _doubtful(definition.name)
+    norm = _norm_with_fallback(definition.name)
 
     def counts() -> tuple[int, int]:
         found = runtime.stats()[definition.name]
@@ -376,7 +376,7 @@ def capture_once(
 
 
 def _hits_afterwards(call: Callable[[], Any], runtime: ApplyRuntime, hits: Callable[[], int]) -> int:
-    """Of ten eager calls, once all is built and has run."""
+    """The hits of ten eager calls, after everything is built and has run."""
     for _ in range(3):
         runtime.wait_until_built(120)
         call()
@@ -386,8 +386,8 @@ def _hits_afterwards(call: Callable[[], Any], runtime: ApplyRuntime, hits: Calla
     return hits() - before
 
 
-def _doubtful(name: str) -> Function:
-    """A norm with a fallback that does serve."""
+def _norm_with_fallback(name: str) -> Function:
+    """A norm with a working fallback."""
 
     @apply(name)
     def norm(hidden_states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -397,7 +397,7 @@ def _doubtful(name: str) -> Function:
 
 
 def _capture(call: Callable[[], Any], runtime: ApplyRuntime, wanted: torch.Tensor) -> dict[str, Any]:
-    """Capture until nothing is left to do in the background, then replay."""
+    """Capture until the background thread is done, then replay."""
     graph = torch.cuda.CUDAGraph()
     results: list[torch.Tensor] = []
     with _capturing(graph):
@@ -419,7 +419,7 @@ def _capture(call: Callable[[], Any], runtime: ApplyRuntime, wanted: torch.Tenso
 
 @contextmanager
 def _capturing(graph: Any) -> Iterator[None]:
-    """As `torch.cuda.graph`, without its collection of garbage: the background would be done by then."""
+    """Like `torch.cuda.graph` without its garbage collection, during which the background thread would finish."""
     torch.cuda.synchronize()
     stream: Any = torch.cuda.Stream()
     with torch.cuda.stream(stream):

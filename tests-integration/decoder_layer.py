@@ -22,7 +22,7 @@ Definitions: TypeAlias = Mapping[str, Definition]
 
 EPS = 1e-5
 PAGES = 16
-"""Of a sequence, on average."""
+"""The average number of pages per sequence."""
 
 
 def make_norm(name: str) -> Function:
@@ -36,7 +36,7 @@ def make_norm(name: str) -> Function:
 
 
 def make_fused_norm(name: str) -> Function:
-    """RMS normalisation of a sum."""
+    """RMS normalisation of hidden states plus residual."""
 
     @apply(name)
     def fused_norm(hidden_states: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -56,7 +56,7 @@ def make_gemm(name: str) -> Function:
 
 
 def make_attention(name: str, most_pages: int) -> Function:
-    """Attention of one query of each sequence to its pages.
+    """Attention of one query per sequence to its pages.
 
     Args:
         name: The definition.
@@ -86,7 +86,7 @@ def make_attention(name: str, most_pages: int) -> Function:
 def attend(
     q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, is_outside: torch.Tensor, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention to padded keys; returns the logarithm to base 2 of the sum of exponentials, too."""
+    """Attention to padded keys; also returns the log-sum-exp to base 2."""
     queries = q.unflatten(1, (keys.shape[2], -1))
     logits = torch.einsum("bkgd,bskd->bkgs", queries, keys).float() * scale
     logits = logits.masked_fill(is_outside[:, None, None], -math.inf)
@@ -96,7 +96,7 @@ def attend(
 
 
 def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding, halves apart.
+    """Rotary embedding, NeoX style.
 
     Shapes:
         x: [batch, heads, dim]
@@ -109,7 +109,7 @@ def rotated(x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
 
 @attrs.frozen(kw_only=True)
 class Tensors:
-    """What the block is called with."""
+    """The arguments of the block."""
 
     hidden: torch.Tensor
     residual: torch.Tensor
@@ -120,16 +120,16 @@ class Tensors:
     kv_last_page_len: torch.Tensor
 
     def all(self) -> tuple[torch.Tensor, ...]:
-        """In the order of the block's parameters."""
+        """All tensors, in the order of the block's parameters."""
         return attrs.astuple(self, recurse=False)
 
     def written(self) -> tuple[torch.Tensor, ...]:
-        """Those keys and values that the block writes."""
+        """The keys and values that the block writes."""
         slots = self._slots()
         return self.k_cache[slots], self.v_cache[slots]
 
     def clear(self) -> None:
-        """Have these be zero, so that a block that writes none is found out."""
+        """Set the written keys and values to zero, to detect a block that does not write them."""
         slots = self._slots()
         self.k_cache[slots], self.v_cache[slots] = 0, 0
 
@@ -144,7 +144,7 @@ def _last_slots(
 
 
 def make_block(definitions: Definitions, weights: Mapping[str, torch.Tensor]) -> Function:
-    """A decoder layer: it takes a hidden state for each sequence, and the cache with room for it."""
+    """A decoder layer; it takes one hidden state per sequence, and a cache with room for one more token."""
     names = {part: definition.name for part, definition in definitions.items()}
     input_norm, post_norm = make_norm(names["input_norm"]), make_fused_norm(names["post_norm"])
     qkv, o, down = (make_gemm(names[part]) for part in ("qkv", "o", "down"))
@@ -174,7 +174,7 @@ def make_block(definitions: Definitions, weights: Mapping[str, torch.Tensor]) ->
 
 
 def make_weights(definitions: Definitions, device: str) -> dict[str, torch.Tensor]:
-    """Random ones that keep what passes through at a size of about one."""
+    """Random weights that keep activations at a magnitude of about one."""
     sizes = {part: definition.const_axes for part, definition in definitions.items()}
     generator = torch.Generator(device).manual_seed(0)
 
@@ -192,7 +192,7 @@ def make_weights(definitions: Definitions, device: str) -> dict[str, torch.Tenso
 
 
 def make_tensors(definitions: Definitions, device: str, batch: int) -> Tensors:
-    """Random ones; sequences have half as many pages as on average, or half as many again."""
+    """Random tensors; sequences have 0.5 or 1.5 times the average number of pages."""
     hidden, sizes = definitions["input_norm"].const_axes["hidden_size"], definitions["attention"].const_axes
     generator = torch.Generator(device).manual_seed(batch)
     page, heads, dim = (sizes[axis] for axis in ("page_size", "num_kv_heads", "head_dim"))

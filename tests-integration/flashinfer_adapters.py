@@ -1,8 +1,8 @@
-"""The adapters against the real FlashInfer: nothing changes while nothing is enabled, and what is routed is right.
+"""Checks of the adapters against the installed FlashInfer: bit-equal while nothing is enabled, correct when routed.
 
 For each call: outputs with the patch installed and nothing enabled are bit-equal to unpatched ones; a traced
 workload names the definition; a substituted solution agrees within the tolerance that its trace recorded;
-FlashInfer's own baseline, benchmarked here and chosen, takes the device as long as the unpatched call; and what the
+FlashInfer's own baseline, benchmarked here and chosen, has the device time of the unpatched call; and what the
 host takes more. Prints a table, writes results.json, and exits 1 if anything is not so.
 
 usage: flashinfer_adapters.py DATA_SET [--out DIR] [--only NAME ...] [--dump DIR]
@@ -59,19 +59,19 @@ HERE = Path(__file__).resolve()
 SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support"
 DEVICE_LIMIT = 1.02
 HOST_LIMITS_NS = {"nothing enabled": 200.0, "rmsnorm": 1500.0, "paged decode": 3000.0}
-"""What may be added to a call: by all patches, and by a hit."""
+"""Limits of the host time added to a call: by all patches, and by a hit."""
 _ROUNDS, _CHUNK = 101, 40
-"""Host times: so often so many calls of both kinds in turn; the median of the differences counts."""
+"""Host times: the number of alternating samples, and of calls per sample; the result is the median difference."""
 _DEVICE_ROUNDS = 5
 _COMPILE_SECONDS = 180.0
-"""What one call's kernels may take to compile."""
+"""The limit for compiling the kernels of one call."""
 _HARDLY_SECONDS = 0.01
-"""For latencies on the CPU: statuses and tolerances are all that is looked at."""
+"""The time for measuring a latency on the CPU, where only statuses and tolerances are used."""
 
 
 @attrs.define
 class Row:
-    """What was found of one call."""
+    """The results of one call."""
 
     case: str
     definition: str
@@ -81,7 +81,7 @@ class Row:
     is_traced: bool | None = None
     baseline_status: str = ""
     largest_error: float | None = None
-    """Of the substituted solution; absolute."""
+    """The absolute error of the substituted solution."""
     device_us: float | None = None
     device_ratio: float | None = None
     idle_ns: float | None = None
@@ -90,33 +90,33 @@ class Row:
 
 @attrs.frozen
 class Bench:
-    """Where and how all of it is done."""
+    """The library, device, data set and sizes of a run."""
 
     fi: Any
     device: str
     work: Path
-    """A data set that is made on the way."""
+    """The data set that is created during the run."""
     sizes: Sizes
 
     is_timed: bool
-    """Whether times say something: stand-ins compute on the host, as others may."""
+    """Whether times are meaningful: stand-ins compute on the host."""
 
     @property
     def rounds(self) -> int:
-        """How often host times are taken."""
+        """The number of samples of host times."""
         return _ROUNDS if self.is_timed else 1
 
     @property
     def chunk(self) -> int:
-        """How many calls in a row."""
+        """The number of calls per sample."""
         return _CHUNK if self.is_timed else 1
 
     def call(self, case: Case) -> Call:
-        """A call of a case, everything made anew."""
+        """A call of a case, with new arguments."""
         return case.prepare(self.fi, self.sizes)
 
     def wait(self) -> None:
-        """Until the device is idle."""
+        """Synchronise with the device."""
         if self.device != "cpu":
             torch.cuda.synchronize()
 
@@ -127,7 +127,7 @@ Rows: TypeAlias = dict[str, Row]
 
 @contextmanager
 def _patched(also: Sequence[str]) -> Iterator[None]:
-    """Install the adapters, those beside the default ones too; each time all modules and objects are looked through."""
+    """Install the default and further adapters; each installation searches all modules and objects for references."""
     install_flashinfer_integrations(also=also)
     try:
         yield
@@ -136,7 +136,7 @@ def _patched(also: Sequence[str]) -> Iterator[None]:
 
 
 def _while_patched(cases: Sequence[Case]) -> Iterator[Case]:
-    """Each case while its adapters are installed: once for all that need the same."""
+    """Each case while its adapters are installed; consecutive cases with the same adapters share an installation."""
     for also, group in groupby(cases, lambda case: case.also):
         with _patched(also):
             yield from group
@@ -151,7 +151,7 @@ _STARTED = time.monotonic()
 
 @contextmanager
 def _noting_errors(row: Row, what: str) -> Iterator[None]:
-    """An error is a failure of the case at hand, and the others go on."""
+    """Record an error as a failure of this case, and continue with the others."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever the library or a solution raises
@@ -171,14 +171,14 @@ def _results(bench: Bench, case: Case) -> tuple[torch.Tensor, ...]:
 
 
 def check_nothing_changes(bench: Bench, cases: Sequence[Case], rows: Rows) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Outputs, unpatched; with the patch installed they must be the same to the bit."""
+    """Compare outputs with and without the patch, which must be bit-equal; returns those without."""
     expected = {case.name: _results(bench, case) for case in cases}
     for case in _while_patched(cases):
         row = rows[case.name]
         with _noting_errors(row, "nothing enabled"):
             row.is_bit_equal = all(map(torch.equal, _results(bench, case), expected[case.name]))
         if not row.is_bit_equal:
-            row.failures.append("outputs change when the patch is installed")
+            row.failures.append("outputs differ with the patch installed")
     return expected
 
 
@@ -198,7 +198,7 @@ def trace_calls(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
 
 
 def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
-    """Measure FlashInfer's baselines, and the references as solutions, on what was traced."""
+    """Benchmark FlashInfer's baselines, and the references as solutions, on the traced workloads."""
     trace_set = TraceSet.from_path(bench.work)
     own = make_baselines(trace_set, select_adapters(None)).solutions
     trace_set.add_solutions(own if bench.device != "cpu" else map(_for_cpu, own))
@@ -229,7 +229,7 @@ def _note_statuses(measured: TraceSet, row: Row) -> None:
 
 
 def _for_cpu(solution: Solution) -> Solution:
-    """A baseline for the stand-ins."""
+    """A baseline that runs with the stand-ins on the CPU."""
     return attrs.evolve(solution, spec=attrs.evolve(solution.spec, target_hardware=("cpu",)))
 
 
@@ -241,7 +241,7 @@ def _substitute(definition: Definition) -> Solution:
 
 
 def _only(measured: TraceSet, definition: str, solution: str) -> TraceSet:
-    """A data set in which one solution can be chosen."""
+    """A data set with one solution to choose."""
     kept = [s for s in measured.solutions[definition] if s.name == solution]
     traces = [t for t in measured.traces[definition] if t.solution == solution]
     return TraceSet(
@@ -250,7 +250,7 @@ def _only(measured: TraceSet, definition: str, solution: str) -> TraceSet:
 
 
 def probe_together(trace_sets: Iterable[TraceSet]) -> None:
-    """Have one process load the solutions of several data sets first, not one for each: what it says is kept."""
+    """Probe the solutions of several data sets in one process instead of one each; the results are cached."""
     definitions: dict[str, Definition] = {}
     solutions: dict[str, Any] = {}
     traces: dict[str, Any] = {}
@@ -264,7 +264,7 @@ def probe_together(trace_sets: Iterable[TraceSet]) -> None:
 def check_substitutions(
     bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet, expected: dict[str, tuple[torch.Tensor, ...]]
 ) -> None:
-    """The reference serves in the library's place, and the caller sees no difference."""
+    """Check that the reference serves in place of the library, with the same results."""
     substitutes = {case.name: _only(measured, case.definition, f"substitute_{case.definition}") for case in cases}
     probe_together(substitutes.values())
     for case in _while_patched(cases):
@@ -295,7 +295,7 @@ def _compare(
 
 
 def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[float, float, float]:
-    """What the chosen solution's trace recorded."""
+    """The tolerances in the chosen solution's trace."""
     choices = runtime.table.choices(definition)[hardware_from_device("cuda:0" if device == "cuda" else device)]
     (ranking,) = choices.by_key.values()
     candidate = ranking.candidates[0]
@@ -308,7 +308,7 @@ def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[flo
 
 
 def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
-    """With apply choosing FlashInfer's baselines, against unpatched calls; the two take turns."""
+    """Compare device times of unpatched calls and of calls routed to FlashInfer's baselines, alternating."""
     timed = [case for case in cases if rows[case.name].baseline_status == "PASSED"]
     if bench.device == "cpu":
         return
@@ -330,7 +330,7 @@ def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured
 
 
 def _device_us(call: Call, count: int = 20) -> float:
-    """Of all kernels of a call."""
+    """The total time of a call's kernels."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -342,7 +342,7 @@ def _device_us(call: Call, count: int = 20) -> float:
 
 
 def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
-    """What patches add to a call on the host while nothing is enabled."""
+    """Measure the host time that patches add to a call while nothing is enabled."""
     for also, group in groupby(cases, lambda case: case.also):
         with _switch(also) as switch:
             for case in group:
@@ -353,7 +353,7 @@ def check_idle_times(bench: Bench, cases: Sequence[Case], rows: Rows) -> None:
 
 @contextmanager
 def _switch(also: Sequence[str]) -> Iterator[Callable[[bool], None]]:
-    """A function that puts the patches of all targets in place, or the originals, without looking for other names."""
+    """A function that swaps the patches of all targets and the originals, without rebinding other names."""
     paths = [target.path for adapter in select_adapters(None, also) for target in adapter.targets]
     places = [place for path in paths if (place := _place(path)) is not None]
     originals = [vars(owner)[name] for owner, name in places]
@@ -371,7 +371,7 @@ def _switch(also: Sequence[str]) -> Iterator[Callable[[bool], None]]:
 
 
 def _place(path: str) -> tuple[Any, str] | None:
-    """Where a function stands, a module or a class, and its name; None where there is none."""
+    """The owner of a function, a module or a class, and its name; None if it does not exist."""
     owner_path, _, name = path.rpartition(".")
     owner = sys.modules.get(owner_path)
     if owner is None:
@@ -381,7 +381,7 @@ def _place(path: str) -> tuple[Any, str] | None:
 
 
 def check_hit_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> None:
-    """What a hit adds on the host to calling the solution directly."""
+    """Measure the host time that a hit adds to a direct call of the solution."""
     claims = claims_of(bench, cases, rows, measured)
     probe_together(claimed for claimed, _ in claims.values())
     for case in _while_patched([case for case in cases if case.name in claims]):
@@ -390,11 +390,11 @@ def check_hit_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured: T
 
 
 Claim: TypeAlias = tuple[TraceSet, tuple[Any, ...]]
-"""A data set of one definition, with a solution that only returns what is there; and the inputs of a case's call."""
+"""A data set of one definition with a solution that computes nothing, and the inputs of a case's call."""
 
 
 def claims_of(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSet) -> dict[str, Claim]:
-    """What each case's call is to hit, by the case's name."""
+    """The claim that each case's call is to hit, by the case's name."""
     found = {}
     for case in _while_patched(cases):
         with _noting_errors(rows[case.name], "inputs"):
@@ -471,7 +471,7 @@ def _added_ns(
     other: Callable[[], Any],
     switch: Callable[[bool], None] = lambda is_other: None,
 ) -> float:
-    """Nanoseconds that a call takes the host more than another: the median over neighbours, either of which is first.
+    """The host time of one call minus another's, in ns: the median of adjacent samples in alternating order.
 
     Args:
         bench: Where.
@@ -490,7 +490,7 @@ def _added_ns(
 
 
 def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
-    """Nanoseconds of a call on the host, after one that does not count; the device is idle before."""
+    """The host time of a call in ns, after a warm-up call; the device is idle before."""
     call()
     bench.wait()
     start = time.perf_counter_ns()
@@ -503,7 +503,7 @@ def _host_ns(bench: Bench, call: Callable[[], Any]) -> float:
 
 
 def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row]:
-    """All checks of all cases; a case that cannot run here says why."""
+    """Run all checks of all cases; the row of a case that cannot run here states the reason."""
     rows = {case.name: Row(case.name, case.definition, cannot_run=unable.get(case.name, "")) for case in cases}
     able = [case for case in cases if case.name not in unable]
     expected = check_nothing_changes(bench, able, rows)
@@ -520,7 +520,7 @@ def run(bench: Bench, cases: Sequence[Case], unable: dict[str, str]) -> list[Row
 
 
 def _check_limits(bench: Bench, row: Row) -> None:
-    """What may be added on the host."""
+    """Check the limits of added host time."""
     limit = HOST_LIMITS_NS.get(row.case)
     if not bench.is_timed:
         return
@@ -531,7 +531,7 @@ def _check_limits(bench: Bench, row: Row) -> None:
 
 
 def table(rows: Sequence[Row], *, is_timed: bool) -> str:
-    """What was found, as Markdown; with host times, if they say something."""
+    """The results as a Markdown table; host times only if they are meaningful."""
     lines = [
         "| call | definition | bit-equal | traced | substituted, largest error | device us | with apply "
         "| host, nothing enabled | host, hit |",
@@ -561,7 +561,7 @@ def _yes(value: bool | None) -> str:
 
 
 def compile_ahead(cases: Sequence[Case], small: bool = False, **variables: str) -> dict[str, str]:
-    """Make each call once in a process of its own, all at once: FlashInfer compiles then; returns what cannot be."""
+    """Make each call once in a separate process, in parallel, so that FlashInfer compiles; returns the failures."""
     command = [sys.executable, str(HERE), "--child"]
     environment = {**os.environ, **variables}
     options = ["--small"] if small else []
@@ -607,7 +607,7 @@ def _imported() -> Any:
 
 
 def dump(folder: Path, cases: Sequence[Case]) -> None:
-    """Have FlashInfer dump small calls, in both of its formats."""
+    """Let FlashInfer dump small calls, in both of its formats."""
     for name, flag in (("pt", "0"), ("safetensors", "1")):
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
@@ -661,7 +661,7 @@ def main() -> int:
 
 
 def _definitions(data_set: Path, cases: Sequence[Case]) -> list[Definition]:
-    """Those that describe the calls; without one of them nothing is begun, for kernels take minutes to compile."""
+    """The definitions of the calls. A missing one ends the run at once, because kernels take minutes to compile."""
     files = {path.stem: path for path in (data_set / "definitions").rglob("*.json")}
     if missing := [case.definition for case in cases if case.definition not in files]:
         sys.exit(f"{data_set} has no definition {', '.join(missing)}; name a copy of flashinfer-trace")

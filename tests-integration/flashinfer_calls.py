@@ -1,4 +1,4 @@
-"""Calls of FlashInfer as engines make them, each of a public definition: part of `flashinfer_adapters`."""
+"""FlashInfer calls as engines make them, one per public definition; used by `flashinfer_adapters`."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import attrs
 import torch
 
 Call: TypeAlias = Callable[[], tuple[torch.Tensor, ...]]
-"""Makes the call; returns what the caller has then: results, and what was written in place."""
+"""Makes the call; returns its results and the tensors that it wrote in place."""
 _WORKSPACE_BYTES = 256 * 1024 * 1024
 _BF16 = torch.bfloat16
 
 
 @attrs.frozen
 class Sizes:
-    """How large the calls are."""
+    """The sizes of the calls."""
 
     rows: int
     pages: int
-    """Of each request."""
+    """Per request."""
 
     @classmethod
     def small(cls) -> Sizes:
-        """For dumps that are kept."""
+        """For dumps that are committed."""
         return cls(2, 2)
 
     @classmethod
     def usual(cls) -> Sizes:
-        """For times."""
+        """For timing."""
         return cls(16, 16)
 
 
 @attrs.frozen
 class Case:
-    """A call, and the definition that describes it."""
+    """A call and its definition."""
 
     name: str
     definition: str
     prepare: Callable[[Any, Sizes], Call]
-    """Takes the package; makes everything anew, the same each time."""
+    """Takes the package; creates the same arguments each time."""
     also: tuple[str, ...] = ()
-    """Adapters that are not installed by default."""
+    """Further adapters, which are not installed by default."""
 
 
 def _random(*shape: int, dtype: torch.dtype = _BF16) -> torch.Tensor:
@@ -83,7 +83,7 @@ def _rope(fi: Any, sizes: Sizes) -> Call:
 
 
 def _probs(rows: int, vocabulary: int) -> torch.Tensor:
-    """One value of each row decides, so that samples are the same whoever draws them."""
+    """One token per row dominates, so that any correct sampler returns it."""
     probs = torch.full((rows, vocabulary), 0.1 / vocabulary, device="cuda")
     probs[torch.arange(rows), torch.arange(rows) * 7] = 0.9
     return probs / probs.sum(1, keepdim=True)
@@ -116,7 +116,7 @@ def _workspace() -> torch.Tensor:
 
 
 def _pages(sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
-    """Offsets and shuffled indices."""
+    """Offsets and shuffled page indices."""
     count = sizes.rows * sizes.pages
     return _ints(range(0, count + 1, sizes.pages)), torch.randperm(count, device="cuda").to(torch.int32)
 

@@ -1,4 +1,4 @@
-"""End to end: benchmarks solutions, enables apply on their traces, and runs a transformer block with and without.
+"""End-to-end check: benchmark solutions, enable apply on their traces, and run a transformer block with and without it.
 
 The block is one decode step of a layer of Llama-3.1-8B in bfloat16 with a paged cache. Those of its parts that have
 a definition in the flashinfer-trace data set are functions decorated with `fib_apply.apply`; each serves itself, in
@@ -71,7 +71,7 @@ SMALL = {
     "post_norm": {"hidden_size": 64},
     "down": {"N": 64, "K": 96},
 }
-"""Constants that take the place of the real ones with ``--small``."""
+"""Constants for ``--small``."""
 _GEMM = ("gemm_torch.py", "gemm_triton.py", "gemm.cu")
 ON_GPU = {
     "input_norm": ("rmsnorm_torch.py", "rmsnorm_triton.py", "rmsnorm.cu"),
@@ -103,7 +103,7 @@ ROUNDS, CALLS = 21, 20
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What a user asks for."""
+    """The command-line options."""
 
     data_set: Path
     device: str
@@ -115,29 +115,29 @@ class Options:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is one of CUDA's."""
+        """Whether the device is a CUDA device."""
         return self.device != "cpu"
 
     @property
     def rounds(self) -> int:
-        """How often everything is measured."""
+        """The number of samples per measurement."""
         return 3 if self.is_small else ROUNDS
 
 
 @attrs.define
 class Job:
-    """What the sections share."""
+    """The state shared by all sections."""
 
     options: Options
     report: Report
     definitions: Mapping[str, Definition]
     """By part."""
     root: Path
-    """Of a data set that has these definitions and our solutions alone."""
+    """The root of a data set with only these definitions and our solutions."""
     problems: list[str] = attrs.field(factory=list)
 
     def fail(self, problem: str) -> None:
-        """Note something that must not be."""
+        """Record a problem."""
         self.report.say(f"- **failed**: {problem}")
         self.problems.append(problem)
 
@@ -216,18 +216,18 @@ def fill(job: Job) -> None:
 
 
 def benchmark(job: Job) -> None:
-    """Run all solutions on all workloads, and tell how fast they are."""
+    """Benchmark all solutions on all workloads, and report their latencies."""
     config = BenchmarkConfig(
         device=job.options.device,
         measure_seconds=job.options.seconds,
         num_trials=2,
         iterations=10,
-        profile_baseline=False,  # what solutions are compared with is each other
+        profile_baseline=False,  # solutions are compared with each other
         synthesize_missing=True,
         timeout_seconds=120.0,
     )
     with Benchmark(TraceSet.from_path(job.root), config) as running:
-        result = running.run(observe=_tell)
+        result = running.run(observe=_report_event)
     for skip in (*result.skipped, *result.failures):
         job.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
     rows = [_measured(trace) for trace in result.traces]
@@ -236,7 +236,7 @@ def benchmark(job: Job) -> None:
     job.report.table("Solutions, by fib-bench", header, [_shown(row) for row in rows])
 
 
-def _tell(event: Event) -> None:
+def _report_event(event: Event) -> None:
     match event:
         case Evaluated(trace=trace) if trace.evaluation:
             print(f"  {trace.solution} {_axes_in_words(trace.workload.axes)}: {trace.evaluation.status}", flush=True)
@@ -270,15 +270,15 @@ def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @contextmanager
-def in_force(runtime: ApplyRuntime | None) -> Iterator[None]:
-    """Within it, a runtime routes calls, or none does."""
+def enabled(runtime: ApplyRuntime | None) -> Iterator[None]:
+    """Enable a runtime, or none, within the context."""
     with runtime or nullcontext():
         yield
 
 
 def until_ready(call: Call, runtime: ApplyRuntime) -> None:
-    """Have all that a call needs built, compiled and run once."""
-    with in_force(runtime):
+    """Wait until everything that a call needs is built, compiled and run once."""
+    with enabled(runtime):
         for _ in range(4):
             call()
             if not runtime.wait_until_built(120):
@@ -287,7 +287,7 @@ def until_ready(call: Call, runtime: ApplyRuntime) -> None:
 
 def captured(call: Call) -> tuple[Call, Any]:
     """A call's CUDA graph, and the results that it writes."""
-    call()  # libraries set themselves up at the first call
+    call()  # libraries initialise themselves at the first call
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -296,7 +296,7 @@ def captured(call: Call) -> tuple[Call, Any]:
 
 
 def modes_of(job: Job, block: Function, tensors: Tensors) -> dict[str, Callable[[], Call]]:
-    """By mode what makes a call, with what is in force then; a call returns the block's results."""
+    """By mode, a function that makes a call under the enabled runtime; the call returns the block's results."""
     torch._dynamo.reset()  # each batch size has graphs of its own
     compiled = torch.compile(block, fullgraph=True, dynamic=False, backend=job.options.backend)
     inputs = tensors.all()
@@ -331,7 +331,7 @@ def run_batch(job: Job, block: Function, batch: int) -> None:
         print(f"batch {batch}, {mode}", flush=True)
         calls: dict[str, Call] = {}
         for name, chosen in (("without", None), ("with", runtime)):
-            with in_force(chosen):
+            with enabled(chosen):
                 calls[name] = make()
                 compare(job, f"batch {batch}, {mode}, {name} apply", results_of(calls[name], tensors), wanted)
         time_both(job, batch, mode, calls, runtime)
@@ -339,13 +339,13 @@ def run_batch(job: Job, block: Function, batch: int) -> None:
 
 
 def results_of(call: Call, tensors: Tensors) -> list[torch.Tensor]:
-    """What a call of the block returns and writes, as copies."""
+    """Copies of the tensors that a call of the block returns and writes."""
     tensors.clear()
     return [found.clone() for found in (*call(), *tensors.written())]
 
 
 def compare(job: Job, title: str, found: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
-    """Whether results agree with those of the eager run without apply."""
+    """Check that results agree with those of the eager run without apply."""
     row: dict[str, Any] = {"run": title}
     for name, one, other in zip(("hidden", "residual", "keys", "values"), found, wanted, strict=True):
         one, other = one.float(), other.float()
@@ -359,11 +359,11 @@ def compare(job: Job, title: str, found: Sequence[torch.Tensor], wanted: Sequenc
 
 
 def time_both(job: Job, batch: int, mode: str, calls: Mapping[str, Call], runtime: ApplyRuntime) -> None:
-    """Medians of the block's time, without and with in turn."""
+    """Median times of the block without and with apply, alternating."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for index in range(job.options.rounds + 1):
         for name, call in calls.items():
-            with in_force(runtime if name == "with" else None):
+            with enabled(runtime if name == "with" else None):
                 sample = sample_us(call, job.options)
             if index:  # the first round warms up
                 samples[name].append(sample)
@@ -372,7 +372,7 @@ def time_both(job: Job, batch: int, mode: str, calls: Mapping[str, Call], runtim
 
 
 def sample_us(call: Call, options: Options) -> float:
-    """The time of one of many calls in a row."""
+    """The time per call of many consecutive calls."""
     count = 2 if options.is_small else CALLS
     call()
     if not options.is_cuda:
@@ -393,11 +393,11 @@ def sample_us(call: Call, options: Options) -> float:
 
 
 def count_hits(job: Job, batch: int, modes: Mapping[str, Callable[[], Call]]) -> None:
-    """Call the block once in each mode, and tell which solution served which part."""
+    """Call the block once in each mode, and report which solution served which part."""
     runtime = ApplyRuntime(job.root, stats=True)
     until_ready(modes["eager"](), runtime)
     rows: dict[str, dict[str, Any]] = {part: _chosen(job, part, batch, runtime) for part in PARTS}
-    with in_force(runtime):
+    with enabled(runtime):
         for mode, make in modes.items():
             before = _hits(job, runtime)
             call = make()
@@ -414,7 +414,7 @@ def count_hits(job: Job, batch: int, modes: Mapping[str, Callable[[], Call]]) ->
 
 
 def _chosen(job: Job, part: str, batch: int, runtime: ApplyRuntime) -> dict[str, Any]:
-    """The solution that serves a part: the first of those chosen that is neither left out nor needs a plan."""
+    """The solution that serves a part: the first candidate that is neither quarantined nor has a setup."""
     name = job.definitions[part].name
     choices = runtime.table.for_hardware(hardware_from_device(job.options.device)).choices(name)
     ranking = choices.by_key.get(ApplyKey(axes_of(part, batch))) if choices is not None else None
@@ -425,7 +425,7 @@ def _chosen(job: Job, part: str, batch: int, runtime: ApplyRuntime) -> dict[str,
 
 
 def _hits(job: Job, runtime: ApplyRuntime) -> dict[str, int]:
-    """By part; no two of them share a definition."""
+    """Hits by part; no two parts share a definition."""
     stats = runtime.stats()
     return {part: sum(stats[d.name].hits.values()) if d.name in stats else 0 for part, d in job.definitions.items()}
 
@@ -438,11 +438,11 @@ def _judge(job: Job, part: str, batch: int, row: Mapping[str, Any]) -> None:
             job.fail(f"batch {batch}, {mode}: {row['solution']} never served {part}")
 
 
-# -- telling -------------------------------------------------------------------------------------
+# -- report -------------------------------------------------------------------------------------
 
 
 def write_tables(job: Job) -> None:
-    """What was found on the block."""
+    """Write the tables about the block."""
     numbers = job.report.numbers
     modes = dict.fromkeys(row["mode"] for row in numbers["block_us"])
     rows = [
@@ -483,7 +483,7 @@ def _write_times(job: Job) -> None:
 
 
 def run(job: Job) -> None:
-    """All sections; what was found so far is written after each."""
+    """Run all sections; the report is saved after each."""
     sections: dict[str, Call] = {"solutions": lambda: fill(job), "benchmark": lambda: benchmark(job)}
     block = make_block(job.definitions, make_weights(job.definitions, job.options.device))
     for batch in job.options.batches:
@@ -494,7 +494,7 @@ def run(job: Job) -> None:
         begin = time.perf_counter()
         try:
             section()
-        except Exception as error:  # noqa: BLE001 the other sections are worth their time all the same
+        except Exception as error:  # noqa: BLE001 the other sections still run
             traceback.print_exc()
             job.fail(f"{name}: {type(error).__name__}: {str(error)[:500]}")
         print(f"-- {name}: {time.perf_counter() - begin:.0f} s", flush=True)
@@ -502,7 +502,7 @@ def run(job: Job) -> None:
 
 
 def overhead(job: Job) -> None:
-    """What apply adds to a call, and whether graphs can be captured while it builds."""
+    """Measure the overhead of apply, and check that graphs can be captured while it builds."""
     options = job.options
     large = {part: options.batches[-1] if options.is_small else size for part, size in LARGE.items()}
     sizes = Sizes(
