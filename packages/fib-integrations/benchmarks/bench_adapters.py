@@ -1,7 +1,7 @@
-"""What adapters add to a call on the CPU, in nanoseconds, with FlashInfer's signatures and empty functions behind them.
+"""Overhead of the adapters per call on the CPU, in nanoseconds, for empty functions with FlashInfer's signatures.
 
-The original and the solution both return what is there already, so that a difference is what lies between. All
-forms are measured in turns in one process; a number is the least of many rounds, less the plain call's.
+The original and the solution both return an existing tensor. All variants are measured alternately in one process; a
+result is the minimum of many rounds, minus that of the unpatched call.
 
 usage: python bench_adapters.py [--rounds 60] [--json FILE]
 """
@@ -41,14 +41,14 @@ LIMITS_NS = {
     "rmsnorm, hit": 1500.0,
     "decode run, hit": 3000.0,
 }
-"""What may be added."""
+"""The limits of the added time."""
 Calls = Mapping[str, Callable[[], Any]]
 State = tuple[Callable[[], Any], tuple[str, ...]]
-"""What to enter, and the calls to measure there."""
+"""A context, and the calls to measure in it."""
 
 
 def _empty_solution(definition: Definition, *, is_passing: bool) -> Solution:
-    """Returns the same tensors each time, or writes nothing."""
+    """A solution that returns the same tensors each time, or writes nothing."""
     names = (*definition.inputs, *(definition.outputs if is_passing else ()))
     results = "None" if is_passing else "_results"
     shapes = ", ".join(f"torch.zeros({n + 1})" for n in range(len(definition.outputs)))
@@ -59,7 +59,7 @@ def _empty_solution(definition: Definition, *, is_passing: bool) -> Solution:
 
 
 def _empty_stand_ins() -> None:
-    """Have the stand-ins compute nothing."""
+    """Replace the computations of the stand-ins by nothing."""
     result = torch.zeros(1)
     behaviour.rmsnorm = lambda a: result
     behaviour.Paged.attend = lambda self, a: result
@@ -76,11 +76,11 @@ def _calls(fi: Any) -> Calls:
         "rmsnorm": lambda: fi.norm.rmsnorm(x, w, 1e-6),
         "decode run": lambda: wrapper.run(q, cache),
         "decode run with out": lambda: wrapper.run(q, cache, out=out),
-        "rmsnorm, not covered": lambda: fi.norm.rmsnorm(x, w, 1e-3),
+        "rmsnorm, unsupported": lambda: fi.norm.rmsnorm(x, w, 1e-3),
     }
 
 
-def _least(call: Callable[[], Any]) -> float:
+def _min_ns(call: Callable[[], Any]) -> float:
     start = time.perf_counter_ns()
     for _ in range(_CALLS):
         call()
@@ -88,7 +88,7 @@ def _least(call: Callable[[], Any]) -> float:
 
 
 def _measure(states: Mapping[str, State], fi: Any, rounds: int) -> dict[tuple[str, str], float]:
-    """The least time of each call in each state; states take turns."""
+    """The minimum time of each call in each state, alternating between states."""
     found: dict[tuple[str, str], float] = {}
     for _ in range(rounds):
         for state, (enter, names) in states.items():
@@ -96,7 +96,7 @@ def _measure(states: Mapping[str, State], fi: Any, rounds: int) -> dict[tuple[st
                 calls = _calls(fi)
                 for name in names:
                     calls[name]()
-                    found[name, state] = min(found.get((name, state), float("inf")), _least(calls[name]))
+                    found[name, state] = min(found.get((name, state), float("inf")), _min_ns(calls[name]))
     return found
 
 
@@ -129,7 +129,7 @@ def _listened() -> Iterator[None]:
 
 
 def _runtime(fi: Any, definition: Definition, *, is_passing: bool) -> ApplyRuntime:
-    """A runtime that has an empty solution chosen for the calls."""
+    """A runtime that chooses an empty solution for the calls."""
     seen: dict[str, Any] = {}
     fib_integrations.install_flashinfer_integrations()
     set_apply_hook(lambda name, inputs: seen.update({name: dict(inputs)}))
@@ -143,8 +143,8 @@ def _runtime(fi: Any, definition: Definition, *, is_passing: bool) -> ApplyRunti
     return runtime
 
 
-def _wrapping() -> dict[str, float]:
-    """What wrapt and a generated function add to a call that they pass on."""
+def _wrapper_overhead() -> dict[str, float]:
+    """The time that wrapt's wrapper and a closure add to a call that they forward."""
 
     def original(input: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None) -> Any:
         return input
@@ -157,12 +157,12 @@ def _wrapping() -> dict[str, float]:
         return original(*args, **kwargs)
 
     forms = {"plain": original, "wrapt": passing_on(original), "closure": functools.wraps(original)(closure)}
-    times = {name: min(_least(lambda f=f: f(1, 2, eps=1e-5)) for _ in range(30)) for name, f in forms.items()}  # type: ignore[misc]
+    times = {name: min(_min_ns(lambda f=f: f(1, 2, eps=1e-5)) for _ in range(30)) for name, f in forms.items()}  # type: ignore[misc]
     return {f"a wrapper, {name}": times[name] - times["plain"] for name in ("wrapt", "closure")}
 
 
 def measure(rounds: int) -> dict[str, float]:
-    """What is added to each call, in nanoseconds."""
+    """The time added to each call, in nanoseconds."""
     fi = importlib.import_module("flashinfer")
     _empty_stand_ins()
     definitions = {example.definition.name: example.definition for example in EXAMPLES}
@@ -174,18 +174,18 @@ def measure(rounds: int) -> dict[str, float]:
         "a listener": (_listened, names),
     }
     for definition, is_passing, served in (
-        (norm, False, ("rmsnorm", "rmsnorm, not covered")),
+        (norm, False, ("rmsnorm", "rmsnorm, unsupported")),
         (decode, False, ("decode run",)),
         (decode, True, ("decode run with out",)),
     ):
         runtime = _runtime(fi, definition, is_passing=is_passing)
         states[f"hit {served[0]}"] = functools.partial(_serving, runtime), served
     times = _measure(states, fi, rounds)
-    return {**_added(times), **_wrapping()}
+    return {**_added(times), **_wrapper_overhead()}
 
 
 def _added(times: Mapping[tuple[str, str], float]) -> dict[str, float]:
-    """Less the plain calls."""
+    """The differences from the plain calls."""
     label = {state: "hit" if state.startswith("hit") else state for _, state in times}
     return {
         f"{name}, {label[state]}": value - times[name, "plain"]
@@ -195,7 +195,7 @@ def _added(times: Mapping[tuple[str, str], float]) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; exits 1 if something costs more than it may."""
+    """Print the table; the exit code is 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--json", type=Path)
@@ -204,7 +204,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, str(flashinfer_stand_ins.write(Path(folder), flashinfer_stand_ins.VERSIONS[0])))
         found = measure(options.rounds)
-    print("| call | added, ns | may be |\n| --- | --- | --- |")
+    print("| call | added, ns | limit |\n| --- | --- | --- |")
     for name, value in found.items():
         print(f"| {name} | {value:.0f} | {LIMITS_NS.get(name, '')} |")
     if options.json is not None:

@@ -1,4 +1,4 @@
-"""What each function of the stand-ins does with its arguments, which come by name."""
+"""Behaviour of the stand-ins: one function per FlashInfer function, taking its arguments by name."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def trtllm_fp8_block_scale_moe(a):
 
 
 class Wrapper:
-    """What wrappers have in common: a plan, in the attributes that FlashInfer has."""
+    """Common base of wrappers: keeps the plan in FlashInfer's attributes."""
 
     buffers = ()
 

@@ -1,4 +1,4 @@
-"""What the stand-ins compute, in plain torch. Definitions in tests have these functions as their references."""
+"""The computations of the stand-ins in plain torch; also the references of the definitions in tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small definition for each function that is covered, and a call of it."""
+"""Examples: a small definition for each patched function, and a call of it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHORT = {
     "fp8": "float8_e4m3fn",
 }
 Call = Callable[[], tuple[torch.Tensor, ...]]
-"""Makes the call; returns what the caller has then: results, and what was written in place."""
+"""Makes the call; returns its results and the tensors that it wrote in place."""
 
 
 def make_definition(
@@ -61,17 +61,17 @@ def _specs(texts: dict[str, str]) -> dict[str, TensorSpec]:
 
 @attrs.frozen
 class Example:
-    """A definition, and a call that it describes."""
+    """A definition and a call of it."""
 
     name: str
     definition: Definition
     prepare: Callable[[Any], Call]
-    """Takes the package; makes everything anew, the same each time."""
+    """Takes the package; creates the same arguments each time."""
     is_planned: bool = False
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    """Values that are the same after `torch.manual_seed`."""
+    """Random values, reproducible by `torch.manual_seed`."""
     return torch.randn(*shape).to(dtype)
 
 
@@ -342,7 +342,7 @@ def _mm_bf16_out(fi: Any) -> Call:
 
 
 def _probs() -> torch.Tensor:
-    """The likeliest by far decides, so that samples are the same whoever draws them."""
+    """One token per row dominates, so that any correct sampler returns it."""
     probs = torch.full((3, 32), 1e-4)
     probs[torch.arange(3), torch.tensor([3, 9, 30])] = 1 - 31e-4
     return probs
@@ -387,7 +387,7 @@ def _moe_arguments(experts: int, logits: torch.dtype) -> dict[str, Any]:
 
 
 def moe_ds_arguments() -> dict[str, Any]:
-    """Of a call that routes like DeepSeek's models."""
+    """The arguments of a call with DeepSeek routing."""
     return {
         **_moe_arguments(8, torch.float32),
         "routing_bias": random(8),
@@ -425,12 +425,12 @@ QO_INDPTR = torch.tensor([0, 2, 3, 5], dtype=torch.int32)
 
 
 def workspace() -> torch.Tensor:
-    """What wrappers are made with."""
+    """The workspace of a wrapper."""
     return torch.empty(16, dtype=torch.uint8)
 
 
 def caches(page_size: int, form: str = "NHD") -> Any:
-    """Keys and values: ``NHD``, ``HND``, or in one tensor with ``+``."""
+    """Caches of keys and values: ``NHD`` or ``HND``; with ``+`` in one tensor."""
     k, v = random(8, page_size, 2, 8), random(8, page_size, 2, 8)
     if form.startswith("HND"):
         k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
@@ -438,12 +438,12 @@ def caches(page_size: int, form: str = "NHD") -> Any:
 
 
 def last_page_len(page_size: int) -> torch.Tensor:
-    """How full last pages are."""
+    """The lengths of the last pages."""
     return torch.tensor([1, page_size, max(1, page_size - 1)], dtype=torch.int32)
 
 
 def decode_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
-    """A wrapper that was planned for the tests' queries."""
+    """A wrapper that is planned for the queries of the tests."""
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), layout)
     wrapper.plan(
         KV_INDPTR,
@@ -602,14 +602,14 @@ TRACED_ONLY = (
     Example("decode, HND pages", _gqa_decode(4), _seeded(_decode(4, "HND", return_lse=True)), is_planned=True),
     Example("prefill, HND, one tensor", _gqa_prefill(4), _seeded(_prefill(4, "HND+")), is_planned=True),
 )
-"""Calls whose caches lie in memory as no solution was verified for: listeners see them, the original serves them."""
+"""Calls whose caches have strides that no solution is verified for: they are traced, and the original serves them."""
 
 
 # -- data sets ---------------------------------------------------------------------------------------
 
 
 def reference_solution(definition: Definition, *, kind: str = "returning") -> Solution:
-    """A solution that computes what the reference does: ``returning``, ``passing``, or by ``setup``."""
+    """The reference as a solution: value-``returning``, destination-``passing``, or with ``setup``."""
     inputs, outputs = list(definition.inputs), list(definition.outputs)
     source = definition.reference.replace("\ndef run(", "\ndef reference(")
     if kind == "passing":
@@ -626,7 +626,7 @@ def reference_solution(definition: Definition, *, kind: str = "returning") -> So
 
 
 def passed(solution: Solution, definition: Definition, inputs: dict[str, Any], latency_ms: float = 0.1) -> Trace:
-    """A trace that has a solution chosen for inputs like these, here."""
+    """A trace by which a solution is chosen on this machine for inputs like these."""
     axes = definition.get_axes_values_from_inputs([inputs[name] for name in definition.inputs])
     workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, f"w-{solution.name}")
     evaluation = Evaluation(

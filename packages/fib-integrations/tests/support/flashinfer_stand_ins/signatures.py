@@ -1,4 +1,4 @@
-"""Records the signatures of the FlashInfer that is installed: what the stand-ins are made of.
+"""Recorder of the installed FlashInfer's signatures, from which the stand-ins are generated.
 
 usage: python signatures.py [FILE]     writes them, by default beside this file
        python signatures.py --check    compares them with the recorded ones, exits 1 if they differ
