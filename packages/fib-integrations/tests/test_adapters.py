@@ -11,6 +11,7 @@ from fib_apply import ApplyRuntime, enable_apply
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import EXAMPLES, TRACED_ONLY, Example, data_set, passed, reference_solution
+from flashinfer_stand_ins.marks import one_version
 
 Runtimes = Callable[..., ApplyRuntime]
 every_example = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -31,13 +32,22 @@ def test_listeners_receive_the_inputs_of_the_definition(example: Example, flashi
     example.definition.get_axes_values_from_inputs(list(inputs.values()))  # raises if shapes disagree
 
 
-KINDS = [(e, kind) for e in EXAMPLES for kind in ("returning", "passing", "setup") if e.is_planned or kind != "setup"]
-
-
-@pytest.mark.parametrize(("example", "kind"), KINDS, ids=lambda value: getattr(value, "name", value))
+@every_example
+@pytest.mark.parametrize("kind", ["returning", "passing"])
 def test_solution_serves_with_the_same_results(
     example: Example, kind: str, flashinfer: Any, runtime_of: Runtimes
 ) -> None:
+    check_solution(example, kind, flashinfer, runtime_of)
+
+
+@one_version
+@pytest.mark.parametrize("example", [e for e in EXAMPLES if e.is_planned], ids=lambda example: example.name)
+def test_planned_solution_serves_with_the_same_results(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
+    check_solution(example, "setup", flashinfer, runtime_of)
+
+
+def check_solution(example: Example, kind: str, flashinfer: Any, runtime_of: Runtimes) -> None:
+    """A solution of a kind serves two calls of an example, with the results of the original."""
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()
     with runtime_of(kind) as runtime:
@@ -51,6 +61,7 @@ def test_solution_serves_with_the_same_results(
 
 
 @pytest.mark.parametrize("name", ["rope", "rope in place"])
+@one_version
 def test_results_may_have_any_strides(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
     example = next(example for example in EXAMPLES if example.name == name)
     original = reference_solution(example.definition)
@@ -66,6 +77,7 @@ def test_results_may_have_any_strides(name: str, flashinfer: Any, inputs_of_exam
         assert sum(runtime.stats()[example.definition.name].hits.values()) == 1
 
 
+@one_version
 def test_planned_solution_serves_all_runs_until_the_next_plan(flashinfer: Any, runtime_of: Runtimes) -> None:
     example = next(example for example in EXAMPLES if example.name == "decode, lse")
     install_flashinfer_integrations()
@@ -77,6 +89,7 @@ def test_planned_solution_serves_all_runs_until_the_next_plan(flashinfer: Any, r
     assert {key.endswith("planned") for key in hits} == {True}
 
 
+@one_version
 def test_plan_serves_runs_inside_and_outside_of_inference_mode(flashinfer: Any, runtime_of: Runtimes) -> None:
     example = next(example for example in EXAMPLES if example.name == "decode, out")
     expected = example.prepare(flashinfer)()
@@ -90,6 +103,7 @@ def test_plan_serves_runs_inside_and_outside_of_inference_mode(flashinfer: Any, 
 
 
 @every_example
+@one_version
 def test_original_serves_without_an_eligible_solution(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
     expected = example.prepare(flashinfer)()
     install_flashinfer_integrations()

@@ -17,6 +17,7 @@ from fib_integrations.baselines import baseline_name, baseline_solution, make_ba
 from fib_integrations.cli import main
 from fib_schema import Definition, Solution, TraceSet
 from flashinfer_stand_ins.examples import EXAMPLES, Example, data_set, passed, reference_solution
+from flashinfer_stand_ins.marks import one_version
 
 BY_DEFINITION = {example.definition.name: example for example in EXAMPLES}
 """One example for each definition."""
@@ -46,6 +47,7 @@ def test_baseline_agrees_with_the_reference(
 
 
 @pytest.mark.parametrize("name", ["fused_add_rmsnorm", "rope in place", "decode, out"])
+@one_version
 def test_original_serves_where_its_baseline_is_the_best_solution(
     name: str, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
@@ -62,6 +64,7 @@ def test_original_serves_where_its_baseline_is_the_best_solution(
     assert stats.misses == ({} if example.is_planned else {"the fallback is the best": 1})
 
 
+@one_version
 def test_different_solution_with_the_name_of_a_baseline_serves(
     flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
@@ -123,6 +126,7 @@ def test_list_prints_all_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     assert [record["name"] for record in json.loads(capsys.readouterr().out)][:1] == ["gqa_paged_decode"]
 
 
+@one_version
 def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

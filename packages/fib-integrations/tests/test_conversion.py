@@ -44,6 +44,7 @@ from flashinfer_stand_ins.examples import (
     reference_solution,
     workspace,
 )
+from flashinfer_stand_ins.marks import one_version
 
 X, W = random(3, 8), random(8)
 Q, PAIR = random(3, 4, 8), caches(1)
@@ -152,6 +153,7 @@ def test_decode_runs(fi: Any) -> None:
     assert reason(run, random(6, 4, 8), PAIR) == "the number of queries differs from the plan"
 
 
+@one_version
 def test_wrappers_with_custom_kernels(fi: Any) -> None:
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), jit_args=["mine"])
     wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(1), 4, 2, 8, 1, q_data_type=torch.bfloat16)
@@ -185,6 +187,7 @@ def test_mla(fi: Any) -> None:
 # -- invalid plans ---------------------------------------------------------------
 
 
+@one_version
 def test_plan_made_before_anything_was_enabled_is_unsupported(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     wrapper = decode_wrapper(flashinfer, 1)
@@ -192,6 +195,7 @@ def test_plan_made_before_anything_was_enabled_is_unsupported(flashinfer: Any) -
     assert "not planned" in reason(wrapper.run, Q, PAIR)
 
 
+@one_version
 def test_plan_that_bypassed_the_patched_method_is_unsupported(fi: Any) -> None:
     seen: list[str] = []
     set_apply_hook(lambda name, inputs: seen.append(name))
@@ -216,6 +220,7 @@ def test_forward_invalidates_the_plan(fi: Any) -> None:
 
 @pytest.mark.parametrize("is_uninstalled", [False, True])
 @pytest.mark.parametrize("does", ["forward", "plan"])
+@one_version
 def test_plan_changed_while_nothing_is_enabled_is_unsupported(fi: Any, does: str, is_uninstalled: bool) -> None:
     wrapper = decode_wrapper(fi, 1)
     assert isinstance(explain(wrapper.run, Q, PAIR), ConvertedCall)
@@ -234,6 +239,7 @@ def test_plan_changed_while_nothing_is_enabled_is_unsupported(fi: Any, does: str
     assert "not planned" in reason(wrapper.run, Q, PAIR)
 
 
+@one_version
 def test_failed_plan_is_not_recorded(fi: Any) -> None:
     wrapper = decode_wrapper(fi, 1)
     with pytest.raises(TypeError):
@@ -248,6 +254,7 @@ def _without_buffers(wrapper: Any) -> dict[str, Any]:
     return {}
 
 
+@one_version
 def test_plans_are_removed_with_their_wrappers(fi: Any) -> None:
     plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id
     wrapper = decode_wrapper(fi, 1)
@@ -274,6 +281,7 @@ def test_cuda_graph_wrappers_are_traced_and_not_routed(fi: Any) -> None:
 # -- arguments ---------------------------------------------------------------------------------------
 
 
+@one_version
 def test_unsupported_call_reaches_the_original_unchanged(importable: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import flashinfer.norm
 
@@ -305,6 +313,7 @@ def test_unsupported_call_reaches_the_original_unchanged(importable: None, monke
     assert reason(flashinfer.norm.rmsnorm, X, W, brand_new=4) == "brand_new is given"
 
 
+@one_version
 def test_positional_wrapper_passes_the_default_values_of_the_original(
     importable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +336,7 @@ def test_positional_wrapper_passes_the_default_values_of_the_original(
             flashinfer.norm.rmsnorm(X, W, epsilon=1.0)
 
 
+@one_version
 def test_keyword_that_the_signature_lacks_reaches_the_original(
     importable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +363,7 @@ def test_keyword_that_the_signature_lacks_reaches_the_original(
     assert isinstance(explain(flashinfer.norm.rmsnorm, X, W), ConvertedCall)
 
 
+@one_version
 def test_version_without_output_parameters_is_supported(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parameter that a version lacks has the default of `convert`, in `finalize` too."""
     wrapper = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
@@ -409,6 +420,7 @@ def test_parameters_may_have_our_reserved_names() -> None:
     assert function.wrapper(X, W, _fib_dispatch=2) == (1, 2)
 
 
+@one_version
 def test_finalize_takes_parameters_of_convert_only(fi: Any) -> None:
     (adapter,) = select_adapters(["rmsnorm"])
     target = attrs.evolve(adapter.targets[0], finalize=lambda result, scale: result)
@@ -416,11 +428,13 @@ def test_finalize_takes_parameters_of_convert_only(fi: Any) -> None:
         map_target(target, fi.norm.rmsnorm)
 
 
+@one_version
 def test_wrong_arguments_raise_the_error_of_the_original(fi: Any) -> None:
     with pytest.raises(TypeError, match=r"rmsnorm\(\) missing 1 required positional argument: 'weight'"):
         fi.norm.rmsnorm(X)
 
 
+@one_version
 def test_conversion_that_raises_is_logged_once(fi: Any, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         with pytest.raises(AttributeError):  # the original's own
@@ -429,6 +443,7 @@ def test_conversion_that_raises_is_logged_once(fi: Any, caplog: pytest.LogCaptur
     assert "conversion raised" in reason(fi.norm.rmsnorm, "no tensor", W)
 
 
+@one_version
 def test_call_falls_through_if_describe_raises(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(key: Any) -> Any:
         raise KeyError(key)
@@ -442,6 +457,7 @@ def test_call_falls_through_if_describe_raises(fi: Any, monkeypatch: pytest.Monk
     assert "KeyError" in reason(fi.norm.rmsnorm, X, W)
 
 
+@one_version
 def test_each_class_has_the_state_attribute_of_its_own_plan(fi: Any) -> None:
     (decode,), (prefill,) = select_adapters(["gqa_paged_decode"]), select_adapters(["gqa_paged_prefill"])
     first, *others = decode.targets
@@ -455,6 +471,7 @@ def test_each_class_has_the_state_attribute_of_its_own_plan(fi: Any) -> None:
     assert list(attributes.values()) == [{"_other"}, {"_plan_info"}]
 
 
+@one_version
 def test_unsupported_calls_are_counted_on_request(fi: Any) -> None:
     for _ in range(2):
         fi.norm.rmsnorm(random(2, 3, 8), W)
@@ -462,6 +479,7 @@ def test_unsupported_calls_are_counted_on_request(fi: Any) -> None:
     assert counts["flashinfer.norm.rmsnorm"] == {"the input is not a matrix": 2}
 
 
+@one_version
 def test_counting_starts_at_the_request(flashinfer: Any) -> None:
     def counts() -> dict[str, int]:
         return next(dict(target.unsupported_calls) for target in status() if target.path == "flashinfer.norm.rmsnorm")
@@ -477,6 +495,7 @@ def test_counting_starts_at_the_request(flashinfer: Any) -> None:
     assert counts() == {"the input is not a matrix": 2}
 
 
+@one_version
 def test_plan_method_cannot_be_explained(fi: Any) -> None:
     with pytest.raises(CannotAdapt, match="computes nothing itself"):
         explain(decode_wrapper(fi, 1).plan)
@@ -487,6 +506,7 @@ def test_plan_method_cannot_be_explained(fi: Any) -> None:
 # -- epsilon -----------------------------------------------------------------------------------------
 
 
+@one_version
 def test_call_with_a_different_epsilon_falls_through(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     solution = reference_solution(RMSNORM)

@@ -26,6 +26,7 @@ from fib_integrations import (
 from fib_integrations.environment import HOOKS, with_startup_hook
 from fib_integrations.patching import PatchState
 from flashinfer_stand_ins.examples import EXAMPLES, Example, random
+from flashinfer_stand_ins.marks import one_version
 
 RMSNORM = next(example for example in EXAMPLES if example.name == "rmsnorm")
 DECODE = next(example for example in EXAMPLES if example.name == "decode, lse")
@@ -42,6 +43,7 @@ def seen_names(example: Example, flashinfer: Any) -> list[str]:
 # -- order -------------------------------------------------------------------------------------------
 
 
+@one_version
 def test_import_patches_nothing(flashinfer: Any) -> None:
     original = flashinfer.norm.rmsnorm
     importlib.import_module("fib_integrations.installation")
@@ -59,6 +61,7 @@ def test_install_before_the_library_is_imported(importable: None) -> None:
     assert seen_names(DECODE, flashinfer) == [DECODE.definition.name]
 
 
+@one_version
 def test_install_rebinds_names_that_were_imported_before(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[__name__], "taken", flashinfer.norm.rmsnorm, raising=False)
     install_flashinfer_integrations()
@@ -66,6 +69,7 @@ def test_install_rebinds_names_that_were_imported_before(flashinfer: Any, monkey
     assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
 
 
+@one_version
 def test_second_installation_changes_nothing(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     wrapper = flashinfer.norm.rmsnorm
@@ -89,6 +93,7 @@ def test_uninstall_restores_everything_and_install_works_again(flashinfer: Any) 
         set_apply_hook(None)
 
 
+@one_version
 def test_patch_on_top_of_ours_survives_uninstall_and_reinstall(
     flashinfer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +106,7 @@ def test_patch_on_top_of_ours_survives_uninstall_and_reinstall(
     assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
 
 
+@one_version
 def test_install_selected_adapters(flashinfer: Any) -> None:
     install_flashinfer_integrations(["rope"], also=["torch_mm"])
     assert {target.adapter for target in status()} >= {"rope", "torch_mm"}
@@ -123,6 +129,7 @@ def test_install_patches_torch_on_request() -> None:
     assert (torch.nn.functional.linear, torch.mm) == (linear, mm)
 
 
+@one_version
 def test_wrappers_have_the_signatures_of_the_library(flashinfer: Any) -> None:
     run = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run
     before = inspect.signature(run)
@@ -130,6 +137,7 @@ def test_wrappers_have_the_signatures_of_the_library(flashinfer: Any) -> None:
     assert inspect.signature(flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run) == before
 
 
+@one_version
 def test_torch_compile_traces_the_original(flashinfer: Any) -> None:
     install_flashinfer_integrations()
     seen: list[str] = []
@@ -143,6 +151,7 @@ def test_torch_compile_traces_the_original(flashinfer: Any) -> None:
 # -- solutions that call the library -----------------------------------------------------------------
 
 
+@one_version
 def test_calls_of_a_solution_go_to_the_originals(flashinfer: Any, runtime_of: Any) -> None:
     install_flashinfer_integrations()
     seen: list[str] = []
@@ -166,6 +175,7 @@ def hits_of(runtime: ApplyRuntime) -> int:
     return 0 if stats is None else sum(stats.hits.values())
 
 
+@one_version
 def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> None:
     """A runtime starts and stops while they call. Each time, at least one call begins with it and one without it."""
     expected = DECODE.prepare(flashinfer)()
@@ -209,6 +219,7 @@ def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> Non
     assert hits_of(runtime) >= before + 20
 
 
+@one_version
 def test_concurrent_installation(flashinfer: Any) -> None:
     threads = [threading.Thread(target=install_flashinfer_integrations) for _ in range(8)]
     for thread in threads:
@@ -342,6 +353,7 @@ def test_engine_starts_with_a_third_party_adapter_that_cannot_be_imported(printe
     assert printed["broken adapter"] == ["started"]
 
 
+@one_version
 def test_runtime_starts_at_the_first_call(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_ENABLE_TRACING", "1")
     started: list[object] = []
