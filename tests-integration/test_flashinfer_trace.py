@@ -33,7 +33,7 @@ SOLUTIONS = (
     ("gqa_paged_prefill_causal_h32_kv8_d128_ps1", "gqa_paged_prefill_torch.py"),
     ("gqa_paged_prefill_causal_h32_kv8_d128_ps1", "gqa_paged_prefill.cpp"),
 )
-LIMITS = {"batch_size": 64, "M": 16, "total_q": 40, "num_kv_indices": 200, "num_pages": 5000}
+LIMITS = {"batch_size": 64, "M": 16, "total_q": 40, "num_kv_indices": 200, "num_pages": 14_000}
 """The largest sizes of workloads to run here."""
 WORKLOADS = 2
 """The number of workloads per definition."""

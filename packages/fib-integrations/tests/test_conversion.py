@@ -23,7 +23,7 @@ from fib_integrations import (
 from fib_integrations.adapter import Adapter, Call, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
 from fib_integrations.errors import CannotAdapt, NotPatched
-from fib_integrations.parameters import map_target
+from fib_integrations.parameters import read_signature
 from fib_integrations.patched_function import PatchedFunction, PlanStore
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
@@ -377,9 +377,9 @@ def test_version_without_output_parameters_is_supported(flashinfer: Any, monkeyp
     function = patched(adapter, target, run)
     assert (
         eval(
-            f"give(result, {function.mapping.finalize_arguments})",
+            f"give(result, {function.signature.finalize_arguments})",
             {
-                **function.mapping.scope,
+                **function.signature.scope,
                 "give": target.finalize,
                 "result": ("output", "lse"),
             },
@@ -425,7 +425,7 @@ def test_finalize_takes_parameters_of_convert_only(fi: Any) -> None:
     (adapter,) = select_adapters(["rmsnorm"])
     target = attrs.evolve(adapter.targets[0], finalize=lambda result, scale: result)
     with pytest.raises(CannotAdapt, match="`finalize` takes 'scale', which `convert` does not"):
-        map_target(target, fi.norm.rmsnorm)
+        read_signature(target, fi.norm.rmsnorm)
 
 
 @one_version

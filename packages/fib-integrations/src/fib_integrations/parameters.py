@@ -1,4 +1,4 @@
-"""Parameter mapping: how the parameters of a library function are passed to the adapter's `convert`.
+"""Signatures of library functions, matched with the parameters of the adapter's `convert`.
 
 The signature of the installed library version decides. A parameter that `convert` does not name, and that is not
 declared as ignored, must be at its default. `convert` may name parameters that a version lacks, if it has defaults
@@ -20,7 +20,7 @@ from .errors import CannotAdapt
 
 
 @attrs.frozen
-class ParameterMapping:
+class TargetSignature:
     """What generated code needs to know of a library function and its `convert`."""
 
     parameters: tuple[Parameter, ...]
@@ -36,15 +36,15 @@ class ParameterMapping:
     is_positional: bool = False
     """Whether the function has only positional parameters, all of them known: the wrapper then has the same ones."""
 
-    def signature(self) -> str:
+    def source(self) -> str:
         """The parameters as source for a ``def``; positional-only ones may follow our own."""
         either = Parameter.POSITIONAL_OR_KEYWORD
         positional_only = Parameter.POSITIONAL_ONLY
         return parameter_list([p.replace(kind=either) if p.kind is positional_only else p for p in self.parameters])
 
 
-def map_target(target: Target, original: Callable[..., Any]) -> ParameterMapping:
-    """The parameter mapping of a target's function.
+def read_signature(target: Target, original: Callable[..., Any]) -> TargetSignature:
+    """The signature of a target's function, matched with `convert`.
 
     Raises:
         CannotAdapt: The function differs from what the adapter was written for.
@@ -55,11 +55,11 @@ def map_target(target: Target, original: Callable[..., Any]) -> ParameterMapping
         signature = _with_other_keywords(signature)
     if isinstance(target, InvalidatePlan):
         parameters = tuple(signature.parameters.values())
-        found = ParameterMapping(parameters, "", "", (), default_values(parameters))
+        found = TargetSignature(parameters, "", "", (), default_values(parameters))
     else:
         leading = 1 if isinstance(target, Plan) or target.uses_plan else 0
         finalize = target.finalize if isinstance(target, Call) else None
-        found = map_parameters(
+        found = match_parameters(
             target.path, signature, target.convert, finalize=finalize, ignored=target.ignored, leading=leading
         )
     return attrs.evolve(found, is_positional=is_complete and _are_positional(found.parameters))
@@ -101,7 +101,7 @@ def _are_positional(parameters: Sequence[Parameter]) -> bool:
     )
 
 
-def map_parameters(
+def match_parameters(
     path: str,
     signature: inspect.Signature,
     convert: Callable[..., Any],
@@ -109,7 +109,7 @@ def map_parameters(
     finalize: Callable[..., Any] | None = None,
     ignored: Iterable[str] = (),
     leading: int = 0,
-) -> ParameterMapping:
+) -> TargetSignature:
     """Match the parameters of a library function with those of `convert`, by name.
 
     Args:
@@ -138,7 +138,7 @@ def map_parameters(
         scope["_fib_known"] = frozenset(known)
         unsupported.append((f"{catch_all} and not _fib_known.issuperset({catch_all})", "an unknown keyword is given"))
     arguments = argument_list(wanted, expressions), argument_list(finalized, expressions)
-    return ParameterMapping(parameters, *arguments, tuple(unsupported), scope)
+    return TargetSignature(parameters, *arguments, tuple(unsupported), scope)
 
 
 def _unsupported(path: str, parameters: Sequence[Parameter], known: set[str]) -> Iterable[tuple[str, str]]:

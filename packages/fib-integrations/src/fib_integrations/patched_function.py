@@ -24,7 +24,7 @@ from .adapter import Adapter, Call, DefinitionRef, Plan, Target
 from .definitions import definition_mismatch
 from .errors import CannotAdapt
 from .handlers import Handler, HandlerFactory, OriginalResult, find_dispatcher
-from .parameters import map_target
+from .parameters import read_signature
 from .wrapper_codegen import compiled, dispatch_source, identifier, wrapper_source
 
 if TYPE_CHECKING:
@@ -143,18 +143,18 @@ class PatchedFunction:
         self._runtime: Runtime | None = None
         self._reported: set[str] = set()
         self._name = identifier(getattr(original, "__name__", "call"))
-        self.mapping = map_target(target, original)
+        self.signature = read_signature(target, original)
         self._state_attribute = _state_attribute(adapter, target)
-        self._source = dispatch_source(self._name, target, self.mapping, self._state_attribute)
+        self._source = dispatch_source(self._name, target, self.signature, self._state_attribute)
         self._scope = self._make_scope()
         self._dispatch = compiled(self._source, self._name, self._scope)
-        self.wrapper = compiled(wrapper_source(self._name, target, self.mapping), self._name, self._scope)
+        self.wrapper = compiled(wrapper_source(self._name, target, self.signature), self._name, self._scope)
         functools.update_wrapper(self.wrapper, original)
         vars(self.wrapper).update({"__fib_patched__": self, _INLINE: original})
 
     def _make_scope(self) -> dict[str, Any]:
         return {
-            **self.mapping.scope,
+            **self.signature.scope,
             "_fib_original": self.original,
             "_fib_dispatch": None,
             "_fib_thread": _thread_state,

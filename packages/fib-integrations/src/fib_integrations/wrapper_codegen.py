@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .adapter import Call, Plan, Target
-from .parameters import ParameterMapping
+from .parameters import TargetSignature
 
 _WRAPPER = """\
 def {name}(*_fib_args, **_fib_kwargs):
@@ -108,42 +108,42 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
 """
 
 
-def wrapper_source(name: str, target: Target, mapping: ParameterMapping) -> str:
+def wrapper_source(name: str, target: Target, signature: TargetSignature) -> str:
     """The source of the wrapper.
 
     Forwarding ``*args, **kwargs`` costs about three times as much as forwarding known parameters by position.
     """
-    owner = mapping.parameters[0].name if mapping.is_positional else "*_fib_args[:1]"
+    owner = signature.parameters[0].name if signature.is_positional else "*_fib_args[:1]"
     disabled = "" if isinstance(target, Call) else _INVALIDATE.format(owner=owner)
-    if not mapping.is_positional:
+    if not signature.is_positional:
         return _WRAPPER.format(name=name, disabled=disabled)
-    forwarded = ", ".join(parameter.name for parameter in mapping.parameters)
-    return _POSITIONAL_WRAPPER.format(name=name, signature=mapping.signature(), disabled=disabled, forwarded=forwarded)
+    forwarded = ", ".join(parameter.name for parameter in signature.parameters)
+    return _POSITIONAL_WRAPPER.format(name=name, signature=signature.source(), disabled=disabled, forwarded=forwarded)
 
 
-def dispatch_source(name: str, target: Target, mapping: ParameterMapping, state_attribute: str) -> str:
+def dispatch_source(name: str, target: Target, signature: TargetSignature, state_attribute: str) -> str:
     """The source of the dispatch function; for `state_attribute` see `Plan`."""
-    texts = {"name": name, "signature": mapping.signature(), "state_attribute": state_attribute}
-    if mapping.parameters:
-        texts["owner"] = mapping.parameters[0].name
+    texts = {"name": name, "signature": signature.source(), "state_attribute": state_attribute}
+    if signature.parameters:
+        texts["owner"] = signature.parameters[0].name
     if isinstance(target, Plan):
-        unsupported = (_UNSUPPORTED_PLAN.format(condition=c, reason=r, **texts) for c, r in mapping.unsupported)
-        arguments = _joined(texts["owner"], mapping.convert_arguments)
+        unsupported = (_UNSUPPORTED_PLAN.format(condition=c, reason=r, **texts) for c, r in signature.unsupported)
+        arguments = _joined(texts["owner"], signature.convert_arguments)
         return _PLAN.format(unsupported="".join(unsupported), arguments=arguments, **texts)
     if not isinstance(target, Call):
         return _INVALIDATE_PLAN.format(**texts)
-    return _call_source(texts, target, mapping)
+    return _call_source(texts, target, signature)
 
 
-def _call_source(texts: dict[str, str], target: Call, mapping: ParameterMapping) -> str:
-    lines = [_HEAD.format(**texts), *(_UNSUPPORTED.format(condition=c, reason=r) for c, r in mapping.unsupported)]
-    place, plan, arguments = "_fib_", "None", mapping.convert_arguments
+def _call_source(texts: dict[str, str], target: Call, signature: TargetSignature) -> str:
+    lines = [_HEAD.format(**texts), *(_UNSUPPORTED.format(condition=c, reason=r) for c, r in signature.unsupported)]
+    place, plan, arguments = "_fib_", "None", signature.convert_arguments
     if target.uses_plan:
         lines.append(_FIND_PLAN.format(**texts))
         place, plan, arguments = "_fib_plan.", "_fib_plan", _joined("_fib_plan.value", arguments)
     result = "_fib_values[-1] if _fib_is_dps else _fib_result"
     if target.finalize is not None:
-        result = f"_fib_finalize({_joined('_fib_result', mapping.finalize_arguments)})"
+        result = f"_fib_finalize({_joined('_fib_result', signature.finalize_arguments)})"
     lines.append(_CALL.format(arguments=arguments, plan=plan, place=place, result=result))
     return "".join(lines)
 
