@@ -73,6 +73,7 @@ def some_stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def importable(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the stand-ins importable."""
     _forget()
+    gc.freeze()  # the runtimes of earlier tests hold no patched function either
     monkeypatch.syspath_prepend(stand_ins)
     yield
     uninstall_flashinfer_integrations()
