@@ -48,11 +48,11 @@ VALUE_RETURNING = (GQA_PAGED, MLA_DECODE, MLA_RAGGED)
 SIZES = {
     "batch_size": 3,
     "len_indptr": 4,
-    "num_kv_indices": 11,
-    "num_pages": 24,
+    "num_kv_indices": 5,
+    "num_pages": 10,
     "num_tokens": 2,
-    "total_kv": 100,
-    "total_q": 10,
+    "total_kv": 30,
+    "total_q": 6,
 }
 """Tiny values for the variable axes of all attention definitions; together they satisfy the constraints."""
 

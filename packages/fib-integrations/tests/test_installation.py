@@ -181,7 +181,7 @@ def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> Non
     expected = DECODE.prepare(flashinfer)()
     install_flashinfer_integrations()
     runtime: ApplyRuntime = runtime_of("passing")
-    with runtime:  # a wrapper that was planned where nobody routes is served by the original alone
+    with runtime:  # a wrapper that was planned without a runtime is served by the original alone
         calls = [DECODE.prepare(flashinfer) for _ in range(4)]
     before = hits_of(runtime)
     turns, done = threading.Condition(), threading.Event()

@@ -72,7 +72,7 @@ def rebind_in_class(owner: type, old: Any, new: Any) -> tuple[Alias, ...]:
 
 
 def restore(aliases: Iterable[Alias], wrapper: Any) -> None:
-    """Restore the previous values of names that nobody else has rebound since."""
+    """Restore the previous values of names that have not been rebound since."""
     for alias in aliases:
         current = vars(alias.owner).get(alias.name)
         if current is wrapper or getattr(current, "func", None) is wrapper:

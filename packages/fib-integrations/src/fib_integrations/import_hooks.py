@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 _INITIALIZING = "_initializing"
 """The attribute that the import system sets on a specification while the module's code runs."""
 _callbacks: dict[str, list[Callable[[], None]]] = {}
-"""By module name. Whoever pops an entry runs it, so each callback runs once."""
+"""By module name. The thread that pops an entry runs it, so each callback runs once."""
 
 
 def when_imported(name: str, callback: Callable[[], None]) -> None:

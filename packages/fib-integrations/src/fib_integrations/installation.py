@@ -1,4 +1,4 @@
-"""Installation of adapters: `install_flashinfer_integrations`, and the status of what is installed.
+"""Installation of adapters: `install_flashinfer_integrations`, and their status.
 
 If the environment enables routing or tracing (``FIB_ENABLE_APPLY``, ``FIB_ENABLE_TRACING``), the runtime starts at
 the first call of a patched function, not at installation: engines load plugins in processes that never compute, and
@@ -70,7 +70,7 @@ def install_flashinfer_integrations(
 
 
 def uninstall_flashinfer_integrations() -> None:
-    """Restore all originals; a wrapper that somebody still holds calls its original."""
+    """Restore all originals; a wrapper that is still referenced calls its original."""
     with _lock:
         get_manager().unpatch_all()
         _adapters.clear()

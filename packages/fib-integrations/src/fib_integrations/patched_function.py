@@ -1,6 +1,6 @@
 """Patched functions: the wrapper that replaces a library function, and the state behind it.
 
-While no runtime is enabled and nobody listens, a call goes to the original. Otherwise generated code
+While no runtime is enabled and no listener is registered, a call goes to the original. Otherwise generated code
 (`wrapper_codegen`) converts the call and looks up its handler (`handlers`). Handlers are made at the first call of a
 key and discarded when a runtime starts or stops, or the listeners change.
 """
