@@ -48,8 +48,8 @@ VALUE_RETURNING = (GQA_PAGED, MLA_DECODE, MLA_RAGGED)
 SIZES = {
     "batch_size": 3,
     "len_indptr": 4,
-    "num_kv_indices": 5,
-    "num_pages": 10,
+    "num_kv_indices": 8,
+    "num_pages": 12,
     "num_tokens": 2,
     "total_kv": 30,
     "total_q": 6,

@@ -86,7 +86,7 @@ def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Evalua
     trace_set.add_solutions([_solution("argmax", SAMPLER, ARGMAX)])
     trace_set.add_traces([_trace(definition) for definition in definitions])
     few = {"sampling_validation_trials": 30, "sampling_validation_samples": 90}
-    config = BenchmarkConfig(num_trials=2, iterations=3, measure_seconds=0.02, extra=few)
+    config = BenchmarkConfig(num_trials=2, iterations=3, measure_seconds=0.02, profile_baseline=False, extra=few)
     with Benchmark(trace_set, config) as benchmark:
         result = benchmark.run()
     assert result.failures == ()
