@@ -296,7 +296,7 @@ def _compare(
 
 def _tolerance(runtime: ApplyRuntime, definition: str, device: str) -> tuple[float, float, float]:
     """The tolerances in the chosen solution's trace."""
-    choices = runtime.table.choices(definition)[hardware_from_device("cuda:0" if device == "cuda" else device)]
+    choices = runtime.table.rankings(definition)[hardware_from_device("cuda:0" if device == "cuda" else device)]
     (ranking,) = choices.by_key.values()
     candidate = ranking.candidates[0]
     defaults = (candidate.atol, 1e-2), (candidate.rtol, 1e-2), (candidate.required_matched_ratio, 1.0)

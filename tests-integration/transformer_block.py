@@ -416,8 +416,8 @@ def count_hits(job: Job, batch: int, modes: Mapping[str, Callable[[], Call]]) ->
 def _chosen(job: Job, part: str, batch: int, runtime: ApplyRuntime) -> dict[str, Any]:
     """The solution that serves a part: the first candidate that is neither quarantined nor has a setup."""
     name = job.definitions[part].name
-    choices = runtime.table.for_hardware(hardware_from_device(job.options.device)).choices(name)
-    ranking = choices.by_key.get(ApplyKey(axes_of(part, batch))) if choices is not None else None
+    rankings = runtime.table.for_hardware(hardware_from_device(job.options.device)).rankings(name)
+    ranking = rankings.by_key.get(ApplyKey(axes_of(part, batch))) if rankings is not None else None
     left_out = runtime.left_out()
     names = [c.solution for c in (ranking.candidates if ranking else ()) if not c.has_setup]
     serving = [solution for solution in names if solution not in left_out]

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import torch
 from fib_apply import apply, disable_apply, enable_apply
-from fib_apply.routing.guards import check_of
+from fib_apply.routing.guards import compile_guard
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -189,7 +189,7 @@ def floor_in_python(subject: Subject) -> Callable[..., Any]:
 
 def floor_in_torch(subject: Subject) -> Callable[..., Any]:
     """Guards of torch's own and a dictionary, written for the definition."""
-    entry = check_of(subject.args, is_aligned=False), subject.function
+    entry = compile_guard(subject.args, is_aligned=False), subject.function
     kernel = subject.function
     if subject.definition.name == "two":
         table = {subject.args[0].shape: entry}.get

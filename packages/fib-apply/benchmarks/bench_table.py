@@ -65,7 +65,7 @@ def show(results: list[dict[str, float]]) -> None:
 
 def measure_table(root: Path) -> dict[str, float]:
     """What making, opening and using a table takes."""
-    from fib_apply.choosing.table import ApplyTable
+    from fib_apply.selection.table import ApplyTable
 
     with tempfile.TemporaryDirectory(prefix="fib-bench-table-cache-") as cache:
         start = time.perf_counter()
@@ -73,9 +73,9 @@ def measure_table(root: Path) -> dict[str, float]:
         was_made = time.perf_counter()
         cached = ApplyTable.load_or_build(root, cache_root=cache)
         was_opened = time.perf_counter()
-        winners = cached.winners(HARDWARE)
+        winners = cached.for_hardware(HARDWARE).winners()
         was_won = time.perf_counter()
-        first = cached.choices(cached.definitions[0])
+        first = cached.rankings(cached.definitions[0])
         was_decoded = time.perf_counter()
         size = sum(path.stat().st_size for path in Path(cache).rglob("*.table"))
     assert cached.digest == made.digest
@@ -85,7 +85,7 @@ def measure_table(root: Path) -> dict[str, float]:
         "made (s)": was_made - start,
         "from the cache (s)": was_opened - was_made,
         "winners (s)": was_won - was_opened,
-        "choices of one definition (s)": was_decoded - was_won,
+        "rankings of one definition (s)": was_decoded - was_won,
         "file (MB)": size / 1e6,
     }
 
@@ -110,9 +110,9 @@ def measure_choosing(root: Path) -> dict[str, float]:
     """What choosing takes, of traces that are in memory."""
     import gc
 
-    from fib_apply.choosing.rules import SolutionFacts, choose
     from fib_apply.config import ApplyConfig
     from fib_apply.key import ApplyKeyFactory
+    from fib_apply.selection.rules import SolutionFacts, select
 
     del root
     with tempfile.TemporaryDirectory(prefix="fib-bench-choose-") as folder:
@@ -124,7 +124,7 @@ def measure_choosing(root: Path) -> dict[str, float]:
             traces = trace_set.traces[name]
             facts = [SolutionFacts.from_solution(solution) for solution in trace_set.solutions[name]]
             start = time.perf_counter()
-            choose(definition, traces, facts, ApplyConfig(), ApplyKeyFactory.specialize(definition))
+            select(definition, traces, facts, ApplyConfig(), ApplyKeyFactory.specialize(definition))
             seconds += time.perf_counter() - start
     return {"choosing alone (s)": seconds * DEFINITIONS / 20}
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
+from fib_apply import ApplyKeyFactory, disable_apply, hook
+from fib_apply.routing import call_sites
+from fib_compile import BuilderRegistry
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -91,6 +94,20 @@ def make_trace(
     )
     workload = Workload({"M": m}, {"x": RandomInput()}, uuid or f"w{m}")
     return Trace(definition, workload, solution, evaluation)
+
+
+@pytest.fixture(autouse=True)
+def _reset_process_state() -> Iterator[None]:
+    """Remove what a test leaves in the process: runtimes, listeners, call sites, key builders, loaded solutions."""
+    key_builders, sites = ApplyKeyFactory._builders, set(call_sites._sites)
+    yield
+    disable_apply()
+    hook.set_apply_hook(None)
+    hook._listeners = ()
+    for site in set(call_sites._sites) - sites:
+        call_sites._sites.discard(site)
+    ApplyKeyFactory._builders = key_builders
+    BuilderRegistry._instance = None
 
 
 @pytest.fixture(scope="session", autouse=True)

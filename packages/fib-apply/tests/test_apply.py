@@ -1,4 +1,4 @@
-"""Calls reach the solution that was verified for them, and the fallback serves all others."""
+"""Runtimes: calls reach the solution that was verified for them; the fallback serves all others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from fib_apply import (
     set_apply_hook,
     set_runtime,
 )
-from fib_apply.routing import sites
-from fib_apply.routing.matching import Form
+from fib_apply.routing import call_sites
+from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -55,7 +55,7 @@ from fib_schema import (
 
 N, K = 8, 16
 SOLUTION, FALLBACK = 1.0, 0.0
-"""What the results of each are full of."""
+"""The value of all elements of their results."""
 
 
 def definition(name: str = "gemm", **changes: Any) -> Definition:
@@ -68,11 +68,11 @@ def definition(name: str = "gemm", **changes: Any) -> Definition:
     return Definition(name, "gemm", **{**fields, **changes})
 
 
-RETURNING = "import torch\ndef run(A, B):\n    return torch.ones(A.shape[0], B.shape[0])\n"
-PASSING = "def run(A, B, C):\n    C.fill_(1)\n"
+VALUE_RETURNING = "import torch\ndef run(A, B):\n    return torch.ones(A.shape[0], B.shape[0])\n"
+DESTINATION_PASSING = "def run(A, B, C):\n    C.fill_(1)\n"
 
 
-def solution(name: str, source: str = RETURNING, of: str = "gemm", *, passing: bool = False) -> Solution:
+def solution(name: str, source: str = VALUE_RETURNING, of: str = "gemm", *, passing: bool = False) -> Solution:
     spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=passing)
     return Solution(name, of, "tester", spec, (SourceFile("main.py", source),))
 
@@ -119,24 +119,24 @@ def served_by(result: Any) -> str:
     return {SOLUTION: "solution", FALLBACK: "fallback"}[float(result.flatten()[0])]
 
 
-class TestCallsOfAFunction:
-    def test_go_to_the_function_while_nothing_is_enabled(self, gemm: Any) -> None:
+class TestDecoratedFunction:
+    def test_serves_its_calls_while_no_runtime_is_active(self, gemm: Any) -> None:
         assert served_by(gemm(A, B)) == "fallback"
 
-    def test_go_to_the_solution_from_the_first_one_on(self, gemm: Any) -> None:
+    def test_first_call_goes_to_the_solution(self, gemm: Any) -> None:
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["solution"] * 3
         assert served_by(gemm(A, B)) == "fallback"
 
-    def test_may_be_by_keyword(self, gemm: Any) -> None:
+    def test_accepts_keywords(self, gemm: Any) -> None:
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B=B)), served_by(gemm(B=B, A=A))] == ["solution"] * 2
 
-    def test_of_sizes_that_are_not_recorded_go_to_the_function(self, gemm: Any) -> None:
+    def test_serves_calls_of_unrecorded_sizes(self, gemm: Any) -> None:
         with enable_apply(data_set()):
             assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["fallback"] * 2
 
-    def test_are_matched_by_position_where_names_differ(self) -> None:
+    def test_parameters_are_matched_by_position_if_names_differ(self) -> None:
         @apply("gemm")
         def linear(x: Any, weight: Any, bias: Any = None) -> Any:
             return torch.zeros(4, N)
@@ -146,7 +146,7 @@ class TestCallsOfAFunction:
             assert served_by(linear(A, B, None)) == "solution"
             assert served_by(linear(A, B, torch.ones(N))) == "fallback"
 
-    def test_of_a_method(self) -> None:
+    def test_method_is_routed(self) -> None:
         class Layer:
             @apply("gemm")
             def forward(self, A: Any, B: Any) -> Any:
@@ -155,7 +155,7 @@ class TestCallsOfAFunction:
         with enable_apply(data_set()):
             assert served_by(Layer().forward(A, B)) == "solution"
 
-    def test_of_a_function_that_takes_anything(self) -> None:
+    def test_variadic_function_is_routed(self) -> None:
         @apply("gemm")
         def anything(*args: Any, **kwargs: Any) -> Any:
             return torch.zeros(4, N)
@@ -165,9 +165,7 @@ class TestCallsOfAFunction:
                 "solution", "solution", "fallback",
             ]  # fmt: skip
 
-    def test_with_parameters_that_do_not_fit_stay_with_the_function_and_say_so(
-        self, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_mismatching_parameters_are_logged_and_not_routed(self, caplog: pytest.LogCaptureFixture) -> None:
         @apply("gemm")
         def scaled(A: Any, B: Any, scale: float) -> Any:
             return torch.zeros(4, N)
@@ -176,16 +174,16 @@ class TestCallsOfAFunction:
             assert served_by(scaled(A, B, 1.0)) == "fallback"
         assert "parameter 'scale' is none of (A, B)" in caplog.text
 
-    def test_keep_the_function_s_name_and_signature(self, gemm: Any) -> None:
+    def test_name_and_signature_are_kept(self, gemm: Any) -> None:
         import inspect
 
         assert (gemm.__name__, list(inspect.signature(gemm).parameters)) == ("gemm", ["A", "B"])
 
-    def test_that_fit_nothing_raise_what_the_function_raises(self, gemm: Any) -> None:
+    def test_invalid_call_raises_what_the_function_raises(self, gemm: Any) -> None:
         with enable_apply(data_set()), pytest.raises(AttributeError):
             gemm(None, None)
 
-    def test_do_not_keep_a_function_alive(self) -> None:
+    def test_is_not_kept_alive(self) -> None:
         @apply("gemm")
         def short_lived(A: Any, B: Any) -> Any:
             return None
@@ -200,12 +198,12 @@ def _is_read(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Load)
 
 
-class TestCallsOfManySizes:
+class TestAlternatingSizes:
     RUNS = (4, 3, 2, 2, *(2,) * 40, 4, *(4, 2, 3) * 40, *(4,) * 40)
-    """One size for long, others in turns: none may get what was chosen for another."""
+    """One size for long, then alternating sizes: no call may get the solution of another size."""
 
     @pytest.mark.parametrize("is_passing", [True, False], ids=["outputs are passed", "outputs are returned"])
-    def test_are_each_served_by_what_was_chosen_for_them(self, is_passing: bool) -> None:
+    def test_each_size_is_served_by_its_solution(self, is_passing: bool) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any, C: Any = None) -> Any:
             return torch.zeros(A.shape[0], N) if C is None else C.zero_()
@@ -227,8 +225,8 @@ class TestCallsOfManySizes:
             {"not recorded": self.RUNS.count(3)},
         )
 
-    def test_may_be_of_functions_with_any_names(self) -> None:
-        """What is generated has no names but its own, such as an underscore for what it does not need."""
+    def test_generated_code_has_no_name_clashes(self) -> None:
+        """Generated code assigns only names that begin with ``_fib_``."""
 
         @apply("gemm")
         def extra(A: Any, B: Any, _: Any = None) -> Any:
@@ -261,17 +259,17 @@ class TestCallsOfManySizes:
             stored = {n.id for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name) and not _is_read(n)}
             assert all(each.startswith("_fib_") for each in stored), name
 
-    def test_are_resolved_once_for_each_size(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_each_size_takes_the_slow_path_once(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             resolved: list[Any] = []
-            monkeypatch.setattr(dispatcher, "_choose", lambda *args: resolved.append(args) or choose(*args))
-            choose = type(dispatcher)._choose.__get__(dispatcher)
+            select = dispatcher._resolver._select
+            monkeypatch.setattr(dispatcher._resolver, "_select", lambda *args: resolved.append(args) or select(*args))
             for m in self.RUNS:
                 gemm(torch.randn(m, K), B)
         assert len(resolved) == 3
 
-    def test_are_not_served_by_what_was_given_up(self, gemm: Any) -> None:
+    def test_quarantined_solution_serves_no_size(self, gemm: Any) -> None:
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
             for m in self.RUNS:
                 gemm(torch.randn(m, K), B)
@@ -279,33 +277,37 @@ class TestCallsOfManySizes:
             assert {served_by(gemm(torch.randn(m, K), B)) for m in self.RUNS} == {"fallback"}
 
 
-class TestOutputsAsArguments:
+class TestDestinationPassing:
     @pytest.mark.parametrize("is_passing", [True, False], ids=["solution writes", "solution returns"])
-    def test_are_written(self, is_passing: bool) -> None:
+    def test_outputs_are_written(self, is_passing: bool) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any, C: Any) -> None:
             C.fill_(0)
 
         C = torch.full((4, N), 7.0)
         with enable_apply(
-            data_set(solutions=(solution("ones", PASSING if is_passing else RETURNING, passing=is_passing),))
+            data_set(
+                solutions=(
+                    solution("ones", DESTINATION_PASSING if is_passing else VALUE_RETURNING, passing=is_passing),
+                )
+            )
         ):
             for _ in range(2):
                 assert gemm(A, B, C.fill_(7.0)) is None
                 assert served_by(C) == "solution"
 
-    def test_are_returned_where_the_call_has_none(self) -> None:
+    def test_call_without_outputs_returns_them(self) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any, C: Any = None) -> Any:
             return torch.zeros(4, N) if C is None else C.fill_(0)
 
-        with enable_apply(data_set(solutions=(solution("ones", PASSING, passing=True),))):
+        with enable_apply(data_set(solutions=(solution("ones", DESTINATION_PASSING, passing=True),))):
             assert [served_by(gemm(A, B)) for _ in range(2)] == ["solution"] * 2
             C = torch.zeros(4, N)
             gemm(A, B, C)
             assert served_by(C) == "solution"
 
-    def test_that_overlap_an_input_are_left_to_the_function(self) -> None:
+    def test_outputs_that_overlap_an_input_go_to_the_function(self) -> None:
         d = definition(
             axes={"M": AxisVar(), "N": AxisConst(N)},
             inputs={"A": TensorSpec(("M", "N"), "float32")},
@@ -348,7 +350,7 @@ class TestOneCall:
             ]
         assert [served_by(result) for result in results] == ["solution"] * len(results)
 
-    def test_writes_outputs_that_are_among_its_arguments(self) -> None:
+    def test_writes_outputs_among_its_arguments(self) -> None:
         C = torch.zeros(4, N)
         with enable_apply(data_set()):
             assert apply("gemm", kwargs={"A": A, "B": B, "C": C}) is None
@@ -364,27 +366,27 @@ class TestOneCall:
             assert apply("other", args=(1,), kwargs={"x": 2}, fallback=fallback) == ((1,), {"x": 2})
         assert apply("gemm", args=(1,), fallback=fallback) == ((1,), {})
 
-    def test_without_fallback_says_why_nothing_serves_it(self) -> None:
+    def test_without_fallback_raises_with_the_reason(self) -> None:
         with pytest.raises(NoKernel, match="routing is not enabled"):
             apply("gemm", args=(A, B))
         with enable_apply(data_set()):
             with pytest.raises(NoKernel, match="no such definition"):
                 apply("other", args=(A, B))
-            with pytest.raises(NoKernel, match="nothing chosen"):
+            with pytest.raises(NoKernel, match="no solution is chosen or ready"):
                 apply("gemm", args=(A[:3], B))
             with pytest.raises(TypeError, match="misses argument 'B'"):
                 apply("gemm", args=(A,))
 
-    def test_is_not_a_fallback_alone(self) -> None:
-        with pytest.raises(TypeError, match="no call"):
+    def test_needs_arguments_beside_a_fallback(self) -> None:
+        with pytest.raises(TypeError, match="no arguments"):
             apply("gemm", fallback=print)
 
 
-class TestDecoratingMeanwhile:
+class TestConcurrentDecoration:
     def test_a_runtime_that_starts_while_a_function_is_decorated_routes_it(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        add_site, runtime = sites.add_site, ApplyRuntime(data_set())
+        add_site, runtime = call_sites.add_site, ApplyRuntime(data_set())
         runtime.start().stop()  # everything is built
         starting = threading.Thread(target=runtime.start)
 
@@ -393,14 +395,14 @@ class TestDecoratingMeanwhile:
             starting.join(0.5)
             add_site(site, serving)
 
-        monkeypatch.setattr(sites, "add_site", adding)
+        monkeypatch.setattr(call_sites, "add_site", adding)
         gemm = apply("gemm")(lambda A, B: torch.zeros(A.shape[0], N))
         starting.join()
         assert served_by(gemm(A, B)) == "solution"
 
 
-class TestNamesByCall:
-    def test_are_resolved_once_in_each_call(self) -> None:
+class TestResolver:
+    def test_runs_once_per_call(self) -> None:
         asked = []
 
         def name_of(A: Any, B: Any) -> str:
@@ -422,7 +424,7 @@ class TestNamesByCall:
 
 class TestRuntimes:
     def test_nest_and_restore(self, gemm: Any) -> None:
-        twos = solution("ones", RETURNING.replace("ones(", "zeros("))
+        twos = solution("ones", VALUE_RETURNING.replace("ones(", "zeros("))
         with enable_apply(data_set()) as outer:
             with enable_apply(data_set(solutions=(twos,))) as inner:
                 assert get_runtime() is inner
@@ -431,7 +433,7 @@ class TestRuntimes:
             assert served_by(gemm(A, B)) == "solution"
         assert get_runtime() is None
 
-    def test_stay_until_they_are_disabled(self, gemm: Any) -> None:
+    def test_stay_active_until_they_are_disabled(self, gemm: Any) -> None:
         enable_apply(data_set())
         assert served_by(gemm(A, B)) == "solution"
         disable_apply()
@@ -456,7 +458,7 @@ class TestRuntimes:
         with pytest.raises(DataSetNotFound):
             enable_apply(tmp_path / "nowhere")
 
-    def test_take_a_changed_data_set_in(self, gemm: Any, tmp_path: Any) -> None:
+    def test_reload_a_changed_data_set(self, gemm: Any, tmp_path: Any) -> None:
         found = TraceSet.from_path(tmp_path)
         found.add_definitions([definition()])
         found.add_solutions([solution("ones")])
@@ -467,7 +469,7 @@ class TestRuntimes:
             runtime.reload()
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_are_kept_off_by_the_environment(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_off_if_the_environment_says_so(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
         with enable_apply(data_set()) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
@@ -477,7 +479,7 @@ class TestRuntimes:
             assert runtime.plan("gemm", A, B, fallback=int) is int
             assert served_by(apply("gemm")(lambda A, B: torch.zeros(4, N))(A, B)) == "fallback"
 
-    def test_do_not_understand_every_word_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reject_invalid_values_of_the_environment_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "maybe")
         with pytest.raises(InvalidSetting, match="got 'maybe', expected one of 1"):
             enable_apply(data_set())
@@ -505,7 +507,7 @@ class TestGuards:
 
     @pytest.mark.parametrize("kind", CALLS)
     @pytest.mark.parametrize("is_seen", [False, True], ids=["before", "after"])
-    def test_keep_calls_that_differ_from_solutions(self, kind: str, is_seen: bool) -> None:
+    def test_reject_calls_that_differ(self, kind: str, is_seen: bool) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any) -> Any:
             return "fallback"
@@ -517,7 +519,7 @@ class TestGuards:
             assert served_by(gemm(A, B)) == "solution"
             assert gemm(*self.CALLS[kind]()) == "fallback"
 
-    def test_let_parameters_and_calls_without_gradients_pass(self, gemm: Any) -> None:
+    def test_accept_parameters_and_calls_without_gradients(self, gemm: Any) -> None:
         weight = torch.nn.Parameter(B.clone())
         with enable_apply(data_set()):
             assert served_by(gemm(A, weight)) == "fallback"
@@ -530,7 +532,7 @@ class TestGuards:
             assert [served_by(gemm(A, fixed)) for _ in range(3)] == ["solution"] * 3
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_keep_transforms_and_autocast_from_solutions(self) -> None:
+    def test_reject_transforms_and_autocast(self) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any) -> Any:
             return A @ B.T * 0
@@ -544,11 +546,11 @@ class TestGuards:
             assert served_by(gemm(A, B)) == "solution"
 
     @pytest.mark.parametrize("value", [2.0, 3])
-    def test_look_at_scalars(self, value: Any) -> None:
+    def test_check_scalars(self, value: Any) -> None:
         d = definition(
             inputs={**definition().inputs, "s": TensorSpec(None, "float32")}, reference="def run(A,B,s): 0\n"
         )
-        found = solution("ones", RETURNING.replace("(A, B)", "(A, B, s)"))
+        found = solution("ones", VALUE_RETURNING.replace("(A, B)", "(A, B, s)"))
 
         @apply("gemm")
         def gemm(A: Any, B: Any, s: float) -> Any:
@@ -558,7 +560,7 @@ class TestGuards:
             expected = "solution" if isinstance(value, float) else "fallback"
             assert [served_by(gemm(A, B, value)) for _ in range(3)] == [expected] * 3
 
-    def test_tell_absent_inputs_from_given_ones(self) -> None:
+    def test_distinguish_absent_and_present_inputs(self) -> None:
         spec = TensorSpec(("N",), "float32", optional=True)
         d = definition(inputs={**definition().inputs, "bias": spec}, reference="def run(A,B,bias=None): 0\n")
         source = (
@@ -579,7 +581,7 @@ class _Subclass(torch.Tensor):
 
 
 class TestHook:
-    def test_is_told_of_calls_whether_a_runtime_is_in_force_or_not(self, gemm: Any) -> None:
+    def test_is_called_with_and_without_an_active_runtime(self, gemm: Any) -> None:
         told: list[Any] = []
         set_apply_hook(lambda name, arguments: told.append((name, list(arguments))))
         gemm(A, B=B)
@@ -603,7 +605,7 @@ class TestErrors:
         with enable_apply(data_set(solutions=(solution("ones", self.BAD),))), pytest.raises(ValueError, match="broken"):
             gemm(A, B)
 
-    def test_are_served_by_the_fallback_on_request_and_once_only(
+    def test_are_caught_on_request_and_quarantine_the_solution(
         self, gemm: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         config = ApplyConfig(on_error="fallback")
@@ -611,9 +613,9 @@ class TestErrors:
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
             assert runtime.stats()["gemm"].errors == {"ones": 1}
             assert runtime.left_out() == {"ones": "it raised ValueError: broken"}
-        assert "'ones' is not called any more: it raised ValueError: broken" in caplog.text
+        assert "'ones' is quarantined: it raised ValueError: broken" in caplog.text
 
-    def test_of_one_solution_make_room_for_the_next(self, gemm: Any) -> None:
+    def test_of_a_solution_promote_the_next_candidate(self, gemm: Any) -> None:
         found = data_set(trace("bad", 0.1), trace("ones", 0.5), solutions=(solution("ones"), solution("bad", self.BAD)))
         with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
@@ -634,9 +636,7 @@ class TestErrors:
         ],
         ids=["syntax", "import", "sys.exit", "os._exit", "no entry"],
     )
-    def test_while_a_solution_is_built_leave_it_out(
-        self, gemm: Any, source: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_of_a_build_leave_the_solution_out(self, gemm: Any, source: str, caplog: pytest.LogCaptureFixture) -> None:
         with enable_apply(data_set(solutions=(solution("ones", source),))) as runtime:
             assert [served_by(gemm(A, B)) for _ in range(2)] == ["fallback"] * 2
             assert list(runtime.left_out()) == ["ones"]
@@ -644,7 +644,7 @@ class TestErrors:
 
 
 class TestStats:
-    def test_count_calls_by_what_became_of_them(self, gemm: Any) -> None:
+    def test_count_calls_by_outcome(self, gemm: Any) -> None:
         with enable_apply(data_set(), stats=True) as runtime:
             for _ in range(5):
                 gemm(A, B)
@@ -666,7 +666,7 @@ class TestStats:
                 thread.join()
             assert runtime.stats()["gemm"].hits == {"M=4": 8_001}
 
-    def test_are_empty_unless_they_are_asked_for(self, gemm: Any) -> None:
+    def test_are_empty_by_default(self, gemm: Any) -> None:
         with enable_apply(data_set()) as runtime:
             gemm(A, B)
             assert runtime.stats() == {}
@@ -677,7 +677,7 @@ class TestPolicies:
         with enable_apply(data_set(), ApplyConfig(on_miss_policy="use_def_best")):
             assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["solution"] * 2
 
-    def test_nearest_serves_what_is_close_on_axes_that_may_differ(self, gemm: Any) -> None:
+    def test_nearest_serves_keys_within_the_bounds(self, gemm: Any) -> None:
         config = ApplyConfig(on_miss_policy="nearest", nearest={"M": 2.0})
         with enable_apply(data_set(), config):
             assert served_by(gemm(A[:3], B)) == "solution"
@@ -691,7 +691,7 @@ class TestPolicies:
         with enable_apply(data_set(), registry):
             assert served_by(gemm(A[:3], B)) == "solution"
 
-    def test_are_registered_all_or_none(self) -> None:
+    def test_are_registered_atomically(self) -> None:
         registry = ApplyConfigRegistry()
         registry.register("gemm", ApplyConfig())
         not_settings: Any = {}
@@ -715,7 +715,7 @@ class TestPolicies:
             {"nearest": {"M": 0.5}},
         ],
     )
-    def test_that_make_no_sense_are_refused(self, field: dict[str, Any]) -> None:
+    def test_with_invalid_values_are_rejected(self, field: dict[str, Any]) -> None:
         with pytest.raises(InvalidSetting, match=next(iter(field))):
             ApplyConfig(**field)
 
@@ -725,7 +725,7 @@ class TestHardware:
         with enable_apply(data_set(trace("ones", hardware="NVIDIA B200"))):
             assert served_by(gemm(A, B)) == "fallback"
 
-    def test_unless_settings_name_it(self, gemm: Any) -> None:
+    def test_traces_of_other_hardware_count_if_settings_name_it(self, gemm: Any) -> None:
         config = ApplyConfig(other_hardware=("NVIDIA B200",))
         with enable_apply(data_set(trace("ones", hardware="NVIDIA B200")), config) as runtime:
             gemm(A, B)
@@ -733,14 +733,14 @@ class TestHardware:
             assert served_by(gemm(A, B)) == "solution"
 
 
-class TestBuildingLater:
+class TestBackgroundBuilds:
     def test_the_fallback_serves_until_a_solution_is_built(self, gemm: Any) -> None:
         with enable_apply(data_set(), ApplyConfig(aot_ratio=0.0)) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
             assert runtime.wait_until_built(60)
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_files_that_are_gone_leave_calls_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
+    def test_calls_of_a_solution_without_file_go_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
         found = TraceSet.from_path(tmp_path)
         found.add_definitions([definition()])
         found.add_solutions([solution("ones")])
@@ -759,7 +759,7 @@ class TestBuildingLater:
 
 
 class TestShadow:
-    def test_serves_the_fallback_s_result_and_quarantines_what_differs(
+    def test_returns_the_fallback_s_result_and_quarantines_a_mismatch(
         self, gemm: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         with enable_apply(data_set(), ApplyConfig(shadow_ratio=1.0)) as runtime:
@@ -767,7 +767,7 @@ class TestShadow:
             assert "32 of 32 elements" in runtime.left_out()["ones"]
         assert "differ from the fallback's" in caplog.text
 
-    def test_leaves_what_agrees(self) -> None:
+    def test_keeps_a_solution_with_equal_outputs(self) -> None:
         @apply("gemm")
         def gemm(A: Any, B: Any) -> Any:
             return torch.ones(4, N) + 1e-4
@@ -788,7 +788,7 @@ def run(A, B, rows):
     return torch.ones(rows, B.shape[0])
 """
 
-    def test_reach_solutions_with_setup_and_plain_calls_do_not(self, gemm: Any) -> None:
+    def test_only_planned_calls_reach_solutions_with_setup(self, gemm: Any) -> None:
         with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),)), stats=True) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
             assert runtime.stats()["gemm"].misses == {"by plan only": 1}
@@ -796,7 +796,7 @@ def run(A, B, rows):
             assert served_by(run(A, B)) == "solution"
             assert served_by(run(A[:3], B)) == "fallback"
 
-    def test_a_door_for_adapters_plans_only_what_has_a_setup(self) -> None:
+    def test_plan_setup_plans_only_solutions_with_setup(self) -> None:
         missed = object()
 
         def fallback(*values: Any) -> object:
@@ -813,13 +813,15 @@ def run(A, B, rows):
             assert run is not None
             assert served_by(run(A, B)) == "solution"
             assert run(A[:3], B) is missed
-            assert dispatcher.plan_setup(A, B, fallback=fallback, own=frozenset({"ones"})) is fallback
+            assert dispatcher.plan_setup(A, B, fallback=fallback, fallback_equivalents=frozenset({"ones"})) is fallback
 
 
-class TestFallbacksThatAreSolutions:
-    FORM = Form(tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("A", "B", "carried")), ("A", "B"))
+class TestFallbackEquivalents:
+    MAPPED = ParameterMap(
+        tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("A", "B", "carried")), ("A", "B")
+    )
 
-    def test_serve_where_they_are_the_best(self) -> None:
+    def test_fallback_serves_where_its_equivalent_is_best(self) -> None:
         carried: list[Any] = []
 
         def fallback(A: Any, B: Any, carried_along: Any) -> Any:
@@ -829,8 +831,8 @@ class TestFallbacksThatAreSolutions:
         with enable_apply(data_set(solutions=(solution("ones"),)), stats=True) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             assert dispatcher is not None
-            own = dispatcher.route("own", self.FORM, fallback, own=frozenset({"ones"}))
-            other = dispatcher.route("other", self.FORM, fallback)
+            own = dispatcher.route("own", self.MAPPED, fallback, fallback_equivalents=frozenset({"ones"}))
+            other = dispatcher.route("other", self.MAPPED, fallback)
             for _ in range(2):
                 assert served_by(own(A, B, "with it")) == "fallback"
                 assert served_by(other(A, B, "with it")) == "solution"
@@ -867,16 +869,16 @@ class TestFork:
 
 
 class TestExplain:
-    def test_says_what_is_chosen_and_shows_the_code(self, gemm: Any) -> None:
+    def test_shows_rankings_and_generated_code(self, gemm: Any) -> None:
         with enable_apply(data_set()) as runtime:
             gemm(A, B)
             text = runtime.explain("gemm")
         assert "1. ones: 100.00 us" in text
-        assert "_fib_check(A, B)" in text
+        assert "_fib_guard(A, B)" in text
 
 
-class TestOddFunctions:
-    """What engines decorate, beside plain functions."""
+class TestUnusualFunctions:
+    """Functions that engines decorate beside plain ones."""
 
     def test_named_parameters_are_matched_by_name_beside_variadic_ones(self) -> None:
         @apply("gemm")
@@ -887,7 +889,7 @@ class TestOddFunctions:
             assert served_by(gemm(B, A)) == "solution"
             assert served_by(gemm(B, A, fast=True)) == "fallback"
 
-    def test_what_may_be_a_residual_is_not_taken_for_an_output(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_parameter_without_an_output_s_name_is_no_output(self, caplog: pytest.LogCaptureFixture) -> None:
         @apply("gemm")
         def gemm(x: Any, w: Any, residual: Any) -> Any:
             return torch.zeros(4, N)
@@ -896,7 +898,7 @@ class TestOddFunctions:
         with enable_apply(data_set()):
             assert served_by(gemm(A, B, residual)) == "fallback"
         assert float(residual[0, 0]) == 7.0
-        assert "'residual' may or may not be an output" in caplog.text
+        assert "parameter 'residual' is ambiguous" in caplog.text
 
     def test_inputs_in_another_order_are_not_matched_by_position(self, caplog: pytest.LogCaptureFixture) -> None:
         @apply("gemm")
@@ -905,7 +907,7 @@ class TestOddFunctions:
 
         with enable_apply(data_set()):
             assert served_by(gemm(B, A)) == "fallback"
-        assert "'B' stands where 'A' should" in caplog.text
+        assert "'B' is in the place of 'A'" in caplog.text
 
     def test_parameters_may_have_the_names_of_builtins(self) -> None:
         @apply("gemm")
@@ -915,14 +917,14 @@ class TestOddFunctions:
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B)), served_by(gemm(A, B, None, int("1")))] == ["solution"] * 2
 
-    def test_coroutines_and_generators_are_refused(self) -> None:
-        with pytest.raises(CannotRoute, match="gives no result when it is called"):
+    def test_coroutines_and_generators_are_rejected(self) -> None:
+        with pytest.raises(CannotRoute, match="returns no result"):
 
             @apply("gemm")
             async def gemm(A: Any, B: Any) -> Any:
                 return None
 
-    def test_attributes_stay(self) -> None:
+    def test_attributes_are_kept(self) -> None:
         def gemm(A: Any, B: Any) -> Any:
             return None
 
@@ -930,8 +932,8 @@ class TestOddFunctions:
         assert apply("gemm")(gemm).tag == "kept"  # type: ignore[attr-defined]
 
 
-class TestOddArguments:
-    def test_the_same_tensor_twice_takes_the_short_way(self) -> None:
+class TestUnusualArguments:
+    def test_the_same_tensor_twice_takes_the_fast_path(self) -> None:
         d = definition(
             axes={"M": AxisVar(), "N": AxisConst(N)},
             inputs={"A": TensorSpec(("M", "N"), "float32"), "B": TensorSpec(("M", "N"), "float32")},
@@ -947,10 +949,10 @@ class TestOddArguments:
             add(x, x)
             dispatcher = runtime.dispatcher("gemm")
             assert dispatcher is not None
-            dispatcher._returning.guard.refusal = None  # type: ignore[method-assign, assignment] # the long way would call it
+            dispatcher._value_returning.validator.rejection = None  # type: ignore[method-assign, assignment] # the slow path calls it
             assert [served_by(add(x, x)) for _ in range(2)] == ["solution"] * 2
 
-    def test_odd_scalars_beside_refused_tensors_do_no_harm(self) -> None:
+    def test_unusual_scalars_beside_rejected_tensors_are_harmless(self) -> None:
         import numpy
 
         d = definition(
@@ -961,13 +963,13 @@ class TestOddArguments:
         def gemm(A: Any, B: Any, s: Any) -> Any:
             return "fallback"
 
-        with enable_apply(data_set(solutions=(solution("ones", RETURNING.replace("(A, B)", "(A, B, s)")),), d=d)):
+        with enable_apply(data_set(solutions=(solution("ones", VALUE_RETURNING.replace("(A, B)", "(A, B, s)")),), d=d)):
             for value in (numpy.float32(2), object(), 3, None):
                 assert [gemm(A.double(), B, value) for _ in range(2)] == ["fallback"] * 2
                 assert [gemm(A, B, value) for _ in range(2)] == ["fallback"] * 2
 
     @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own, at its import
-    def test_tangents_are_left_to_the_function(self, gemm: Any) -> None:
+    def test_forward_mode_tangents_go_to_the_function(self, gemm: Any) -> None:
         from torch.autograd import forward_ad
 
         with enable_apply(data_set()), forward_ad.dual_level():
@@ -975,7 +977,7 @@ class TestOddArguments:
 
 
 class TestKeys:
-    def test_builders_that_read_values_are_asked_at_each_call(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_builders_that_read_values_run_at_each_call(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         class BySign(AxesOnlyKeyBuilder):
             def features(self, args: Any) -> Any:
                 return (("is_positive", bool(args[0][0, 0] > 0)),)
@@ -989,7 +991,7 @@ class TestKeys:
                 "solution", "solution", "fallback",
             ]  # fmt: skip
 
-    def test_builders_that_fail_leave_calls_to_the_fallback(
+    def test_calls_go_to_the_fallback_if_the_builder_raises(
         self, gemm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         class Failing(AxesOnlyKeyBuilder):
@@ -1000,11 +1002,11 @@ class TestKeys:
         with enable_apply(data_set(), stats=True) as runtime:
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
             assert runtime.stats()["gemm"].misses == {"key": 3}
-        assert caplog.text.count("no key could be made: IndexError: nothing there") == 1
+        assert caplog.text.count("the key builder raised IndexError: nothing there") == 1
 
 
 class TestLifecycle:
-    def test_what_was_set_within_a_block_ends_with_it(self, gemm: Any) -> None:
+    def test_a_runtime_set_within_a_block_ends_with_the_block(self, gemm: Any) -> None:
         with enable_apply(data_set()):
             set_runtime(ApplyRuntime(data_set()))
         assert get_runtime() is None
@@ -1020,13 +1022,13 @@ class TestLifecycle:
         found = TraceSet.from_path(tmp_path)
         found.add_definitions([definition(), definition("other")])
         with enable_apply(tmp_path) as runtime:
-            source = f"from fib_apply import apply\n@apply('other')\ndef helper(A, B): return A\n{RETURNING}"
+            source = f"from fib_apply import apply\n@apply('other')\ndef helper(A, B): return A\n{VALUE_RETURNING}"
             found.add_solutions([solution("ones", source)])
             found.add_traces([trace("ones")])
             runtime.reload()
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_a_data_set_that_cannot_be_loaded_leaves_the_old_one(self, gemm: Any, tmp_path: Any) -> None:
+    def test_a_failed_rebuild_keeps_the_old_data_set(self, gemm: Any, tmp_path: Any) -> None:
         with enable_apply(data_set()) as runtime:
             with pytest.raises(DataSetNotFound):
                 runtime.rebuild(tmp_path / "nowhere")
@@ -1040,18 +1042,18 @@ class TestLifecycle:
             gemm(A, B)
             assert runtime.stats()["gemm"].hits == {"M=4": 2}
 
-    def test_what_comes_next_is_built_ahead_where_the_first_cannot_be(self, gemm: Any) -> None:
+    def test_the_next_candidate_is_built_ahead_if_the_first_fails(self, gemm: Any) -> None:
         found = data_set(
             trace("bad", 0.1), trace("ones", 0.5), solutions=(solution("ones"), solution("bad", "raise ImportError\n"))
         )
         with enable_apply(found):
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_a_child_asks_anew_for_what_its_parent_was_building(self, gemm: Any) -> None:
+    def test_a_forked_child_repeats_build_requests(self, gemm: Any) -> None:
         with enable_apply(data_set(), ApplyConfig(aot_ratio=0.0)) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             assert dispatcher is not None
-            dispatcher.supply._requested.add("ones")  # as if it were under way
+            dispatcher.pool._requested.add("ones")  # as if it were under way
             pid = os.fork()
             if pid == 0:
                 gemm(A, B)
@@ -1059,7 +1061,7 @@ class TestLifecycle:
                 os._exit(0 if is_built and served_by(gemm(A, B)) == "solution" else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
-    def test_the_handle_tells_the_hook(self) -> None:
+    def test_a_call_of_the_runtime_calls_the_hook(self) -> None:
         told: list[Any] = []
         set_apply_hook(lambda name, arguments: told.append((name, list(arguments))))
         with enable_apply(data_set()) as runtime:
@@ -1072,13 +1074,13 @@ class TestLifecycle:
             assert served_by(apply("gemm", runtime_kwargs={"A": A, "B": B, "bias": None})) == "solution"
 
 
-class TestExits:
-    def test_of_a_solution_are_caught_like_errors(self, gemm: Any) -> None:
+class TestSystemExit:
+    def test_of_a_solution_is_caught_like_an_error(self, gemm: Any) -> None:
         source = "import sys\ndef run(A, B):\n    sys.exit(3)\n"
         with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")):
             assert served_by(gemm(A, B)) == "fallback"
 
-    def test_of_plans_are_too(self) -> None:
+    def test_of_a_plan_is_caught_too(self) -> None:
         source = TestPlans.SOURCE.replace('return {"rows": A.shape[0]}', "raise ValueError")
         with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")) as runtime:
             assert runtime.plan("gemm", A, B, fallback=int) is int

@@ -1,4 +1,4 @@
-"""The command says what serves which call, and fills the caches."""
+"""Command line: explain, table and warm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from fib_apply import commands
-from fib_apply.choosing.table import ApplyTable
 from fib_apply.cli import main
-from fib_apply.explaining import answer
+from fib_apply.explain import Answer
+from fib_apply.selection.table import ApplyTable
 from fib_schema import Definition, Solution, Trace, TraceSet
 
 SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
@@ -30,8 +30,8 @@ def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands see no other device, whatever this machine has."""
-    monkeypatch.setattr(commands, "hardware_at_hand", lambda: ("cpu",))
+    """Hide other devices of this machine."""
+    monkeypatch.setattr(commands, "local_hardware", lambda: ("cpu",))
 
 
 @pytest.fixture
@@ -80,9 +80,7 @@ def answer_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 
 class TestExplain:
-    def test_says_for_all_keys_what_serves_them_and_why(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_shows_the_ranking_of_each_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale"]) == 0
         expected = """\
 scale (elementwise)
@@ -105,7 +103,7 @@ on cpu:
 """
         assert capsys.readouterr().out.startswith(expected)
 
-    def test_takes_the_sizes_of_a_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_axes_select_a_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1"]) == 0
         output = capsys.readouterr().out
         assert "  M=1\n" in output
@@ -122,7 +120,7 @@ on cpu:
             (["--on-miss", "use_def_best", "--nearest", "M=2"], "served like any other key\n"),
         ],
     )
-    def test_says_what_a_miss_gets(
+    def test_shows_the_result_of_the_miss_policy(
         self, dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
     ) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", *arguments]) == 0
@@ -141,19 +139,19 @@ on cpu:
         assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "NVIDIA H200"]) == 0
         assert "on NVIDIA H200:\n  M=8\n    the only candidate\n    1. slow: 250.00 us\n" in capsys.readouterr().out
 
-    def test_says_by_what_hardware_it_goes(
+    def test_names_the_hardware_of_the_measurements(
         self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(commands, "hardware_at_hand", lambda: ("cpu", "NVIDIA B200"))
+        monkeypatch.setattr(commands, "local_hardware", lambda: ("cpu", "NVIDIA B200"))
         main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8"])
-        nothing = "on NVIDIA B200: nothing was measured (but on cpu, NVIDIA H200), the fallback serves all calls"
+        nothing = "on NVIDIA B200: no measurements (but on cpu, NVIDIA H200); the fallback serves all calls"
         assert nothing in capsys.readouterr().out
         main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8", "--other-hardware", "NVIDIA H200"])
-        assert "on NVIDIA B200, by what was measured on NVIDIA H200:\n" in capsys.readouterr().out
+        assert "on NVIDIA B200, by measurements on NVIDIA H200:\n" in capsys.readouterr().out
 
     def test_of_a_definition_without_measurements(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "unmeasured"]) == 0
-        assert "on cpu: nothing was measured, the fallback serves all calls" in capsys.readouterr().out
+        assert "on cpu: no measurements; the fallback serves all calls" in capsys.readouterr().out
 
     def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = answer_of(capsys, "explain", dataset, "--definition", "scale")
@@ -205,14 +203,14 @@ on cpu:
         }
         assert on_cpu["best"]["candidates"]
 
-    def test_as_json_of_what_is_not_recorded(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_as_json_of_an_unrecorded_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ask = ("explain", dataset, "--definition", "scale", "--axes", "M=5")
         (key,) = answer_of(capsys, *ask)["hardware"][0]["keys"]
         assert (key["is_recorded"], key["like"], key["solution"], key["reason"]) == (False, None, None, None)
         (key,) = answer_of(capsys, *ask, "--nearest", "M=2")["hardware"][0]["keys"]
         assert (key["is_recorded"], key["like"], key["solution"]) == (False, {"M": 8}, "slow")
 
-    def test_shows_the_code_that_a_call_goes_through(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_shows_the_generated_code(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--source"]) == 0
         assert "\ndef route(x):\n" in capsys.readouterr().out
         found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--source")
@@ -234,13 +232,11 @@ class TestExplainOfSeveralAxes:
         ]
         return written(tmp_path / "dataset", [definition], [new_solution("fast")], traces)
 
-    def test_takes_some_of_them(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_some_axes_select_several_keys(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--axes", "M=1")
         assert [key["axes"] for key in found["hardware"][0]["keys"]] == [{"M": 1, "N": 4}, {"M": 1, "N": 8}]
 
-    def test_asks_for_all_of_them_where_nothing_is_recorded(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_unrecorded_key_needs_all_axes(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5"]) == 0
         assert "nothing is recorded for M=5; give all variable axes" in capsys.readouterr().out
         assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", "N=4"]) == 0
@@ -248,7 +244,7 @@ class TestExplainOfSeveralAxes:
 
 
 class TestTable:
-    def test_lists_what_is_chosen_and_counts(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lists_selected_solutions_and_counts(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["table", str(dataset)]) == 0
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert lines[:4] == [
@@ -257,7 +253,7 @@ class TestTable:
             "scale M=8 planned (by plan) 500.00 us slow 2 cpu",
             "scale M=64 - - - 0 cpu",
         ]
-        counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 chosen, 1 without a choice"
+        counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 with a solution, 1 without"
         assert lines[-1] == counts
 
     def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -273,9 +269,7 @@ class TestTable:
             "solution": "slow",
         }
 
-    def test_tells_what_is_wrong_with_the_data_set_on_stderr(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_prints_problems_of_the_data_set_to_stderr(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = next((dataset / "solutions").rglob("fast.json"))
         file.write_text("{")
         assert main(["table", str(dataset), "--json"]) == 0
@@ -293,7 +287,7 @@ class TestTable:
 class TestWarm:
     @pytest.fixture
     def solutions(self, new_solution: Callable[..., Solution]) -> list[Solution]:
-        """All of them print when they are loaded, in Python and below it; one ends its process."""
+        """All print on load, in Python or native code; one ends its process."""
         loud = f"import os\nprint('loud')\nos.write(1, b'louder\\n')\n{SOURCE}"
         planned = f"def setup(x):\n    return {{}}\n{SOURCE}"
         return [
@@ -303,12 +297,12 @@ class TestWarm:
             new_solution("bad", content="import os\nos._exit(3)\n"),
         ]
 
-    def test_makes_what_is_chosen_ready(
+    def test_builds_the_selected_solutions(
         self, dataset: Path, capfd: pytest.CaptureFixture[str], cache_path: Path
     ) -> None:
         assert main(["warm", str(dataset)]) == 0
         output = capfd.readouterr()
-        assert output.out == "3 ready, 0 left out, of those chosen on cpu\n"
+        assert output.out == "3 ready, 0 left out, of those selected on cpu\n"
         assert [line for line in output.err.splitlines() if line.startswith("[")] == [
             "[1/3] ready fast", "[2/3] ready planned", "[3/3] ready slow",
         ]  # fmt: skip
@@ -316,13 +310,13 @@ class TestWarm:
         assert len(list((cache_path / "apply-v1" / "probes").glob("*.json"))) == 3
         assert len(list((cache_path / "apply-v1").glob("*.table"))) == 1
 
-    def test_tells_what_cannot_be_used_and_fails(
+    def test_reports_unusable_solutions_and_fails(
         self, dataset: Path, capfd: pytest.CaptureFixture[str], new_trace: Callable[..., Trace]
     ) -> None:
         TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
         assert main(["warm", str(dataset)]) == 1
         output = capfd.readouterr()
-        assert output.out.startswith("3 ready, 1 left out, of those chosen on cpu\n")
+        assert output.out.startswith("3 ready, 1 left out, of those selected on cpu\n")
         reason = "bad (scale, 1 keys): it ended the process that loaded it with exit status 3"
         assert reason in output.out
         assert "left out bad" in output.err
@@ -342,9 +336,9 @@ class TestWarm:
 
     def test_takes_definitions(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["warm", str(dataset), "--definitions", "unmeasured"]) == 0
-        assert capfd.readouterr().out == "0 ready, 0 left out, of those chosen on cpu\n"
+        assert capfd.readouterr().out == "0 ready, 0 left out, of those selected on cpu\n"
 
-    def test_a_file_that_is_gone_costs_its_own_solution(
+    def test_a_missing_file_affects_only_its_own_solution(
         self, dataset: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         load = ApplyTable.solution
@@ -382,7 +376,7 @@ class TestWarm:
         (["warm", "--definitions", "scales"], "no definition is named 'scales'; did you mean 'scale'?"),
     ],
 )  # fmt: skip
-def test_what_is_unknown_or_malformed_is_an_error(
+def test_unknown_or_malformed_arguments_are_an_error(
     dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     command, *others = arguments
@@ -408,7 +402,7 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str], command: str) -> 
     assert "--max-atol" in text
 
 
-def test_torch_is_needed_only_to_look_for_devices_and_for_source(dataset: Path) -> None:
+def test_torch_is_only_needed_to_list_devices_and_for_source(dataset: Path) -> None:
     program = """
 import sys
 sys.modules["torch"] = None
@@ -420,12 +414,12 @@ assert main(["table", dataset]) == 2
 assert main(["explain", dataset, "--definition", "scale", "--hardware", "cpu", "--source"]) == 2
 """
     done = subprocess.run([sys.executable, "-c", program, dataset], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("fib-apply: this needs torch, which is not installed")) == (0, 2)
+    assert (done.returncode, done.stderr.count("fib-apply: torch is not installed")) == (0, 2)
 
 
-def test_an_answer_tells_whether_its_key_is_recorded(dataset: Path) -> None:
+def test_an_answer_states_whether_its_key_is_recorded(dataset: Path) -> None:
     from fib_apply import ApplyConfig, ApplyKey
 
-    choices = ApplyTable.load_or_build(dataset).choices("scale")["cpu"]
-    recorded, other = (answer(choices, ApplyKey({"M": m}), ApplyConfig()) for m in (1, 5))
+    rankings = ApplyTable.load_or_build(dataset).rankings("scale")["cpu"]
+    recorded, other = (Answer.of(rankings, ApplyKey({"M": m}), ApplyConfig()) for m in (1, 5))
     assert (recorded.is_recorded, other.is_recorded, other.ranking) == (True, False, None)

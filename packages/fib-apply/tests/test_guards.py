@@ -1,8 +1,7 @@
-"""Whatever differs from verified calls is refused, by torch's own guards and by generated Python alike."""
+"""Call validation and guards: calls that differ from verified ones are rejected, by torch guards and Python guards."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,10 @@ import attrs
 import pytest
 import torch
 from fib_apply.routing import guards
-from fib_apply.routing.guards import Guard, check_of
+from fib_apply.routing.guards import compile_guard
+from fib_apply.routing.validation import CallValidator
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 H = 6
@@ -33,8 +33,8 @@ DEFINITION = Definition(
 )
 
 
-def right(b: int, p: int, *, has_mask: bool, has_out: bool) -> list[Any]:
-    """The arguments of a call that must be admitted."""
+def valid_args(b: int, p: int, *, has_mask: bool, has_out: bool) -> list[Any]:
+    """The arguments of a valid call."""
     args: list[Any] = [
         torch.zeros(b, H),
         torch.zeros(p, H, dtype=torch.bfloat16),
@@ -58,7 +58,7 @@ def widened(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 @attrs.frozen
 class Change:
-    """Makes one argument different from what was verified; returns None where it cannot."""
+    """Changes one argument; returns None where the change does not apply."""
 
     name: str
     make: Callable[[torch.Tensor], Any]
@@ -83,31 +83,30 @@ CHANGES = [
     Change("an array", lambda t: t.float().numpy()),
 ]
 _NONE = object()
-"""Stands for None, which means that a change does not apply."""
+"""Stands for the argument None."""
 
 
 @pytest.fixture(params=["torch", "python"])
 def checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    make = guards._by_torch if request.param == "torch" else guards._by_python
-    monkeypatch.setattr(guards, "_pattern_check", lambda: make)
+    make = guards._torch_guard if request.param == "torch" else guards._python_guard
+    monkeypatch.setattr(guards, "_tensor_guard_compiler", lambda: make)
     return str(request.param)
 
 
-def test_torch_s_guards_do_what_they_should_here() -> None:
-    guards._pattern_check.cache_clear()
-    assert guards._pattern_check() is guards._by_torch
+def test_the_guards_of_the_installed_torch_are_used() -> None:
+    guards._tensor_guard_compiler.cache_clear()
+    assert guards._tensor_guard_compiler() is guards._torch_guard
 
 
-def test_guards_that_admit_too_much_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "_by_torch", lambda tensors: lambda *args: True)
-    guards._pattern_check.cache_clear()
+def test_guards_of_torch_that_accept_too_much_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards, "_torch_guard", lambda tensors: lambda *args: True)
+    guards._tensor_guard_compiler.cache_clear()
     try:
-        assert guards._pattern_check() is guards._by_python
+        assert guards._tensor_guard_compiler() is guards._python_guard
     finally:
-        guards._pattern_check.cache_clear()
+        guards._tensor_guard_compiler.cache_clear()
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     b=st.integers(1, 5),
     p=st.integers(1, 5),
@@ -117,17 +116,18 @@ def test_guards_that_admit_too_much_are_not_used(monkeypatch: pytest.MonkeyPatch
     change=st.sampled_from(CHANGES),
     by=st.sampled_from(["torch", "python"]),
 )
-def test_a_call_that_differs_in_one_argument_is_refused_and_fails_the_check_of_one_that_does_not(
+def test_a_call_that_differs_in_one_argument_is_rejected_by_the_validator_and_by_the_guard(
     b: int, p: int, has_mask: bool, has_out: bool, place: int, change: Change, by: str
 ) -> None:
-    args = right(b, p, has_mask=has_mask, has_out=has_out)
-    guard = Guard(DEFINITION, has_outputs=has_out)
-    assert guard.refusal(args) is None
+    args = valid_args(b, p, has_mask=has_mask, has_out=has_out)
+    validator = CallValidator(DEFINITION, has_outputs=has_out)
+    assert validator.rejection(args) is None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(guards, "_pattern_check", lambda: guards._by_torch if by == "torch" else guards._by_python)
-        check = check_of(args, is_aligned=False)
-    assert check(*args)
-    assert check(*right(b, p, has_mask=has_mask, has_out=has_out))
+        make = guards._torch_guard if by == "torch" else guards._python_guard
+        patch.setattr(guards, "_tensor_guard_compiler", lambda: make)
+        guard = compile_guard(args, is_aligned=False)
+    assert guard(*args)
+    assert guard(*valid_args(b, p, has_mask=has_mask, has_out=has_out))
     old = args[place % len(args)]
     new = change.make(old) if isinstance(old, torch.Tensor) else "another"
     if new is None:
@@ -138,34 +138,34 @@ def test_a_call_that_differs_in_one_argument_is_refused_and_fails_the_check_of_o
     if new is _NONE and place % len(args) == 3:
         is_free = True  # it is optional
     if is_free:
-        assert guard.refusal(changed) is None
+        assert validator.rejection(changed) is None
     else:
-        assert guard.refusal(changed) is not None
-    assert not check(*changed)
+        assert validator.rejection(changed) is not None
+    assert not guard(*changed)
 
 
-def test_reasons_are_told() -> None:
-    guard = functools.partial(Guard(DEFINITION, has_outputs=True).refusal)
-    args = right(2, 3, has_mask=True, has_out=True)
+def test_a_rejection_states_the_problem() -> None:
+    rejection = CallValidator(DEFINITION, has_outputs=True).rejection
+    args = valid_args(2, 3, has_mask=True, has_out=True)
 
     def with_(place: int, value: Any) -> str:
-        return str(guard([*args[:place], value, *args[place + 1 :]]))
+        return str(rejection([*args[:place], value, *args[place + 1 :]]))
 
     assert with_(0, torch.zeros(2, H + 1)) == (
         "definition 'attention', axis 'h': is 6, but 7 in input 'q'"
     ) or "h" in with_(0, torch.zeros(2, H + 1))
     assert with_(1, torch.zeros(3, H)) == "k: torch.float32 instead of torch.bfloat16"
-    assert with_(2, torch.zeros(4, dtype=torch.int32)) == "the constraint 'len == b + 1' does not hold"
+    assert with_(2, torch.zeros(4, dtype=torch.int32)) == "constraint 'len == b + 1' does not hold"
     assert with_(4, 1) == "scale: int instead of float"
     assert with_(5, torch.zeros(3, H)) == "out: shape [3, 6] instead of [2, 6]"
     assert with_(5, args[0]) == "an output overlaps another argument"
 
 
-def test_checks_with_alignment_want_addresses_as_benchmarked_tensors_have() -> None:
+def test_a_guard_with_alignment_rejects_unaligned_tensors() -> None:
     memory = torch.zeros(101)
     aligned, shifted = memory[:96].view(16, 6), memory[1:97].view(16, 6)
     if aligned.data_ptr() % 16:
         aligned, shifted = shifted, aligned
-    assert check_of([aligned], is_aligned=True)(aligned)
-    assert not check_of([aligned], is_aligned=True)(shifted)
-    assert check_of([aligned], is_aligned=False)(shifted)
+    assert compile_guard([aligned], is_aligned=True)(aligned)
+    assert not compile_guard([aligned], is_aligned=True)(shifted)
+    assert compile_guard([aligned], is_aligned=False)(shifted)

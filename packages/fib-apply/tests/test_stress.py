@@ -67,7 +67,7 @@ def trace(solution: str, m: int, latency_ms: float) -> Trace:
 
 
 def wrong_results(function: Any, seed: int, calls: int) -> list[str]:
-    """What went wrong in many calls of all kinds; each call's answer depends on its own arguments."""
+    """Wrong results of many calls of all kinds; each result depends on the arguments of its call."""
     generator = torch.Generator().manual_seed(seed)
     wrong = []
     for index in range(calls):

@@ -1,4 +1,4 @@
-"""Tables: what they say, when the cache holds, and what bad data does."""
+"""Apply tables: content, validity of the cache, and bad data."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_apply.choosing import cache, making
-from fib_apply.choosing import table as table_module
-from fib_apply.choosing.rules import Choices
-from fib_apply.choosing.table import ApplyTable
 from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
+from fib_apply.selection import table as table_module
+from fib_apply.selection import table_builder, table_cache
+from fib_apply.selection.rules import HardwareRankings
+from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     DataSetNotFound,
     Definition,
@@ -38,7 +38,7 @@ def key_of(m: int) -> ApplyKey:
 
 @attrs.define
 class Builds:
-    """How often a table was made."""
+    """Counts how often a table was built."""
 
     count: int = 0
 
@@ -76,13 +76,13 @@ def root(
 @pytest.fixture
 def builds(monkeypatch: pytest.MonkeyPatch) -> Builds:
     found = Builds()
-    build = making.build_from_files
+    build = table_builder.build_from_files
 
     def counted(*args: object) -> object:
         found.count += 1
         return build(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(cache, "build_from_files", counted)
+    monkeypatch.setattr(table_cache, "build_from_files", counted)
     return found
 
 
@@ -105,22 +105,22 @@ def cache_file(tmp_path: Path) -> Callable[[], Path]:
 
 @pytest.fixture
 def builders() -> Iterator[None]:
-    """Key builders that a test registers are gone afterwards."""
+    """Restore the registered key builders."""
     before = dict(ApplyKeyFactory._builders)
     yield
     ApplyKeyFactory._builders = before
 
 
-def everything(table: ApplyTable) -> dict[str, dict[str, Choices]]:
-    return {name: dict(table.choices(name)) for name in table.definitions}
+def everything(table: ApplyTable) -> dict[str, dict[str, HardwareRankings]]:
+    return {name: dict(table.rankings(name)) for name in table.definitions}
 
 
 def trace_file(root: Path) -> Path:
     return root / "traces" / "ada" / "elementwise" / "scale.jsonl"
 
 
-class TestWhatItSays:
-    def test_from_disk_cache_and_memory_alike(
+class TestContent:
+    def test_is_equal_from_disk_cache_and_memory(
         self, open_table: Open, builds: Builds, root: Path, solutions: list[Solution], traces: list[Trace]
     ) -> None:
         made, cached = open_table(), open_table()
@@ -131,15 +131,15 @@ class TestWhatItSays:
         assert made.digest == cached.digest
         assert made.problems == cached.problems == ()
 
-    def test_choices_by_hardware(self, open_table: Open) -> None:
-        choices = open_table().choices("scale")
-        assert {hardware: sorted(k.axes for k in c.by_key) for hardware, c in choices.items()} == {
+    def test_rankings_by_hardware(self, open_table: Open) -> None:
+        rankings = open_table().rankings("scale")
+        assert {hardware: sorted(k.axes for k in c.by_key) for hardware, c in rankings.items()} == {
             "cpu": [(("M", 1),), (("M", 2),)],
             "gpu": [(("M", 3),)],
         }
-        assert choices["cpu"].by_key[key_of(1)].left_out == (("bad", "RUNTIME_ERROR on workload w1"),)
-        assert open_table().choices("unknown") == {}
-        assert open_table().choices("idle") == {}
+        assert rankings["cpu"].by_key[key_of(1)].left_out == (("bad", "RUNTIME_ERROR on workload w1"),)
+        assert open_table().rankings("unknown") == {}
+        assert open_table().rankings("idle") == {}
 
     def test_view_from_one_hardware(self, open_table: Open) -> None:
         view = open_table().for_hardware("cpu")
@@ -151,34 +151,36 @@ class TestWhatItSays:
         }
         assert view.def_best == {"scale": "fast"}
 
-    def test_as_this_machine_sees_it(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_view_from_this_machine(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         table = open_table()
-        monkeypatch.setattr(table_module, "hardware_at_hand", lambda: ("gpu", "cpu"))
+        monkeypatch.setattr(table_module, "local_hardware", lambda: ("gpu", "cpu"))
         assert table.match_solution("scale", key_of(1)) == "fast"
         assert table.match_solution("scale", key_of(3)) == "slow"
         assert table.match_solution("scale", key_of(99)) is None
         assert table.index["scale"] == {key_of(3): "slow"}
         assert set(table.def_best) == {"scale"}
 
-    def test_other_hardware_stands_in(self, open_table: Open) -> None:
+    def test_other_hardware_is_a_substitute(self, open_table: Open) -> None:
         table = open_table()
-        assert table.for_hardware("tpu").choices("scale") is None
-        assert table.for_hardware("tpu", ["none", "gpu", "cpu"]).match_solution("scale", key_of(3)) == "slow"
+        assert table.for_hardware("tpu").rankings("scale") is None
+        several = open_table(ApplyConfig(other_hardware=("none", "gpu", "cpu"))).for_hardware("tpu")
+        assert several.match_solution("scale", key_of(3)) == "slow"
+        assert several.winners() == [("scale", "slow", 1)]
         by_config = open_table(ApplyConfig(other_hardware=("cpu",))).for_hardware("tpu")
         assert by_config.match_solution("scale", key_of(1)) == "fast"
         assert by_config.winners() == [("scale", "fast", 2), ("scale", "slow", 1)]
 
-    def test_winners_are_those_to_be_built(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_winners_are_read_without_decoding(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(*args: object) -> None:
             pytest.fail("a segment was decoded")
 
         open_table()
-        monkeypatch.setattr(table_module, "decode_choices", refuse)
+        monkeypatch.setattr(table_module, "decode_rankings", refuse)
         table = open_table()
         # `slow` is simpler and within the interval, but has a setup: plain calls get `fast`
-        assert table.winners("cpu") == [("scale", "fast", 2), ("scale", "slow", 1)]
-        assert table.winners(["tpu", "gpu"]) == [("scale", "slow", 1)]
-        assert table.winners([]) == []
+        assert table.for_hardware("cpu").winners() == [("scale", "fast", 2), ("scale", "slow", 1)]
+        assert table.for_hardware("gpu").winners() == [("scale", "slow", 1)]
+        assert table.for_hardware("tpu").winners() == []
 
     def test_settings_by_definition(self, open_table: Open) -> None:
         config = ApplyConfigRegistry()
@@ -210,20 +212,22 @@ class TestWhatItSays:
 
 
 class TestRecords:
-    def test_one_record_is_read_alone(self, open_table: Open, root: Path, solutions: list[Solution]) -> None:
+    def test_reading_a_record_reads_its_file_only(
+        self, open_table: Open, root: Path, solutions: list[Solution]
+    ) -> None:
         open_table()
         table = open_table()
         assert table.solution("fast") == solutions[0]
         assert table.definition("scale") == TraceSet.from_path(root).get_definition("scale")
-        assert table.solution_file("slow").relative_to(root).parts[1] == "bob"
-        assert table.definition_file("scale").name == "scale.json"
+        next(root.rglob("slow.json")).unlink()
+        assert table.solution("fast") == solutions[0]
 
     def test_in_memory(self, definition: Definition, solutions: list[Solution]) -> None:
         table = ApplyTable.load_or_build(TraceSet(None, {"scale": definition}, {"scale": solutions}))
         assert table.solution("fast") is solutions[0]
         assert table.definition("scale") is definition
         with pytest.raises(UnknownName):
-            table.definition_file("scale")
+            table.definition("no")
         with pytest.raises(UnknownName):
             table.solution("no")
 
@@ -233,16 +237,16 @@ class TestRecords:
         with pytest.raises(UnknownName):
             open_table().definition("no")
 
-    def test_a_solution_that_has_changed_is_refused(self, open_table: Open) -> None:
+    def test_a_solution_that_has_changed_is_refused(self, open_table: Open, root: Path) -> None:
         table = open_table()
-        path = table.solution_file("fast")
+        path = next(root.rglob("fast.json"))
         path.write_text(path.read_text().replace('"x"', '"y"'))
-        with pytest.raises(InvalidRecord, match="has changed"):
+        with pytest.raises(InvalidRecord, match="changed after the table was made"):
             table.solution("fast")
 
 
 class TestCache:
-    def test_another_time_of_change(self, open_table: Open, builds: Builds, root: Path) -> None:
+    def test_is_invalid_after_another_modification_time(self, open_table: Open, builds: Builds, root: Path) -> None:
         open_table()
         state = trace_file(root).stat()
         os.utime(trace_file(root), ns=(state.st_atime_ns, state.st_mtime_ns + 1))
@@ -256,7 +260,7 @@ class TestCache:
         path.write_text(path.read_text().replace('"latency_ms":1.0', '"latency_ms":9.0'))
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
         second = open_table()
-        assert second.choices("scale")["cpu"].by_key[key_of(2)].candidates[0].latency_ms == 9.0
+        assert second.rankings("scale")["cpu"].by_key[key_of(2)].candidates[0].latency_ms == 9.0
         assert path.stat().st_size == state.st_size
         assert first.digest != second.digest
 
@@ -283,7 +287,7 @@ class TestCache:
         open_table()
         assert builds.count == 2
 
-    def test_files_that_do_not_matter(self, open_table: Open, builds: Builds, root: Path) -> None:
+    def test_is_valid_if_only_irrelevant_files_change(self, open_table: Open, builds: Builds, root: Path) -> None:
         open_table()
         trace_file(root).with_name(".hidden.jsonl").touch()
         trace_file(root).with_name("notes.txt").touch()
@@ -300,7 +304,7 @@ class TestCache:
         open_table(of_scale)
         assert builds.count == 3
         open_table(ApplyConfig(max_atol=0.5))
-        open_table(ApplyConfig(on_error="fallback"))  # which does not decide on choices
+        open_table(ApplyConfig(on_error="fallback"))  # which does not decide on rankings
         assert builds.count == 3
 
     @pytest.mark.usefixtures("builders")
@@ -367,12 +371,12 @@ class TestCache:
         with caplog.at_level(logging.WARNING, logger="fib_apply"):
             table = ApplyTable.load_or_build(root, cache_root=tmp_path / "cache")
         assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
-        assert "is not kept" in caplog.text
+        assert "cannot be cached" in caplog.text
         assert not list((tmp_path / "cache").rglob("*.tmp"))
 
     def test_two_processes_at_once(self, root: Path, tmp_path: Path, builds: Builds, open_table: Open) -> None:
         call = "ApplyTable.load_or_build(sys.argv[1], cache_root=sys.argv[2])"
-        code = f"import sys; from fib_apply.choosing.table import ApplyTable; {call}"
+        code = f"import sys; from fib_apply.selection.table import ApplyTable; {call}"
         command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
         writers = [subprocess.Popen(command) for _ in range(3)]
         assert [writer.wait(60) for writer in writers] == [0, 0, 0]
@@ -407,7 +411,7 @@ class TestBadData:
             {"environment": {}},
         ],
     )
-    def test_lines_are_judged_as_by_the_general_reader(
+    def test_lines_are_judged_as_by_the_full_parser(
         self, open_table: Open, root: Path, change: dict[str, object]
     ) -> None:
         path = trace_file(root)
@@ -419,7 +423,7 @@ class TestBadData:
             general = TraceSet.from_path(root).traces["scale"]
         assert [trace.solution for trace in general] == ["slow", "slow"]
 
-    def test_odd_but_valid_lines_count(self, open_table: Open, root: Path) -> None:
+    def test_unusual_but_valid_lines_count(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[0]["evaluation"]["correctness"]["max_relative_error"] = "NaN"
@@ -428,23 +432,22 @@ class TestBadData:
         path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
         assert open_table().for_hardware("cpu").match_solution("scale", key_of(1)) == "fast"
 
-    def test_names_that_are_no_text_are_reported(self, open_table: Open, root: Path) -> None:
+    def test_names_that_utf_8_cannot_encode_are_reported(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
         path.write_text(path.read_text().replace('"hardware":"cpu"', '"hardware":"\\ud800"', 1))
         for table in (open_table(), open_table()):
             assert len(table.problems) == 1
-            assert table.choices("scale") == {} or "ud800" in table.problems[0]
+            assert table.rankings("scale") == {} or "ud800" in table.problems[0]
 
     def test_huge_sizes_are_reported(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
         path.write_text(path.read_text().replace('"M":1}', f'"M":{10**30}}}', 1))
         table = open_table()
-        assert "unusable key" in table.problems[0]
+        assert "invalid key" in table.problems[0]
         assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
 
-    def test_damaged_records_are_left_out(self, open_table: Open) -> None:
-        table = open_table()
-        files = table.solution_file("fast"), table.definition_file("idle")
+    def test_damaged_records_are_left_out(self, open_table: Open, root: Path) -> None:
+        files = next(root.rglob("fast.json")), next(root.rglob("idle.json"))
         for path in files:
             path.write_text("{")
         table = open_table()
@@ -454,8 +457,8 @@ class TestBadData:
         with pytest.raises(UnknownName):
             table.solution("fast")
 
-    def test_of_two_solutions_of_one_name_none_is_taken(self, open_table: Open) -> None:
-        path = open_table().solution_file("fast")
+    def test_an_ambiguous_solution_name_is_left_out(self, open_table: Open, root: Path) -> None:
+        path = next(root.rglob("fast.json"))
         path.with_name("copy.json").write_bytes(path.read_bytes())
         table = open_table()
         assert "another solution is named 'fast'" in table.problems[0]

@@ -1,6 +1,17 @@
-"""Routes the calls of a serving engine to the fastest verified kernel. Importing this imports no torch.
+"""Routing of a serving engine's calls to the fastest verified kernel.
 
-The names below are imported from their modules when they are first used.
+How a call is routed:
+
+1. Enable: `enable_apply` makes an `ApplyRuntime` (`runtime`) and puts it on the stack of active ones (`activation`).
+2. Table: the runtime loads an `ApplyTable` (`selection.table`). By rules on traces (`selection.rules`), it ranks
+   solutions for each definition, hardware and key (`key`). Winners are built and loaded (`build_service`).
+3. Dispatcher: `apply` wraps a function (`routing.call_sites`). While a runtime is active, its calls go to a route that
+   the dispatcher of the definition generates (`routing.dispatcher`, `routing.codegen`).
+4. Guard: the route compares a call with earlier ones by a compiled guard (`routing.guards`). If no guard lets it
+   through, the slow path (`routing.resolver`) validates it, makes its key and finds the first loaded candidate.
+5. Call: the route calls the solution's kernel, or the function itself (the fallback) if no solution serves the call.
+
+Importing this package imports no torch; the names below are imported from their modules on first use.
 """
 
 from __future__ import annotations
@@ -43,7 +54,6 @@ require_linux("fib-apply")
 
 if TYPE_CHECKING:
     from .api import apply, disable_apply, enable_apply
-    from .choosing.table import ApplyTable
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidSetting, NoKernel
     from .hook import add_listener, get_apply_hook, remove_listener, set_apply_hook
@@ -56,8 +66,9 @@ if TYPE_CHECKING:
         GQAKeyBuilder,
         MLAKeyBuilder,
     )
+    from .metrics import DefinitionStats
     from .runtime import ApplyRuntime, get_runtime, set_runtime
-    from .stats import DefinitionStats
+    from .selection.table import ApplyTable
 
     __version__: str
 else:
@@ -73,7 +84,7 @@ else:
                 "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
             ),
             "runtime": "ApplyRuntime get_runtime set_runtime",
-            "stats": "DefinitionStats",
-            "choosing.table": "ApplyTable",
+            "metrics": "DefinitionStats",
+            "selection.table": "ApplyTable",
         },
     )

@@ -1,4 +1,4 @@
-"""The ``fib-apply`` command."""
+"""Command line of ``fib-apply``: parser and entry point."""
 
 from __future__ import annotations
 
@@ -10,75 +10,73 @@ from pathlib import Path
 import attrs
 from fib_schema import FibError
 
-from . import commands as doing
+from . import commands as implementations
 from .config import ApplyConfig, OnMiss
 from .errors import InvalidSetting
 
 _DESCRIPTION = """\
-Which solution serves which call, by the traces of a data set.
+Show and prepare the solutions that serve calls, by the traces of a data set.
 
-All commands read the same table that `fib_apply.enable_apply` reads, and keep it below FIB_CACHE_PATH:
-what they say is what an engine with the same settings does. Exit codes: 0, 1 where a chosen solution
-cannot be used, 2 where the command is wrong."""
+All commands read the same cached table as `fib_apply.enable_apply`, so they show what an engine with the same
+settings does. Exit codes: 0; 1 if a selected solution is not usable; 2 if the command is invalid."""
 
 _EXPLAIN = """\
-Say which solution serves a definition's calls, why, what would be next, and what was left out for what
-reason. Without --axes, for all keys for which something is recorded; with some of the axes, for the
-keys of these sizes; with all of them, also for a key that is not recorded, by --on-miss."""
+Show which solution serves a definition's calls and why, the next candidates, and the solutions that are left
+out. Without --axes, for all recorded keys; with some axes, for the recorded keys of these sizes; with all axes,
+also for a key that is not recorded, by --on-miss."""
 
 _EXPLAIN_EXAMPLES = """\
 examples:
   fib-apply explain DATASET --definition gemm_n4096_k4096
   fib-apply explain DATASET --definition gemm_n4096_k4096 --axes M=64
   fib-apply explain DATASET --definition gemm_n4096_k4096 --axes M=60 --nearest M=1.5
-                                       what M=60 gets if the size may differ by a factor of 1.5
+                                       M=60, if the size may differ by a factor of 1.5
   fib-apply explain DATASET --definition gemm_n4096_k4096 --baseline engine_gemm --margin 0.05
-                                       what is left of it beside the engine's own kernel
+                                       only solutions faster than the engine's own kernel
   fib-apply explain DATASET --definition gemm_n4096_k4096 --hardware 'NVIDIA H200' --json
-                                       from a machine without that device
+                                       on a machine without that device
   fib-apply explain DATASET --definition gemm_n4096_k4096 --source
-                                       and the code that a call goes through"""
+                                       with the generated code of a call"""
 
 _TABLE = """\
-List the solution that is chosen for each definition and key, with its latency, the runner-up, and the
-number of candidates; below it, counts. What is wrong with the data set goes to stderr."""
+List the selected solution of each definition and key, its latency, the runner-up and the number of
+candidates; then counts. Problems of the data set go to stderr."""
 
 _TABLE_EXAMPLES = """\
 examples:
   fib-apply table DATASET
   fib-apply table DATASET --hardware 'NVIDIA H200'
   fib-apply table DATASET --json | jq '.keys[] | select(.solution == null)'
-                                       where the fallback serves"""
+                                       keys that the fallback serves"""
 
 _WARM = """\
-Make the table, then compile, probe and load every solution that is chosen for the hardware of this
-machine, so that an engine finds all of it in the caches. Solutions are probed in a process of their
-own: one that crashes or hangs is left out there and here. Progress goes to stderr. Kernels in Triton
-and TileLang compile when they are first called, which is not done here."""
+Make the table, then compile, probe and load every solution selected for the hardware of this machine, so that
+an engine finds them in the caches. Solutions are loaded in a child process first: one that crashes or hangs is
+left out. Progress goes to stderr. Kernels in Triton and TileLang compile on their first call, not here."""
 
 _WARM_EXAMPLES = """\
 examples:
   fib-apply warm DATASET
   fib-apply warm DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096 -j 8
-  fib-apply warm DATASET && python -m engine      where every chosen solution must be usable"""
+  fib-apply warm DATASET && python -m engine      # only if all are usable"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 where a solution cannot be used, 2 where the call is wrong."""
+    """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
     options = _parser().parse_args(arguments)
     try:
         options.config = _config(options)
         code: int = options.run(options)
     except (FibError, OSError) as error:
-        return _refused(str(error))
+        return _fail(str(error))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return _refused("this needs torch, which is not installed; without it pass --hardware, and no --source")
+        return _fail("torch is not installed; without it, pass --hardware and omit --source")
     return code
 
 
-def _refused(problem: str) -> int:
+def _fail(problem: str) -> int:
     print(f"fib-apply: {problem}", file=sys.stderr)
     return 2
 
@@ -113,12 +111,14 @@ def _add_command(
 
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "explain", "which solution serves a call, and why", (_EXPLAIN, _EXPLAIN_EXAMPLES))
-    command.add_argument("--definition", required=True, metavar="NAME", help="whose calls")
+    command = _add_command(
+        commands, "explain", "show which solution serves a call, and why", (_EXPLAIN, _EXPLAIN_EXAMPLES)
+    )
+    command.add_argument("--definition", required=True, metavar="NAME", help="the definition of the calls")
     command.add_argument(
         "--axes", nargs="+", action="extend", default=[], metavar="AXIS=SIZE", help="sizes of its variable axes"
     )
-    command.add_argument("--source", action="store_true", help="print the generated route, too; needs torch")
+    command.add_argument("--source", action="store_true", help="also print the generated route; needs torch")
     _add_hardware(command)
     settings = _add_settings(command)
     policies = ", ".join(OnMiss)
@@ -127,40 +127,43 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--nearest",
         nargs="+",
         metavar="AXIS=FACTOR",
-        help="axes that may differ from what was recorded, and by how much; implies --on-miss nearest",
+        help="axes that may differ from a recorded key, with the largest factor; implies --on-miss nearest",
     )
-    command.set_defaults(run=doing.explain)
+    command.set_defaults(run=implementations.explain)
 
 
 def _add_table(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "table", "what is chosen for each definition and key", (_TABLE, _TABLE_EXAMPLES))
+    command = _add_command(commands, "table", "list the selected solutions", (_TABLE, _TABLE_EXAMPLES))
     _add_hardware(command)
     _add_settings(command)
-    command.set_defaults(run=doing.table)
+    command.set_defaults(run=implementations.table)
 
 
 def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    command = _add_command(commands, "warm", "fill the caches with what is chosen here", (_WARM, _WARM_EXAMPLES))
-    command.add_argument("--definitions", nargs="+", metavar="NAME", help="only what is chosen for these definitions")
-    command.add_argument("-j", "--jobs", type=int, help="how many to compile at once (default: all cores)")
+    command = _add_command(commands, "warm", "build the selected solutions into the caches", (_WARM, _WARM_EXAMPLES))
+    command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
+    command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
     _add_settings(command)
-    command.set_defaults(run=doing.warm)
+    command.set_defaults(run=implementations.warm)
 
 
 def _add_hardware(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--hardware", metavar="NAME", help="as traces state it (default: that of this machine)")
+    command.add_argument("--hardware", metavar="NAME", help="hardware name as in traces (default: this machine's)")
 
 
 def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    settings = command.add_argument_group("settings", "as in fib_apply.ApplyConfig: pass what the engine passes")
+    settings = command.add_argument_group("settings", "as in fib_apply.ApplyConfig; pass those of the engine")
     settings.add_argument("--max-atol", type=float, metavar="X", help="the largest absolute error that counts")
     settings.add_argument("--max-rtol", type=float, metavar="X", help="the largest relative error that counts")
-    settings.add_argument("--baseline", metavar="SOLUTION", help="what is not faster than it is not chosen")
+    settings.add_argument("--baseline", metavar="SOLUTION", help="select only solutions that are faster than it")
     settings.add_argument(
-        "--margin", type=float, metavar="SHARE", help="latencies that differ by less are the same (default: 0.03)"
+        "--margin",
+        type=float,
+        metavar="SHARE",
+        help="latencies within this share are equal (default: 0.03)",
     )
     settings.add_argument(
-        "--other-hardware", nargs="+", metavar="NAME", help="whose traces count where this hardware has none"
+        "--other-hardware", nargs="+", metavar="NAME", help="hardware whose traces count where this one has none"
     )
     return settings
 

@@ -1,4 +1,4 @@
-"""What the commands of ``fib-apply`` do. They choose nothing: tables, policies and workshops do."""
+"""Commands of ``fib-apply``: explain, table and warm."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from typing import Any
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
 
-from .building.workshop import Workshop
-from .choosing.rules import Choices, Ranking
-from .choosing.table import ApplyTable
+from .build_service.service import BuildService
 from .config import ApplyConfig
 from .errors import InvalidSetting
-from .explaining import Answer, answer, latency_text, lines_on, plain_ranking, sorted_keys
-from .hardware import hardware_at_hand
+from .explain import Answer, format_latency, hardware_lines, plain_ranking, sorted_keys
+from .hardware import local_hardware
 from .key import ApplyKey
-from .routing.matching import match
+from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
+from .selection.rules import HardwareRankings, Ranking
+from .selection.table import ApplyTable
 
 
-def _opened(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
-    """The table, the settings, and the hardware that is asked about."""
+def _open(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
+    """The table, the settings, and the hardware in question."""
     config: ApplyConfig = options.config
     table = ApplyTable.load_or_build(options.dataset, config)
     if config.baseline is not None:
@@ -36,12 +36,12 @@ def _opened(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple
     asked = getattr(options, "hardware", None)
     for name in (*config.other_hardware, *(() if asked is None else (asked,))):
         _check_hardware(table, name)
-    return table, config, hardware_at_hand() if asked is None else (asked,)
+    return table, config, local_hardware() if asked is None else (asked,)
 
 
 def _check_hardware(table: ApplyTable, name: str) -> None:
-    if not any(name in table.choices(definition) for definition in table.definitions):
-        known = {hardware for definition in table.definitions for hardware in table.choices(definition)}
+    if not any(name in table.rankings(definition) for definition in table.definitions):
+        known = {hardware for definition in table.definitions for hardware in table.rankings(definition)}
         raise UnknownName("hardware with traces", name, tuple(known))
 
 
@@ -52,7 +52,7 @@ def _sizes(definition: Definition, texts: Iterable[str]) -> dict[str, int]:
         if axis not in definition.var_axes or not size.isdecimal():
             raise InvalidSetting("--axes", text, f"AXIS=SIZE; {_axes_of(definition)}")
         if axis in sizes:
-            raise InvalidSetting("--axes", text, f"one size for {axis}")
+            raise InvalidSetting("--axes", text, f"one size per axis, {axis} has two")
         sizes[axis] = int(size)
     return sizes
 
@@ -72,76 +72,76 @@ def _print_json(value: Mapping[str, Any]) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
-    table, config, hardware = _opened(options)
+    table, config, hardware = _open(options)
     definition = table.definition(options.definition)
     for axis in config.nearest.keys() - set(definition.var_axes):
         raise InvalidSetting("--nearest", axis, f"AXIS=FACTOR; {_axes_of(definition)}")
     sizes = _sizes(definition, options.axes)
-    views = [_View.of(table, name, definition, sizes, config) for name in hardware]
+    reports = [_HardwareReport.of(table, name, definition, sizes, config) for name in hardware]
     source = _route_source(options.dataset, config, definition) if options.source else None
     _print_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
-        _print_json({**plain, "hardware": [view.to_plain() for view in views]})
+        _print_json({**plain, "hardware": [report.to_plain() for report in reports]})
         return 0
     print(f"{definition.name} ({definition.op_type})")
-    for view in views:
-        print("", *view.lines(config), sep="\n")
+    for report in reports:
+        print("", *report.lines(config), sep="\n")
     if source is not None:
         print("", source.rstrip(), sep="\n")
     return 0
 
 
 @attrs.frozen
-class _View:
-    """What serves the keys in question on one hardware."""
+class _HardwareReport:
+    """The answers for the keys in question on one hardware."""
 
     hardware: str
-    choices: Choices | None
+    rankings: HardwareRankings | None
     answers: Sequence[Answer]
     measured_on: Sequence[str]
-    """All hardware that traces of the definition name."""
+    """All hardware with traces of the definition."""
     sizes: Mapping[str, int]
 
     @classmethod
     def of(
         cls, table: ApplyTable, hardware: str, definition: Definition, sizes: Mapping[str, int], config: ApplyConfig
-    ) -> _View:
-        choices = table.for_hardware(hardware).choices(definition.name)
-        recorded = [] if choices is None else sorted_keys(choices)
+    ) -> _HardwareReport:
+        rankings = table.for_hardware(hardware).rankings(definition.name)
+        recorded = [] if rankings is None else sorted_keys(rankings)
         keys = [key for key in recorded if sizes.items() <= dict(key.axes).items()]
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
-        answers = [answer(choices, key, config) for key in keys]
-        return cls(hardware, choices, answers, tuple(table.choices(definition.name)), sizes)
+        answers = [Answer.of(rankings, key, config) for key in keys]
+        return cls(hardware, rankings, answers, tuple(table.rankings(definition.name)), sizes)
 
     def lines(self, config: ApplyConfig) -> Iterator[str]:
-        if self.choices is None:
+        if self.rankings is None:
             elsewhere = f" (but on {', '.join(self.measured_on)})" if self.measured_on else ""
-            yield f"on {self.hardware}: nothing was measured{elsewhere}, the fallback serves all calls"
+            yield f"on {self.hardware}: no measurements{elsewhere}; the fallback serves all calls"
             return
-        is_own = self.choices.hardware == self.hardware
-        yield f"on {self.hardware}{'' if is_own else f', by what was measured on {self.choices.hardware}'}:"
+        is_own = self.rankings.hardware == self.hardware
+        yield f"on {self.hardware}{'' if is_own else f', by measurements on {self.rankings.hardware}'}:"
         if not self.answers:
-            yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to see what a miss gets"
-        yield from lines_on(self.choices, self.answers, config, {}, has_best=not self.sizes)
+            yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to apply the miss policy"
+        yield from hardware_lines(self.rankings, self.answers, config, {}, has_best=not self.sizes)
 
     def to_plain(self) -> dict[str, Any]:
-        best = None if self.choices is None or self.choices.best is None else plain_ranking(self.choices.best)
+        best = None if self.rankings is None or self.rankings.best is None else plain_ranking(self.rankings.best)
         return {
             "hardware": self.hardware,
-            "measured_on": None if self.choices is None else self.choices.hardware,
-            "keys": [found.to_plain() for found in self.answers],
+            "measured_on": None if self.rankings is None else self.rankings.hardware,
+            "keys": [answer.to_plain() for answer in self.answers],
             "best": best,
         }
 
 
 def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) -> str:
-    """The route of a function that takes the definition's inputs by name."""
+    """The generated route of a function that takes the definition's inputs by name."""
     dispatcher = ApplyRuntime(dataset, config).dispatcher(definition.name)
     assert dispatcher is not None  # the table has the definition
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in definition.inputs]
-    dispatcher.route("route", match(definition, parameters), lambda *_: None)
+    dispatcher.route("route", map_parameters(definition, parameters), lambda *_: None)
     return dispatcher.sources["route"]
 
 
@@ -150,7 +150,7 @@ def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) ->
 
 def table(options: argparse.Namespace) -> int:
     """``fib-apply table``."""
-    table, _, hardware = _opened(options)
+    table, _, hardware = _open(options)
     rows = [row for name in hardware for row in _rows(table, name)]
     counts = _counts(table, rows)
     _print_problems(table)
@@ -161,7 +161,7 @@ def table(options: argparse.Namespace) -> int:
     print(*_aligned([headings, *(row.cells() for row in rows)]), sep="\n")
     print(
         f"\n{counts['definitions']} definitions, {counts['measured']} of them measured on {', '.join(hardware)}; "
-        f"{counts['keys']} keys, {counts['chosen']} chosen, {counts['without_choice']} without a choice"
+        f"{counts['keys']} keys, {counts['chosen']} with a solution, {counts['without_choice']} without"
     )
     return 0
 
@@ -193,7 +193,7 @@ class _Row:
     def cells(self) -> tuple[str, ...]:
         first, second = (*self.ranking.candidates[:2], None, None)[:2]
         name = "-" if first is None else first.solution + (" (by plan)" if first.has_setup else "")
-        latency = "-" if first is None else latency_text(first.latency_ms)
+        latency = "-" if first is None else format_latency(first.latency_ms)
         runner_up = "-" if second is None else second.solution
         count = str(len(self.ranking.candidates))
         return self.definition, str(self.key), name, latency, runner_up, count, self.measured_on
@@ -207,10 +207,10 @@ class _Row:
 def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
     view = table.for_hardware(hardware)
     for definition in sorted(table.definitions):
-        choices = view.choices(definition)
-        for key in () if choices is None else sorted_keys(choices):
-            assert choices is not None  # or there were no keys
-            yield _Row(definition, key, choices.by_key[key], hardware, choices.hardware)
+        rankings = view.rankings(definition)
+        for key in () if rankings is None else sorted_keys(rankings):
+            assert rankings is not None  # else there are no keys
+            yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -224,21 +224,21 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def warm(options: argparse.Namespace) -> int:
     """``fib-apply warm``."""
-    table, _, hardware = _opened(options)
-    chosen = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
+    table, _, hardware = _open(options)
+    selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
     with _stdout_to_stderr():
-        _make_ready(table, chosen, options.jobs)
+        _build(table, selected, options.jobs)
     _print_problems(table)
     if options.json:
-        _print_json({**_summary(chosen, hardware), "problems": list(table.problems)})
+        _print_json({**_summary(selected, hardware), "problems": list(table.problems)})
     else:
-        print(*_summary_lines(chosen, hardware), sep="\n")
-    return 1 if _left_out(chosen) else 0
+        print(*_summary_lines(selected, hardware), sep="\n")
+    return 1 if _left_out(selected) else 0
 
 
 @attrs.define
 class _Warmed:
-    """A chosen solution, and why it cannot be used, should that be so."""
+    """A selected solution, and the problem if it is not usable."""
 
     definition: str
     solution: str
@@ -249,7 +249,7 @@ class _Warmed:
 def _winners(
     table: ApplyTable, hardware: Sequence[str], definitions: Sequence[str] | None
 ) -> Iterator[tuple[str, str, int]]:
-    """Each once, with for how many keys it is needed, the most first."""
+    """Definition, solution and number of keys that it wins, most keys first."""
     for name in definitions or ():
         if name not in table.definitions:
             raise UnknownName("definition", name, table.definitions)
@@ -262,57 +262,57 @@ def _winners(
         yield definition, solution, count
 
 
-def _make_ready(table: ApplyTable, chosen: Sequence[_Warmed], jobs: int | None) -> None:
-    """Build, probe and load; what cannot be is noted."""
+def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> None:
+    """Build, probe and load solutions; set their problems."""
     pairs: list[tuple[Definition, Solution]] = []
-    for one in chosen:
+    for one in selected:
         try:
             pairs.append((table.definition(one.definition), table.solution(one.solution)))
-        except (FibError, OSError) as error:  # a file that is gone or changed costs its own solution
+        except (FibError, OSError) as error:  # a file that was removed or changed affects only its own solution
             one.problem = str(error)
-    workshop = Workshop()
-    workshop.build_ahead(pairs, _Progress(workshop).show, jobs=jobs)
-    for one in chosen:
-        one.problem = one.problem or workshop.problem(one.solution)
-        if one.problem is None and workshop.find(one.solution) is None:
-            one.problem = "it was not built"  # there was no thread to do it, or another solution has its name
+    service = BuildService()
+    service.build_ahead(pairs, _Progress(service).show, jobs=jobs)
+    for one in selected:
+        one.problem = one.problem or service.problem(one.solution)
+        if one.problem is None and service.find(one.solution) is None:
+            one.problem = "it was not built"  # no thread could be started, or another solution has its name
 
 
 class _Progress:
-    """A line for each solution that is done."""
+    """Prints a line for each finished solution."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, service: BuildService) -> None:
+        self._service = service
         self._done = 0
 
     def show(self, done: int, total: int, name: str) -> None:
-        if done == self._done:  # it was compiled or probed, and is not loaded yet
+        if done == self._done:  # it is compiled or probed, but not loaded yet
             return
         self._done = done
-        state = "ready" if self._workshop.problem(name) is None else "left out"
+        state = "ready" if self._service.problem(name) is None else "left out"
         print(f"[{done}/{total}] {state} {name}", file=sys.stderr, flush=True)
 
 
-def _left_out(chosen: Iterable[_Warmed]) -> list[_Warmed]:
-    return [one for one in chosen if one.problem is not None]
+def _left_out(warmed: Iterable[_Warmed]) -> list[_Warmed]:
+    return [one for one in warmed if one.problem is not None]
 
 
-def _summary(chosen: Sequence[_Warmed], hardware: Sequence[str]) -> dict[str, Any]:
-    left_out = len(_left_out(chosen))
-    counts = {"ready": len(chosen) - left_out, "left_out": left_out}
-    return {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in chosen], "counts": counts}
+def _summary(selected: Sequence[_Warmed], hardware: Sequence[str]) -> dict[str, Any]:
+    left_out = len(_left_out(selected))
+    counts = {"ready": len(selected) - left_out, "left_out": left_out}
+    return {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in selected], "counts": counts}
 
 
-def _summary_lines(chosen: Sequence[_Warmed], hardware: Sequence[str]) -> Iterator[str]:
-    left_out = _left_out(chosen)
-    yield f"{len(chosen) - len(left_out)} ready, {len(left_out)} left out, of those chosen on {', '.join(hardware)}"
+def _summary_lines(selected: Sequence[_Warmed], hardware: Sequence[str]) -> Iterator[str]:
+    left_out = _left_out(selected)
+    yield f"{len(selected) - len(left_out)} ready, {len(left_out)} left out, of those selected on {', '.join(hardware)}"
     for one in left_out:
         yield f"\n{one.solution} ({one.definition}, {one.keys} keys): {one.problem}"
 
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Have stdout free of what solutions print when they are loaded, in Python or below it."""
+    """Redirect what solutions print on load, in Python or native code, from stdout to stderr."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

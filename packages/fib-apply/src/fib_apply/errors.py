@@ -1,4 +1,4 @@
-"""What can go wrong in routing; all of it is a `fib_schema.FibError`."""
+"""Errors of routing; each is a `fib_schema.FibError`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fib_schema import FibError
 
 @attrs.frozen
 class InvalidSetting(FibError, ValueError):
-    """A setting has a value that it cannot have."""
+    """A setting has an invalid value."""
 
     name: str
     value: object
@@ -20,18 +20,18 @@ class InvalidSetting(FibError, ValueError):
 
 @attrs.frozen
 class NoKernel(FibError, LookupError):
-    """A call has neither a verified kernel nor a fallback."""
+    """A call is served by no solution and has no fallback."""
 
     definition: str
     reason: str
 
     def __str__(self) -> str:
-        return f"no kernel serves this call of {self.definition!r} ({self.reason}), and it has no fallback; pass one"
+        return f"no solution serves this call of {self.definition!r}: {self.reason}; pass a fallback"
 
 
 @attrs.frozen
 class CannotRoute(FibError, TypeError):
-    """A function's parameters cannot be matched with a definition's inputs and outputs."""
+    """A function's parameters do not match a definition's inputs and outputs."""
 
     definition: str
     problem: str

@@ -1,7 +1,7 @@
-"""Who listens to calls: one function that a user sets, and listeners that other packages add.
+"""Listeners of calls: one hook function that a user sets, and listeners that other packages add.
 
-A listener is asked once for each function whose calls are routed, and gives what is to be called
-with the arguments of each call, or nothing. While nobody listens, calls cost nothing more.
+A listener is asked once for each function and returns a callback for the arguments of its calls, or None. Without
+listeners, calls cost nothing more.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from fib_compile.forking import ForkSafeLock
 
 ApplyHook: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with a definition's name and the call's arguments by name, before the call is routed."""
-Note: TypeAlias = Callable[..., object]
+Callback: TypeAlias = Callable[..., object]
 """Called with the arguments of one call, in the order of the names that it was made for."""
 
 
 class Listener(Protocol):
-    """Wants to know of calls, whether a runtime is enabled or not."""
+    """Is notified of calls, whether a runtime is active or not."""
 
-    def bind(self, definition: str, names: tuple[str, ...]) -> Note | None:
-        """What is to be called before each call of a function; None if its calls do not matter.
+    def bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
+        """Return what to call before each call of a function; None to ignore its calls.
 
         Args:
-            definition: The name of the definition that the calls are of.
-            names: Of the function's parameters, in order.
+            definition: The name of the calls' definition.
+            names: The names of the function's parameters, in order.
         """
         ...
 
 
-class _Hook:
-    """A user's function as a listener."""
+class _HookListener:
+    """A hook function as a listener."""
 
     def __init__(self, function: ApplyHook) -> None:
         self.function = function
 
-    def bind(self, definition: str, names: tuple[str, ...]) -> Note:
+    def bind(self, definition: str, names: tuple[str, ...]) -> Callback:
         function = self.function
 
-        def note(*values: Any) -> None:
+        def callback(*values: Any) -> None:
             function(definition, dict(zip(names, values, strict=False)))
 
-        return note
+        return callback
 
 
-_lock = ForkSafeLock()  # re-entrant: a signal's handler may change listeners while this thread does
-_hook: _Hook | None = None
+_lock = ForkSafeLock()  # reentrant: a signal handler may change listeners during a change
+_hook: _HookListener | None = None
 _listeners: tuple[Listener, ...] = ()
-_on_change: list[Callable[[], None]] = []
+_observers: list[Callable[[], None]] = []
 
 
 def set_apply_hook(function: ApplyHook | None) -> None:
-    """Have a function called before each call that may be routed; None takes it away.
+    """Set the function that is called before each call that may be routed; None removes it.
 
-    What it raises, the caller sees.
+    The caller sees what it raises.
     """
-    global _hook  # noqa: PLW0603 there is one hook in a process
+    global _hook  # noqa: PLW0603 one hook per process
     with _lock:
-        _hook = None if function is None else _Hook(function)
-    _changed()
+        _hook = None if function is None else _HookListener(function)
+    _notify_observers()
 
 
 def get_apply_hook() -> ApplyHook:
-    """The function that is called before each call; one that does nothing if none was set."""
+    """The hook function; one that does nothing if none is set."""
     return _ignore if _hook is None else _hook.function
 
 
@@ -72,37 +72,37 @@ def _ignore(definition: str, arguments: Mapping[str, Any]) -> None:
 
 
 def add_listener(listener: Listener) -> None:
-    """Have a listener asked about each function, from now on."""
-    global _listeners  # noqa: PLW0603 likewise
+    """Add a listener; it is asked about each function from now on."""
+    global _listeners  # noqa: PLW0603 one tuple per process
     with _lock:
         _listeners = (*_listeners, listener)
-    _changed()
+    _notify_observers()
 
 
 def remove_listener(listener: Listener) -> None:
-    """Do not ask it any more; nothing happens if it was not asked."""
-    global _listeners  # noqa: PLW0603 likewise
+    """Remove a listener; does nothing if it was not added."""
+    global _listeners  # noqa: PLW0603 one tuple per process
     with _lock:
         _listeners = tuple(other for other in _listeners if other is not listener)
-    _changed()
+    _notify_observers()
 
 
-def notes_for(definition: str, names: tuple[str, ...]) -> tuple[Note, ...]:
-    """What is to be called before each call of a function."""
+def callbacks_for(definition: str, names: tuple[str, ...]) -> tuple[Callback, ...]:
+    """The callbacks of all listeners for the calls of a function."""
     listeners = (*_listeners, _hook) if _hook is not None else _listeners
-    return tuple(note for listener in listeners if (note := listener.bind(definition, names)) is not None)
+    return tuple(callback for listener in listeners if (callback := listener.bind(definition, names)) is not None)
 
 
-def is_listened() -> bool:
-    """Whether anybody listens."""
+def has_listeners() -> bool:
+    """Whether there is a hook or a listener."""
     return _hook is not None or bool(_listeners)
 
 
-def on_change(then: Callable[[], None]) -> None:
-    """Call a function whenever somebody else listens than before."""
-    _on_change.append(then)
+def on_change(observer: Callable[[], None]) -> None:
+    """Call a function whenever the hook or the listeners change."""
+    _observers.append(observer)
 
 
-def _changed() -> None:
-    for then in _on_change:
-        then()
+def _notify_observers() -> None:
+    for observer in _observers:
+        observer()

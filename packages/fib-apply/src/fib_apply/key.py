@@ -1,8 +1,7 @@
-"""Keys: what two calls must share for the same solution to serve both.
+"""Keys: the properties of a call that selection depends on.
 
-A key holds the values of the definition's variable axes, and features that a builder may add. The
-builders here read shapes alone; one that reads values (an average sequence length, say) costs more,
-for it runs at each call.
+A key holds the sizes of the definition's variable axes, and features that a key builder may add. The key builders
+here read only shapes; one that reads values (e.g. an average sequence length) runs at each call.
 """
 
 from __future__ import annotations
@@ -25,55 +24,51 @@ def _sorted_items(value: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> tuple
 
 @attrs.frozen
 class ApplyKey:
-    """Sizes of axes, and features; equal for equal content in any order."""
+    """Sizes of axes, and features; independent of their order."""
 
     axes: tuple[tuple[str, int], ...] = attrs.field(default=(), converter=_sorted_items)
     feats: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_sorted_items)
 
     @property
     def encode(self) -> str:
-        """As text that sorts and compares like the key."""
+        """The key as text that sorts and compares like the key."""
         return json.dumps([self.axes, self.feats], separators=(",", ":"))
 
     @classmethod
     def from_encoded(cls, text: str) -> ApplyKey:
-        """The key of a text that `encode` made.
+        """Decode a text made by `encode`.
 
         Raises:
-            ValueError: It is no such text.
+            ValueError: The text is not an encoded key.
         """
         try:
             axes, feats = json.loads(text)
             return cls([(name, int(size)) for name, size in axes], [(name, value) for name, value in feats])
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{text!r:.200} is no encoded key: {error}") from error
+            raise ValueError(f"{text!r:.200} is not an encoded key: {error}") from error
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in (*self.axes, *self.feats)) or "no variable axes"
 
 
-_OF_CALLS = {"features", "build_from_args", "build_from_runtime"}
+_CALL_METHODS = {"features", "build_from_args", "build_from_runtime"}
 _ABSENT = "without"
-"""The feature that names optional inputs which are not there: it takes part in what was verified."""
+"""The feature that names absent optional inputs: a solution was verified with or without them."""
 
 
 class ApplyKeyBuilder(ABC):
-    """Makes the keys of one definition.
-
-    Args:
-        definition: Whose calls and workloads these are.
-    """
+    """Makes the keys of the calls and workloads of one definition."""
 
     is_by_shape: ClassVar[bool] = False
-    """Whether the inputs' shapes alone decide on the key: it is then built once for each combination of them."""
+    """Whether the shapes of the inputs determine the key, so that it is built once for each combination of them."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """What a subclass computes of a call may rest on values, unless it says that it does not."""
+        """Assume that a subclass with its own keys of calls reads values, unless it sets `is_by_shape`."""
         super().__init_subclass__(**options)
-        if _OF_CALLS & vars(cls).keys() and "is_by_shape" not in vars(cls):
+        if _CALL_METHODS & vars(cls).keys() and "is_by_shape" not in vars(cls):
             cls.is_by_shape = False
 
     @abstractmethod
@@ -84,7 +79,7 @@ class ApplyKeyBuilder(ABC):
             args: The definition's inputs, in order.
 
         Raises:
-            AxisError: The shapes do not fit the definition.
+            AxisError: The shapes do not match the definition.
         """
 
     @abstractmethod
@@ -92,18 +87,18 @@ class ApplyKeyBuilder(ABC):
         """The key of a recorded workload."""
 
     def build_from_runtime(self, runtime_kwargs: Mapping[str, Any]) -> ApplyKey:
-        """The key of a call, whose inputs are given by name."""
+        """The key of a call with inputs by name."""
         return self.build_from_args([runtime_kwargs.get(name) for name in self.definition.inputs])
 
     @abstractmethod
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
-        """What a key holds beside axes; must be cheap."""
+        """The features of a call; must be cheap."""
 
 
 class AxesOnlyKeyBuilder(ApplyKeyBuilder):
-    """Keys of axes, and of which optional inputs are there.
+    """Keys of axes and absent optional inputs.
 
-    A subclass with `features` of its own makes the keys of workloads with the same ones.
+    A subclass with its own `features` must make the keys of workloads with the same features.
     """
 
     is_by_shape = True
@@ -121,30 +116,30 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
         return ApplyKey(axes, self._absent(workload.inputs))
 
     def _absent(self, given: Container[str]) -> tuple[tuple[str, str], ...]:
-        """The feature that names optional inputs that are not given; none if all are."""
+        """The feature of absent optional inputs; empty if all are given."""
         names = [n for n, spec in self.definition.inputs.items() if spec.optional and n not in given]
         return ((_ABSENT, ",".join(names)),) if names else ()
 
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
-        """Nothing."""
+        """No features."""
         del args
         return ()
 
 
 class GEMMKeyBuilder(AxesOnlyKeyBuilder):
-    """For ``gemm``: M is the only variable axis."""
+    """Keys of ``gemm``: M is the only variable axis."""
 
 
 class GQAKeyBuilder(AxesOnlyKeyBuilder):
-    """For ``gqa`` and its kin: batch, pages and sequence lengths in total."""
+    """Keys of ``gqa`` and its variants: batch size, number of pages, total sequence length."""
 
 
 class MLAKeyBuilder(AxesOnlyKeyBuilder):
-    """For ``mla`` and its kin: batch, pages and sequence lengths in total."""
+    """Keys of ``mla`` and its variants: batch size, number of pages, total sequence length."""
 
 
 class ApplyKeyFactory:
-    """Key builders by op_type; an op_type without one of its own has keys of axes alone."""
+    """Key builders by op_type; `AxesOnlyKeyBuilder` for all others."""
 
     _builders: ClassVar[dict[str, type[ApplyKeyBuilder]]] = {
         "gemm": GEMMKeyBuilder,
@@ -154,33 +149,33 @@ class ApplyKeyFactory:
 
     @classmethod
     def register(cls, op_type: str, builder: object) -> None:
-        """Use a builder for an op_type, in runtimes that are enabled from now on.
+        """Register a key builder for an op_type, for runtimes that are enabled from now on.
 
         Raises:
-            TypeError: It is no class of key builders.
+            TypeError: It is not a subclass of `ApplyKeyBuilder`.
         """
         if not (isinstance(builder, type) and issubclass(builder, ApplyKeyBuilder)):
             raise TypeError(f"a key builder for {op_type!r} must be a subclass of ApplyKeyBuilder, got {builder!r}")
         if "features" in vars(builder) and "build_from_workload" not in vars(builder):
             logger.warning(
-                "%s has features of calls and none of workloads, so that no key matches; define build_from_workload",
+                "%s adds features to keys of calls, but not of workloads, so none match; define build_from_workload",
                 builder.__qualname__,
             )
         cls._builders = {**cls._builders, op_type: builder}
 
     @classmethod
     def registered(cls) -> Mapping[str, type[ApplyKeyBuilder]]:
-        """All builders by op_type."""
+        """All registered key builders by op_type."""
         return dict(cls._builders)
 
     @classmethod
     def for_type(cls, op_type: str) -> type[ApplyKeyBuilder]:
-        """The builder of an op_type, or of its family: ``gqa`` serves ``gqa_paged`` too."""
+        """The key builder of an op_type, or of its family: that of ``gqa`` also serves ``gqa_paged``."""
         if op_type in cls._builders:
             return cls._builders[op_type]
         return cls._builders.get(op_type.partition("_")[0], AxesOnlyKeyBuilder)
 
     @classmethod
     def specialize(cls, definition: Definition) -> ApplyKeyBuilder:
-        """The builder for a definition."""
+        """The key builder of a definition."""
         return cls.for_type(definition.op_type)(definition)

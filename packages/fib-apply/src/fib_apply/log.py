@@ -1,4 +1,4 @@
-"""The logger of this package; nothing is printed."""
+"""Logger of this package."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fib_apply.config import enabled_by_environment
+from fib_apply.environment import enabled_by_environment
 from fib_schema import get_fib_cache_path, get_fib_dataset_path
 
 __all__ = ["get_fib_cache_path", "get_fib_dataset_path", "get_fib_enable_apply", "get_fib_enable_tracing"]

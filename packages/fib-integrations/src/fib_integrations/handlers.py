@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import torch
-from fib_apply.hook import notes_for
-from fib_apply.routing.matching import Form
-from fib_apply.routing.sites import Runtime
+from fib_apply.hook import callbacks_for
+from fib_apply.routing.call_sites import Runtime
+from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import FibError
 
 from .adapter import Call, DefinitionRef
@@ -86,8 +86,10 @@ class HandlerFactory:
         if is_compared and not self.target.is_deterministic:
             return self._call_original
         label = f"{self.target.path.rpartition('.')[2]}_{'dps' if is_dps else 'value_returning'}"
-        form = Form(parameters, definition.inputs, outputs)
-        return dispatcher.route(label, form, self._shadow if is_compared else self._call_original, own=baselines)
+        form = ParameterMap(parameters, definition.inputs, outputs)
+        return dispatcher.route(
+            label, form, self._shadow if is_compared else self._call_original, fallback_equivalents=baselines
+        )
 
     def _shadow(self, *values: Any) -> Any:
         """The definition's outputs as the original computes them, for a comparison with a solution's."""
@@ -100,7 +102,7 @@ class HandlerFactory:
         """A handler for the best solution, whose ``setup`` runs now; None if that one has no ``setup``."""
         if _is_capturing(inputs):
             return None
-        run = dispatcher.plan_setup(*inputs, fallback=_return_not_planned, own=baselines)
+        run = dispatcher.plan_setup(*inputs, fallback=_return_not_planned, fallback_equivalents=baselines)
         if run is None:
             return None
         original = self.original
@@ -135,7 +137,7 @@ def find_dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
 
 def _with_listeners(definition: DefinitionRef, handler: Handler) -> Handler:
     """A handler that first notifies the definition's listeners of its inputs."""
-    notes = notes_for(definition.name, definition.inputs)
+    notes = callbacks_for(definition.name, definition.inputs)
     if not notes:
         return handler
     count = len(definition.inputs)

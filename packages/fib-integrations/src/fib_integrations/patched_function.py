@@ -16,8 +16,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
-from fib_apply.hook import is_listened
-from fib_apply.routing.sites import Runtime
+from fib_apply.hook import has_listeners
+from fib_apply.routing.call_sites import Runtime
 from fib_schema import Definition
 
 from .adapter import Adapter, Call, DefinitionRef, Plan, Target
@@ -178,13 +178,13 @@ class PatchedFunction:
 
     # -- switching -----------------------------------------------------------------------------------
 
-    def point(self, runtime: Runtime | None) -> None:
+    def rebind(self, runtime: Runtime | None) -> None:
         """Route calls through a runtime, notify listeners only, or call the original directly."""
         if not self._is_active:
             return
         self._runtime = runtime
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
-        self._scope["_fib_dispatch"] = self._dispatch if runtime is not None or is_listened() else None
+        self._scope["_fib_dispatch"] = self._dispatch if runtime is not None or has_listeners() else None
 
     def start_at_first_call(self, start: Callable[[], None]) -> None:
         """Call a function at the first call, which is to call `point`."""

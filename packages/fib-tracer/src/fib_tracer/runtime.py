@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
-from fib_apply.config import enabled_by_environment
+from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
 from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import TraceSet

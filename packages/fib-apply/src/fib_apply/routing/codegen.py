@@ -1,10 +1,9 @@
-"""Generates the two functions that a routed call goes through.
+"""Code generation: writes the functions that a routed call goes through.
 
-The *wrapper* is what the decorator returns. It has the user's signature and calls whatever stands in
-``_fib_route``: the user's function, or a *route*. A route knows one function and one definition: it
-has the check of one favoured entry look at the call, else that of the entry of the call's shapes, and
-calls the entry's kernel; whatever it does not find it leaves to ``_fib_resolve``. All names of our own
-begin with ``_fib_``, all others are parameters, which Python has checked.
+The *wrapper* is what the decorator returns. It has the user's signature and calls ``_fib_route``: the user's function
+or a *route*. A route serves one function and one definition. Its fast path tries the guard of the inline-cache entry,
+then that of the entry for the call's shapes, and calls the kernel of the entry. All other calls go to the slow path,
+``_fib_resolve``. Names of generated code begin with ``_fib_``; all others are parameters.
 """
 
 from __future__ import annotations
@@ -17,57 +16,62 @@ import attrs
 from fib_compile.signatures import argument_list, given_condition, parameter_list
 from fib_schema import AxisVar, Definition
 
-from .matching import Form
+from .parameter_map import ParameterMap
+
+VALUE_RETURNING, DESTINATION_PASSING = "value_returning", "destination_passing"
 
 
 @attrs.frozen(kw_only=True)
-class Style:
-    """What a route does beside the least."""
+class RouteOptions:
+    """Options of generated routes."""
 
-    is_memoised: bool = True
-    """Whether shapes decide; else each call is resolved anew."""
+    is_cached: bool = True
+    """Whether shapes determine the key; else each call takes the slow path."""
     is_counted: bool = False
     catches: bool = False
-    """Whether what a kernel raises is caught."""
+    """Whether exceptions of kernels are caught."""
     shadow_ratio: float = 0.0
-    """The share of calls that are made both ways."""
+    """The share of calls that are made by the solution and the fallback, and compared."""
 
 
-def compiled(source: str, name: str, scope: dict[str, Any]) -> Callable[..., Any]:
-    """The function of this name that a source defines, with a scope of its own."""
-    exec(compile(source, f"<fib_apply {name}>", "exec"), scope)  # noqa: S102 made of our templates and of identifiers
+def compile_function(source: str, name: str, scope: dict[str, Any], filename: str = "fib_apply") -> Callable[..., Any]:
+    """Compile the function of this name that a source defines, with a scope of its own.
+
+    The scope has no ``__name__``: Dynamo would import the module of that name and look for the globals in it.
+    """
+    exec(compile(source, f"<{filename} {name}>", "exec"), scope)  # noqa: S102 made of our templates and of identifiers
     found: Callable[..., Any] = scope[name]
     return found
 
 
 def wrapper_source(name: str, parameters: Sequence[Parameter]) -> str:
-    """The source of a wrapper; `default_values` of the parameters belong into its scope."""
+    """The source of a wrapper; its scope needs the `default_values` of the parameters."""
     return f"def {name}({parameter_list(parameters)}):\n    return _fib_route({argument_list(parameters)})\n"
 
 
-def listened_source(name: str, parameters: Sequence[Parameter], notes: int) -> str:
-    """The source of what calls ``_fib_note0`` and so on with the arguments by position, and then ``_fib_target``."""
+def notifying_source(name: str, parameters: Sequence[Parameter], callbacks: int) -> str:
+    """The source of a function that calls ``_fib_callback0`` and so on, then ``_fib_target``."""
     values = ", ".join(parameter.name for parameter in parameters)
     lines = [f"def {name}({parameter_list(parameters, has_defaults=False)}):"]
-    lines += [f"    _fib_note{index}({values})" for index in range(notes)]
+    lines += [f"    _fib_callback{index}({values})" for index in range(callbacks)]
     return "\n".join([*lines, f"    return _fib_target({argument_list(parameters)})"]) + "\n"
 
 
-def route_source(name: str, definition: Definition, form: Form, style: Style) -> str:
+def route_source(name: str, definition: Definition, mapped: ParameterMap, options: RouteOptions) -> str:
     """The source of a route."""
-    lines = [f"def {name}({parameter_list(form.parameters, has_defaults=False)}):"]
-    fallback = f"return _fib_fallback({argument_list(form.parameters)})"
-    counted = ["        _fib_count_extra()"] if style.is_counted else []
-    for extra in form.extras:
+    lines = [f"def {name}({parameter_list(mapped.parameters, has_defaults=False)}):"]
+    fallback = f"return _fib_fallback({argument_list(mapped.parameters)})"
+    counted = ["        _fib_count_extra()"] if options.is_counted else []
+    for extra in mapped.extras:
         lines += [f"    if {given_condition(extra)}:", *counted, f"        {fallback}"]
-    inputs = [name or "None" for name in form.inputs]
-    if form.outputs and not form.may_lack_outputs:
-        lines += _body(definition, inputs, form.outputs, style, fallback, "passing", 1)
+    inputs = [name or "None" for name in mapped.inputs]
+    if mapped.outputs and not mapped.has_optional_outputs:
+        lines += _body(definition, inputs, mapped.outputs, options, fallback, 1)
         return "\n".join(lines) + "\n"
-    if form.outputs:
-        lines.append(f"    if {' or '.join(f'{output} is not None' for output in form.outputs)}:")
-        lines += _body(definition, inputs, form.outputs, style, fallback, "passing", 2)
-    lines += _body(definition, inputs, (), style, fallback, "returning", 1)
+    if mapped.outputs:
+        lines.append(f"    if {' or '.join(f'{output} is not None' for output in mapped.outputs)}:")
+        lines += _body(definition, inputs, mapped.outputs, options, fallback, 2)
+    lines += _body(definition, inputs, (), options, fallback, 1)
     return "\n".join(lines) + "\n"
 
 
@@ -75,63 +79,63 @@ def _body(
     definition: Definition,
     inputs: Sequence[str],
     outputs: Sequence[str],
-    style: Style,
+    options: RouteOptions,
     fallback: str,
-    way: str,
     depth: int,
 ) -> list[str]:
-    """The lines for one way of calling: ``returning`` values, or ``passing`` outputs."""
+    """The lines of one call variant: destination-passing with outputs, value-returning without."""
+    variant = DESTINATION_PASSING if outputs else VALUE_RETURNING
     args = ", ".join((*inputs, *outputs))
-    counted = ["_fib_count()"] if style.is_counted else []
-    serve = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, style, fallback)]
-    resolve = [f"_fib_kernel = _fib_resolve_{way}(({args},))"]
-    if not style.is_memoised:
-        return _indented([*resolve, *serve], depth)
+    counted = ["_fib_count()"] if options.is_counted else []
+    call = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, options, fallback)]
+    slow_path = [f"_fib_kernel = _fib_resolve_{variant}(({args},))", *call]
+    if not options.is_cached:
+        return _indented(slow_path, depth)
     lines = [
-        f"_fib_check, _fib_kernel, _fib_count = _fib_favourite_{way}[0]",
-        f"if not _fib_check({args}):",
+        f"_fib_guard, _fib_kernel, _fib_count = _fib_inline_cache_{variant}[0]",
+        f"if not _fib_guard({args}):",
         "    try:",
-        f"        _fib_shapes = {key_expression(definition, inputs, outputs)}",
-        f"        _fib_entry = _fib_memo_{way}(_fib_shapes)",
+        f"        _fib_shapes = {shapes_expression(definition, inputs, outputs)}",
+        f"        _fib_entry = _fib_find_{variant}(_fib_shapes)",
         "    except _fib_no_shapes:",
         "        _fib_entry = None",
-        f"    if _fib_entry is None or not _fib_entry[0]({args}):",
-        *_indented([*resolve, *serve], 2),
-        f"    if _fib_is_time_{way}():",
-        f"        _fib_favour_{way}(_fib_shapes, _fib_entry)",
-        "    _fib_check, _fib_kernel, _fib_count = _fib_entry",
+        f"    if _fib_entry is None or not _fib_entry[0]({args}):  # slow path",
+        *_indented(slow_path, 2),
+        f"    if _fib_is_promotion_due_{variant}():",
+        f"        _fib_promote_{variant}(_fib_shapes, _fib_entry)",
+        "    _fib_guard, _fib_kernel, _fib_count = _fib_entry",
         *counted,
-        *serve,
+        *call,
     ]
     return _indented(lines, depth)
 
 
-def _call(args: str, outputs: Sequence[str], style: Style, fallback: str) -> list[str]:
+def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: str) -> list[str]:
     lines = []
-    if style.shadow_ratio:
-        both = f"_fib_compare(_fib_kernel, ({args},), lambda: {fallback.removeprefix('return ')})"
-        lines += [f"if _fib_random() < {style.shadow_ratio!r}:", f"    return {both}"]
+    if options.shadow_ratio:
+        compared = f"_fib_compare(_fib_kernel, ({args},), lambda: {fallback.removeprefix('return ')})"
+        lines += [f"if _fib_random() < {options.shadow_ratio!r}:", f"    return {compared}"]
     call = [f"_fib_kernel({args})", "return None"]
     if not outputs:
         call = [
             f"_fib_result = _fib_kernel({args})",
-            "if _fib_type(_fib_result) is _fib_usual:",
+            "if _fib_type(_fib_result) is _fib_result_type:",
             "    return _fib_result",
-            "return _fib_unpack(_fib_result)",
+            "return _fib_normalize(_fib_result)",
         ]
-    if style.catches:
+    if options.catches:
         call = [
             "try:",
             *_indented(call, 1),
             "except _fib_errors as _fib_error:",
-            "    _fib_failed(_fib_error, _fib_kernel)",
+            "    _fib_handle_error(_fib_error, _fib_kernel)",
             fallback,
         ]
     return [*lines, *call]
 
 
-def key_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """Shapes that decide on all variable axes: of as few tensors as will do."""
+def shapes_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """The shapes that determine all variable axes, of as few tensors as possible: the cache key of a call."""
     specs = {**definition.inputs, **definition.outputs}
     pairs = list(zip((*inputs, *outputs), specs.values(), strict=False))
     tensors = [(name, spec) for name, spec in pairs if spec.shape is not None and name != "None"]

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 import torch
-from fib_apply.stats import Tally
+from fib_apply.metrics import Counter
 from fib_compile.device import torch_dtype
 from fib_schema import AxisError, Definition
 
@@ -106,18 +106,18 @@ class Recorder:
     def renew_after_fork(self) -> None:
         """Start without calls, entries and locks of the parent process."""
         self.lock = threading.RLock()  # a policy or a signal handler may call a traced function
-        self._calls = Tally()
+        self._calls = Counter()
         self.policy.reset()
         self._full_keys.clear()
         for scope in self._scopes:
-            scope.update(_is_closed=False, _count=self._calls.add)
+            scope.update(_is_closed=False, _count=self._calls.increment)
         self._known_axes: dict[Any, tuple[list[Any], Mapping[str, int]]] = {}
         self._is_closed = False
         self._order = 0
         self._deferred = 0
-        self._kept = Tally()
+        self._kept = Counter()
         self._stored = self._equal = 0
-        self._dropped: dict[str, Tally] = {}
+        self._dropped: dict[str, Counter] = {}
 
     # -- receiving a call ----------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class Recorder:
         scope: dict[str, Any] = {
             "_full_keys": self._full_keys,
             "_is_closed": self._is_closed,
-            "_count": self._calls.add,
+            "_count": self._calls.increment,
             "_key_errors": Exception,  # a shape may be a property of any object
             "_record": self.record,
         }
@@ -150,7 +150,7 @@ class Recorder:
 
     def count(self) -> None:
         """Count a call that does not come through a callback."""
-        self._calls.add()
+        self._calls.increment()
 
     def record(self, args: tuple[Any, ...], key: Any = None) -> None:
         """Record a call if the policy keeps it; errors are reported and not raised.
@@ -242,7 +242,7 @@ class Recorder:
                 reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
                 entry = None if reservation is None else self._admit_reserved(call, reservation)
             if entry is not None and reservation is not None:
-                self._kept.add()
+                self._kept.increment()
                 self._copy(entry, reservation)
                 return verdict
             deadline = time.monotonic() + self._context.wait_seconds if deadline is None else deadline
@@ -348,13 +348,13 @@ class Recorder:
                 _checked(verdict)
                 return None
             entry = self._admit(call, size_bytes)
-        self._kept.add()
+        self._kept.increment()
         return entry
 
     # -- statistics ----------------------------------------------------------------------------------
 
     def _drop(self, reason: str) -> None:
-        self._dropped.setdefault(reason, Tally()).add()
+        self._dropped.setdefault(reason, Counter()).increment()
 
     def add_stored(self, new: int, equal: int) -> None:
         """Count kept calls by whether their workload was new; only the storage thread does so."""

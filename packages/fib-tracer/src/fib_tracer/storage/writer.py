@@ -18,7 +18,7 @@ from typing import TypeAlias
 import attrs
 import safetensors.torch  # noqa: F401 imported now: a fork during a later import would leave half a module
 import torch
-from fib_apply.building.background import let_others_capture
+from fib_apply.build_service.executor import use_relaxed_capture_mode
 from fib_schema import ConstraintError, Definition, WorkloadLog, constraint_names, evaluate_constraint
 
 from ..capture.copies import ByteBudget
@@ -145,7 +145,7 @@ class Writer:
         is_ending = False
         while not is_ending:
             items = self._next_items()
-            is_relaxed = is_relaxed or let_others_capture()
+            is_relaxed = is_relaxed or use_relaxed_capture_mode()
             is_ending = bool(items) and items[-1] is _END
             self._process(items)
             if is_ending or (self._unwritten and time.monotonic() >= self._retry_at):

@@ -1,0 +1,186 @@
+"""Background executor: one daemon thread for work that the calls of an engine must not wait for."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+from fib_compile.forking import renew_on_fork
+
+from ..log import logger
+
+_IDLE_SECONDS = 30.0
+_CAPTURE_MODE_RELAXED = 2
+
+
+def summarize_error(error: BaseException) -> str:
+    """The type and the first line of an exception; never raises, though the exception's own ``__str__`` may."""
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # noqa: BLE001 - the exception class may come from a solution
+        lines = []
+    text = f"{type(error).__name__}: {lines[0]}" if lines and lines[0] else type(error).__name__
+    return text[:500]
+
+
+@attrs.frozen
+class _Job:
+    run: Callable[[], None]
+    name: str
+    on_drop: Callable[[], object]
+    device: int | None
+
+
+class BackgroundExecutor:
+    """Runs jobs one after another in a thread that exists while there is work."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        """Number of jobs that raised."""
+        self._is_closed = False
+        self.renew_after_fork()
+        renew_on_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """Start without jobs and thread."""
+        self._changed = threading.Condition()
+        self._jobs: deque[_Job] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_running = False
+
+    @property
+    def pending(self) -> int:
+        """Number of unfinished jobs, the running one included."""
+        return len(self._jobs) + self._is_running
+
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the caller runs in the executor's thread."""
+        return threading.current_thread() is self._thread
+
+    def submit(self, run: Callable[[], None], name: str, on_drop: Callable[[], object] = lambda: None) -> None:
+        """Queue a job.
+
+        Args:
+            run: The job. An exception is logged and counted.
+            name: Names the job in messages.
+            on_drop: Called if the job will never run, because the executor is closed or no thread can be started.
+        """
+        job = _Job(run, name, on_drop, _current_device())
+        with self._changed:
+            is_accepted = not self._is_closed and self._has_thread()
+            if is_accepted:
+                self._jobs.append(job)
+                self._changed.notify_all()
+        if not is_accepted:
+            on_drop()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait until no job is pending; returns whether that happened in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self.pending, timeout_seconds)
+
+    def close(self) -> None:
+        """Drop queued jobs and accept no more, without waiting for the running one."""
+        with self._changed:
+            self._is_closed = True
+            dropped = list(self._jobs)
+            self._jobs.clear()
+            self._changed.notify_all()
+        for job in dropped:
+            job.on_drop()
+
+    def run_guarded(self, call: Callable[[], None], name: str) -> None:
+        """Call a function; log and count what it raises."""
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
+            self.failures += 1
+            logger.warning("%s failed in the background: %s", name, summarize_error(error))
+
+    def _has_thread(self) -> bool:
+        if self._thread is not None:
+            return True
+        thread = threading.Thread(target=self._work, name="fib-apply", daemon=True)
+        try:
+            self._thread = thread
+            thread.start()
+        except RuntimeError as error:  # thread limit reached, or the interpreter is shutting down
+            self._thread = None
+            logger.warning("background work is off: no thread can be started: %s", error)
+        return self._thread is not None
+
+    def _work(self) -> None:
+        is_relaxed = False
+
+        def run(job: _Job) -> None:
+            nonlocal is_relaxed
+            is_relaxed = is_relaxed or use_relaxed_capture_mode()
+            _set_device(job.device)
+            job.run()
+
+        while job := self._next():
+            self.run_guarded(functools.partial(run, job), job.name)
+            del job  # do not keep its references alive until the next job comes
+
+    def _next(self) -> _Job | None:
+        """The next job; None when the thread is to end."""
+        with self._changed:
+            if not self.is_current_thread:  # a job has forked, and this is the child's only thread:
+                os._exit(0)  # Python 3.11 aborts where a forked thread returns
+            self._is_running = False
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._jobs or self._is_closed, _IDLE_SECONDS)
+            if not self._jobs:
+                self._thread = None
+                return None
+            self._is_running = True
+            return self._jobs.popleft()
+
+
+def _is_cuda_in_use() -> bool:
+    """Whether CUDA is initialized; does not import torch, which another thread may be importing."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    is_initialized = getattr(cuda, "is_initialized", None)
+    return bool(is_initialized and is_initialized())
+
+
+def _current_device() -> int | None:
+    """The caller's CUDA device, if CUDA is in use: a new thread would use device 0 and take memory there."""
+    if not _is_cuda_in_use():
+        return None
+    import torch
+
+    return torch.cuda.current_device()
+
+
+def _set_device(index: int | None) -> None:
+    if index is not None:
+        import torch
+
+        torch.cuda.set_device(index)
+
+
+def use_relaxed_capture_mode() -> bool:
+    """Set the calling thread's stream capture mode to relaxed.
+
+    By default a CUDA graph capture forbids *every* thread of the process to allocate device memory or load a
+    module, and is invalidated by the attempt; loading a solution does both. A thread in relaxed mode is exempt.
+
+    Returns:
+        Whether the mode is set, or there is no such driver; False before CUDA is in use.
+    """
+    if not _is_cuda_in_use():
+        return False
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        exchange = driver.cuThreadExchangeStreamCaptureMode
+    except (OSError, AttributeError):  # torch for other hardware, or an old driver
+        return True
+    return bool(exchange(ctypes.byref(ctypes.c_int(_CAPTURE_MODE_RELAXED))) == 0)

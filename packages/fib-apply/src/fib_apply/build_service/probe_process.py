@@ -1,0 +1,274 @@
+"""Probe process: a child that loads solutions one by one, and the parent's handle of it.
+
+The child writes a mark to a pipe before and after it loads a solution. A solution may do anything: write without
+end, close every descriptor, leave processes behind, hang, crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+
+import attrs
+from fib_schema import Definition, Solution, format_json, parse_json
+
+from ..environment import ENABLE_VARIABLE
+from ..log import logger
+
+_BEGIN, _END = b"b", b"e"
+_POLL_SECONDS = 0.05
+"""Interval of checks whether the child lives: a process that it left behind can keep the pipe open."""
+_EXIT_SECONDS = 10.0
+_MAX_OUTPUT_BYTES = 4096
+_MAX_QUOTED = 200
+_MAX_READS = 64
+_UNKNOWN_STATUS = 256
+"""Outside the range of exit statuses."""
+_EXTERNAL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP})
+"""Sent from outside: by the system when it is out of memory, or by a job manager."""
+_PR_SET_PDEATHSIG = 1
+
+
+@attrs.frozen
+class Verdict:
+    """Result of one solution."""
+
+    reason: str | None
+    """Why it must not be loaded into this process; None if it is safe."""
+    is_reproducible: bool = True
+    """Whether another probe would give the same verdict."""
+
+
+class ProbeProcess:
+    """A child process that loads solutions one after another, until one of them ends it.
+
+    Args:
+        pairs: What it loads.
+        timeout_seconds: Maximum time for each solution, and for the start of the process.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    def __init__(self, pairs: Sequence[tuple[Definition, Solution]], timeout_seconds: float) -> None:
+        self._count = len(pairs)
+        self._timeout_seconds = timeout_seconds
+        self._output = bytearray()
+        self._is_hung = False
+        self._is_output_closed = False
+        self._process, self._marks, self._printed = _launch(pairs)
+        self._poll = select.poll()  # unlike select.select it takes descriptors beyond 1023, as engines have them
+        self._poll.register(self._marks, select.POLLIN)
+        self._poll.register(self._printed, select.POLLIN)
+
+    def __enter__(self) -> ProbeProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yield one verdict for each solution in turn; fewer if the child ends early.
+
+        If the child did not start, nothing was probed, and no verdict is reproducible.
+        """
+        begun = ended = 0
+        while mark := self._next_mark():
+            if mark == _BEGIN:
+                begun += 1
+                self._output.clear()
+            elif mark == _END:
+                ended += 1
+                yield Verdict(None)
+        if begun > ended:
+            yield self._blame()
+        elif not ended:
+            reason = f"the probe failed: its process did not start{self._last_output()}"
+            yield from itertools.repeat(Verdict(reason, is_reproducible=False), self._count)
+
+    def close(self) -> None:
+        """Kill the child and its process group."""
+        # Until the child is waited for, its zombie reserves the group's number, so that no other group is hit. If
+        # other code of this process has waited for it, there is no such group.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("probe process %d cannot be ended", self._process.pid)
+        os.close(self._marks)
+        os.close(self._printed)
+
+    def _next_mark(self) -> bytes:
+        """The next mark; empty if the child has ended or hangs."""
+        deadline = time.monotonic() + self._timeout_seconds
+        while True:
+            ready = {descriptor for descriptor, _ in self._poll.poll(_POLL_SECONDS * 1000)}
+            if self._printed in ready:
+                self._read_output()
+            if self._marks in ready:
+                return os.read(self._marks, 1)
+            if self._exit_code() is not None:
+                return self._last_mark()
+            if time.monotonic() > deadline:
+                self._is_hung = True
+                return b""
+
+    def _last_mark(self) -> bytes:
+        """A mark written between the last poll and the end of the process."""
+        try:
+            return os.read(self._marks, 1)
+        except BlockingIOError:
+            return b""
+
+    def _read_output(self) -> bool:
+        try:
+            data = os.read(self._printed, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data and not self._is_output_closed:
+            self._poll.unregister(self._printed)  # a closed pipe would always be ready
+            self._is_output_closed = True
+        self._output += data
+        del self._output[:-_MAX_OUTPUT_BYTES]
+        return bool(data)
+
+    def _blame(self) -> Verdict:
+        if self._is_hung:
+            return Verdict(f"it did not load within {self._timeout_seconds:g} s{self._last_output()}")
+        code = self._await_exit()
+        if code is None:
+            return Verdict("it closed the descriptors of the process that loaded it")
+        reason = f"it ended the process that loaded it {_describe_exit(code)}{self._last_output()}"
+        return Verdict(reason, is_reproducible=-code not in _EXTERNAL_SIGNALS)
+
+    def _await_exit(self) -> int | None:
+        """The exit code; None if the process lives: the pipe closes before it ends, but it can also close the pipe."""
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while (code := self._exit_code()) is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS / 5)
+            self._read_output()  # a full pipe would block it
+        return code
+
+    def _exit_code(self) -> int | None:
+        """The code as in `subprocess`; None while the process lives. Keeps the zombie, which `close` needs."""
+        try:
+            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # other code of this process has waited for it
+            return _UNKNOWN_STATUS
+        if state is None:
+            return None
+        return state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
+
+    def _last_output(self) -> str:
+        """The last line of output, which often says more than a signal."""
+        for _ in range(_MAX_READS):
+            if not self._read_output():
+                break
+        lines = self._output.decode(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" (its last output: {last[:_MAX_QUOTED]!r})" if last else ""
+
+
+def _launch(pairs: Sequence[tuple[Definition, Solution]]) -> tuple[subprocess.Popen[bytes], int, int]:
+    """The process, and the descriptors of its marks and its output."""
+    with contextlib.ExitStack() as child_ends, contextlib.ExitStack() as own_ends:
+        jobs = _jobs(pairs)
+        child_ends.callback(os.close, jobs)
+        ends = []
+        for _ in range(2):
+            reading, writing = os.pipe()
+            own_ends.callback(os.close, reading)
+            child_ends.callback(os.close, writing)
+            os.set_blocking(reading, False)
+            ends.append((reading, writing))
+        (marks, to_marks), (printed, to_printed) = ends
+        process = _start(jobs, to_marks, to_printed)
+        own_ends.pop_all()  # keep them open
+    return process, marks, printed
+
+
+def _jobs(pairs: Sequence[tuple[Definition, Solution]]) -> int:
+    """A descriptor of definitions and solutions, one line each; in memory, because a disk can be full."""
+    descriptor = os.memfd_create("fib-apply-probe", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            for pair in pairs:
+                file.writelines(format_json(record).encode("utf-8", "surrogatepass") + b"\n" for record in pair)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _start(jobs: int, marks: int, printed: int) -> subprocess.Popen[bytes]:
+    """Start the child in its own session, with the import path of this process."""
+    paths = [str(path) or os.curdir for path in sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "fib_apply.build_service.probe_process", str(marks), str(jobs), str(os.getpid())],
+        pass_fds=(marks, jobs),
+        stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=printed,
+        start_new_session=True,
+        # A solution may import a framework that enables routing, which would start probes itself.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), ENABLE_VARIABLE: "0"},
+    )
+
+
+def _describe_exit(code: int) -> str:
+    if code == _UNKNOWN_STATUS:
+        return "with an unknown status"
+    if code >= 0:
+        return f"with exit status {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
+
+
+def main() -> None:
+    """Load solutions in the child process.
+
+    The arguments are the descriptors of the pipe for marks and of the jobs, and the parent's process id.
+    """
+    marks, jobs, parent = map(int, sys.argv[1:])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # writing a core file of torch takes seconds
+    os.set_inheritable(marks, False)
+    with open(jobs, "rb") as file:  # noqa: PTH123 - a descriptor
+        lines = file.read().split(b"\n")
+    own = os.getpid()
+    for definition, solution in zip(lines[::2], lines[1::2], strict=False):
+        pair = (parse_json(definition, Definition), parse_json(solution, Solution))
+        os.write(marks, _BEGIN)
+        _load(*pair)
+        if os.getpid() != own:
+            os._exit(0)  # a process that the solution forked
+        os.write(marks, _END)
+    os._exit(0)  # without waiting for threads of solutions
+
+
+def _load(definition: Definition, solution: Solution) -> None:
+    # Only the survival of the process counts: building in the parent reports what the solution raises.
+    with contextlib.suppress(BaseException):
+        from fib_compile import BuilderRegistry
+
+        BuilderRegistry.get_instance().build(definition, solution)
+
+
+if __name__ == "__main__":
+    main()

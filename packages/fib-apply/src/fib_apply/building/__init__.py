@@ -1,1 +1,0 @@
-"""Brings solutions into this process: compiled, tried out in a child process, loaded in one background thread."""

@@ -1,0 +1,146 @@
+"""Explanations of selections, as text and for JSON: which solutions serve a definition's calls, and why. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from .config import ApplyConfig
+from .key import ApplyKey
+from .selection.miss_policy import ranking_for
+from .selection.rules import Candidate, HardwareRankings, Ranking
+
+if TYPE_CHECKING:
+    from .routing.dispatcher import Dispatcher
+
+
+@attrs.frozen
+class Answer:
+    """The ranking that serves a key on one hardware."""
+
+    key: ApplyKey
+    ranking: Ranking | None
+    """None if the fallback serves the key."""
+    source: ApplyKey | None
+    """The recorded key of the ranking: the key itself or the nearest; None if the ranking is over all keys."""
+
+    @classmethod
+    def of(cls, rankings: HardwareRankings | None, key: ApplyKey, config: ApplyConfig) -> Answer:
+        """The answer by the recorded rankings and the miss policy."""
+        ranking = ranking_for(rankings, key, config)
+        known: Mapping[ApplyKey, Ranking] = {} if rankings is None else rankings.by_key
+        source = key if key in known else next((other for other, found in known.items() if found is ranking), None)
+        return cls(key, ranking, source)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the key itself was measured."""
+        return self.source == self.key
+
+    def lines(self, policy: str, left_out: Mapping[str, str]) -> Iterator[str]:
+        """The key, and below it the ranking.
+
+        Args:
+            policy: The miss policy.
+            left_out: Solutions that are not called, each with the reason.
+        """
+        yield f"{self.key}"
+        if not self.is_recorded:
+            served = "the fallback serves it"
+            if self.ranking is not None:
+                served = f"served like {'any other key' if self.source is None else self.source}"
+            yield f"  not recorded; {policy}: {served}"
+        for line in () if self.ranking is None else ranking_lines(self.ranking, left_out):
+            yield f"  {line}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The answer as plain objects, for JSON."""
+        like = None if self.source is None else dict(self.source.axes)
+        return {
+            "axes": dict(self.key.axes),
+            "features": dict(self.key.feats),
+            "is_recorded": self.is_recorded,
+            "like": like,
+            **plain_ranking(self.ranking),
+        }
+
+
+def explain(dispatcher: Dispatcher, left_out: Mapping[str, str]) -> str:
+    """The ranking of each key on each hardware, and the generated code."""
+    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})"]
+    for rankings in dispatcher.pool.rankings.values():
+        answers = [Answer.of(rankings, key, dispatcher.config) for key in sorted_keys(rankings)]
+        lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]
+    if not dispatcher.pool.rankings:
+        lines += ["", "no measurements: the fallback serves all calls"]
+    for source in dispatcher.sources.values():
+        lines += ["", source.rstrip()]
+    return "\n".join(lines)
+
+
+def sorted_keys(rankings: HardwareRankings) -> list[ApplyKey]:
+    """The recorded keys, by size."""
+    return sorted(rankings.by_key, key=lambda key: (key.axes, key.encode))
+
+
+def hardware_lines(
+    rankings: HardwareRankings,
+    answers: Iterable[Answer],
+    config: ApplyConfig,
+    left_out: Mapping[str, str],
+    *,
+    has_best: bool = True,
+) -> Iterator[str]:
+    """The answers of one hardware, and with `has_best` the ranking over all keys."""
+    for answer in answers:
+        for line in answer.lines(config.on_miss_policy, left_out):
+            yield f"  {line}"
+    if has_best and rankings.best is not None:
+        yield "  over all keys"
+        for line in ranking_lines(rankings.best, left_out):
+            yield f"    {line}"
+
+
+def ranking_lines(ranking: Ranking, left_out: Mapping[str, str]) -> Iterator[str]:
+    """The candidates in order, each with its latency, and the solutions that are left out."""
+    yield ranking.reason
+    if ranking.plain is None:
+        yield "the fallback serves " + ("all calls without a plan" if ranking.candidates else "these calls")
+    for place, candidate in enumerate(ranking.candidates, start=1):
+        because = f"; not called: {left_out[candidate.solution]}" if candidate.solution in left_out else ""
+        yield f"{place}. {candidate.solution}: {_format_candidate(candidate)}{because}"
+    for solution, reason in ranking.left_out:
+        yield f"-  {solution}: {reason}"
+
+
+def _format_candidate(candidate: Candidate) -> str:
+    text = format_latency(candidate.latency_ms)
+    if candidate.interval_ms is not None:
+        low, high = candidate.interval_ms
+        text += f" ({low * 1e3:.2f} to {high * 1e3:.2f})"
+    return text + (", by plan() only" if candidate.has_setup else "")
+
+
+def format_latency(latency_ms: float) -> str:
+    """A latency in microseconds."""
+    return f"{latency_ms * 1e3:.2f} us"
+
+
+def plain_ranking(ranking: Ranking | None) -> dict[str, Any]:
+    """A ranking as plain objects, for JSON. `solution` serves plain calls, `planned` those of a plan."""
+    candidates = () if ranking is None else ranking.candidates
+    plain = None if ranking is None else ranking.plain
+    return {
+        "solution": None if plain is None else plain.solution,
+        "planned": candidates[0].solution if candidates and candidates[0].has_setup else None,
+        "reason": None if ranking is None else ranking.reason,
+        "candidates": [_plain_candidate(candidate) for candidate in candidates],
+        "left_out": {} if ranking is None else dict(ranking.left_out),
+    }
+
+
+def _plain_candidate(candidate: Candidate) -> dict[str, Any]:
+    interval = None if candidate.interval_ms is None else list(candidate.interval_ms)
+    return {**attrs.asdict(candidate), "interval_ms": interval}

@@ -1,0 +1,220 @@
+"""Call sites: decorated functions, and the target that their calls currently go to.
+
+The wrapper of a call site calls a global of its own, ``_fib_route``: the user's function or a route of the active
+runtime, with the callbacks of listeners before either. All call sites are rebound when a runtime starts or stops, or
+when listeners change; a call that has begun is not affected.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from fib_compile.forking import ForkSafeLock
+from fib_compile.signatures import POSITIONAL, VARIADIC, default_values
+from fib_schema import FibError
+
+from ..errors import CannotRoute
+from ..hook import callbacks_for, has_listeners
+from ..log import logger
+from .codegen import compile_function, notifying_source, wrapper_source
+from .compile_shim import CompileShim, make_compile_shim
+from .parameter_map import RESERVED, map_parameters, parameters_of
+
+if TYPE_CHECKING:
+    from .dispatcher import Dispatcher
+
+Function: TypeAlias = Callable[..., Any]
+Name: TypeAlias = "str | Callable[..., str]"
+"""A definition's name, or a resolver: a function that returns it for a call's arguments."""
+
+_ROUTE = "_fib_route"
+
+
+class Runtime(Protocol):
+    """The part of a runtime that call sites use."""
+
+    def dispatcher(self, name: str) -> Dispatcher | None:
+        """The dispatcher of a definition, or None if there is no such definition."""
+        ...
+
+
+class Rebindable(Protocol):
+    """A `CallSite`, or a function that another package patches."""
+
+    def rebind(self, runtime: Runtime | None) -> None:
+        """Send calls through a runtime, or to the function itself."""
+        ...
+
+
+class CallSite:
+    """A function whose calls are routed.
+
+    Args:
+        name: The definition of its calls, or a resolver.
+        function: The user's function, which is the fallback.
+
+    Raises:
+        CannotRoute: It is a coroutine function or a generator function.
+    """
+
+    def __init__(self, name: Name, function: Function) -> None:
+        _check_kind(name, function)
+        self._definition = name
+        self._function = function
+        self._parameters = parameters_of(function)
+        self._label = _identifier(getattr(function, "__name__", "call"))
+        self._scope: dict[str, Any] = {_ROUTE: function, **default_values(self._parameters or ())}
+        wrapper = compile_function(self._wrapper_source(), self._label, self._scope)
+        self.wrapper: Function = functools.update_wrapper(wrapper, function, updated=())
+        attributes: dict[str, Any] = getattr(function, "__dict__", {})  # builtins have none
+        vars(wrapper).update({name: value for name, value in attributes.items() if _is_copied(name)})
+        vars(wrapper)["__fib_call_site__"] = self  # the call site lives as long as the wrapper
+
+    def _wrapper_source(self) -> str:
+        if self._parameters is None:
+            return f"def {self._label}(*args, **kwargs):\n    return {_ROUTE}(*args, **kwargs)\n"
+        return wrapper_source(self._label, self._parameters)
+
+    def rebind(self, runtime: Runtime | None) -> None:
+        """Send calls through a runtime, or to the function itself."""
+        name = self._definition
+        if runtime is None and not has_listeners():
+            target = self._function
+        elif isinstance(name, str):
+            target = self._target(name, runtime)
+        else:
+            target = self._resolving_target(name, runtime)
+        self._scope[_ROUTE] = target
+
+    def _resolving_target(self, resolve: Callable[..., str], runtime: Runtime | None) -> Function:
+        targets: dict[str, Function] = {}
+
+        def resolving(*args: Any, **kwargs: Any) -> Any:
+            name = resolve(*args, **kwargs)
+            target = targets.get(name)
+            if target is None:
+                target = targets[name] = self._target(name, runtime)
+            return target(*args, **kwargs)
+
+        CompileShim(self._function, None, "its definition is resolved per call").attach(resolving)
+        return resolving
+
+    def _target(self, name: str, runtime: Runtime | None) -> Function:
+        """The target of calls of a definition: a route or the function, after the callbacks of listeners."""
+        dispatcher = _dispatcher(name, runtime)
+        if dispatcher is None:
+            route, shim = self._function, CompileShim(self._function, None, "no runtime routes its calls")
+        else:
+            route, shim = self._route(dispatcher)
+        target = self._with_listeners(name, route)
+        if target is not self._function:
+            shim.attach(target)
+        return target
+
+    def _with_listeners(self, name: str, target: Function) -> Function:
+        parameters = self._parameters
+        if parameters is None or any(p.kind in VARIADIC for p in parameters):
+            return _notifying_variadic(name, target, [p.name for p in parameters or () if p.kind in POSITIONAL])
+        callbacks = callbacks_for(name, tuple(parameter.name for parameter in parameters))
+        if not callbacks:
+            return target
+        scope = {f"_fib_callback{index}": callback for index, callback in enumerate(callbacks)}
+        source = notifying_source(self._label, parameters, len(callbacks))
+        return compile_function(source, self._label, {**scope, "_fib_target": target})
+
+    def _route(self, dispatcher: Dispatcher) -> tuple[Function, CompileShim]:
+        definition = dispatcher.definition
+        if self._parameters is None:
+            shim = CompileShim(self._function, None, "the function has only variadic parameters")
+            return _variadic_route(dispatcher, self._function), shim
+        try:
+            mapped = map_parameters(definition, self._parameters)
+        except CannotRoute as error:
+            logger.warning("%s; the function serves its calls itself", error)
+            return self._function, CompileShim(self._function, None, str(error))
+        carriers = mapped.by_name(definition)
+        shim = make_compile_shim(self.wrapper, definition, function=self._function, arguments=carriers)
+        return dispatcher.route(self._label, mapped, self._function), shim
+
+
+def _dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
+    """The dispatcher of a definition; None if its file is damaged, because the engine must go on."""
+    try:
+        return None if runtime is None else runtime.dispatcher(name)
+    except FibError as error:
+        logger.warning("calls of %r are not routed: %s", name, error)
+        return None
+
+
+def _variadic_route(dispatcher: Dispatcher, function: Function) -> Function:
+    """A route for a function of ``*args`` and ``**kwargs``, whose arguments are in the definition's order."""
+    definition = dispatcher.definition
+    count = len(definition.inputs)
+
+    def route(*args: Any, **kwargs: Any) -> Any:
+        try:
+            merged = definition.merge_kwargs_to_args(args[:count], kwargs)
+        except TypeError:
+            merged = ()
+        if not merged or len(args) > count:  # further positional arguments need not be outputs
+            dispatcher.count_invalid_arguments()
+            return function(*args, **kwargs)
+        return dispatcher.serve(merged, lambda: function(*args, **kwargs))
+
+    return route
+
+
+def _notifying_variadic(name: str, target: Function, known: Sequence[str]) -> Function:
+    if not has_listeners():
+        return target
+
+    def notifying(*args: Any, **kwargs: Any) -> Any:
+        notify_listeners(name, args, kwargs, known)
+        return target(*args, **kwargs)
+
+    return notifying
+
+
+def notify_listeners(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[str] = ()) -> None:
+    """Notify listeners of a call. Positional arguments beyond the `known` names are called ``arg0`` and so on."""
+    unknown = (f"arg{index}" for index in range(len(known), len(args)))
+    for callback in callbacks_for(name, (*known[: len(args)], *unknown, *kwargs)):
+        callback(*args, *kwargs.values())
+
+
+def _check_kind(name: Name, function: Function) -> None:
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_kind(function) for is_kind in kinds):
+        problem = "a call of a coroutine or generator function returns no result; decorate the function that it calls"
+        raise CannotRoute(name if isinstance(name, str) else "a function", problem)
+
+
+def _is_copied(attribute: str) -> bool:
+    """Whether the wrapper gets an attribute of the function; marks of torch.compile may disable tracing."""
+    return not attribute.startswith(("_torch", "__fib_")) and attribute != "__wrapped__"
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() and not name.startswith(RESERVED) else "call"
+
+
+_lock = ForkSafeLock()
+_sites: weakref.WeakSet[Rebindable] = weakref.WeakSet()
+
+
+def add_site(site: Rebindable, runtime: Runtime | None) -> None:
+    """Bind a call site to the active runtime, and rebind it from now on; the caller keeps the runtime active."""
+    with _lock:
+        _sites.add(site)
+        site.rebind(runtime)
+
+
+def rebind_all(runtime: Runtime | None) -> None:
+    """Rebind all call sites."""
+    with _lock:
+        for site in list(_sites):
+            site.rebind(runtime)

@@ -1,0 +1,149 @@
+"""Call variants: value-returning and destination-passing calls of a definition, each with a cache."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from fib_compile.forking import ForkSafeLock
+from fib_schema import Definition
+
+from .codegen import shapes_expression
+from .guards import Guard
+from .validation import CallValidator
+
+Kernel: TypeAlias = Callable[..., Any]
+CacheEntry: TypeAlias = "tuple[Guard, Kernel | None, Callable[[], int]]"
+"""A guard, the kernel of calls that pass it (None is the fallback), and the increment of a counter."""
+
+_MAX_ENTRIES = 8192
+_PROMOTION_INTERVAL = 16
+"""Calls that miss the inline cache before one of them replaces its entry."""
+_MAX_ALTERNATIVES = 8
+"""Entries of the same shapes, e.g. for parameters and tensors, with and without gradients; per kind of entry."""
+
+
+def _reject_all(*args: Any) -> bool:
+    del args
+    return False
+
+
+_NO_ENTRY: CacheEntry = (_reject_all, None, int)
+
+
+class CallVariant:
+    """One call variant of a definition, with its cache.
+
+    The cache holds entries by shapes and an inline cache of one entry. The guard of an entry is authoritative, and a
+    lookup costs as much as a guard, so the fast path tries the inline-cache entry first.
+
+    Readers take no lock: entries are replaced, never edited. The generation rejects entries that were resolved before
+    an invalidation. The lock is reentrant, because a signal handler may make calls during a change; a writer
+    therefore checks afterwards whether its entry was invalidated meanwhile.
+
+    Args:
+        definition: The definition.
+        is_destination_passing: Whether outputs are among the arguments.
+        is_cached: Whether shapes determine the key; else nothing is cached.
+        fallback_equivalents: Solutions that are the fallback in another form.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        *,
+        is_destination_passing: bool,
+        is_cached: bool,
+        fallback_equivalents: frozenset[str] = frozenset(),
+    ) -> None:
+        self.is_destination_passing = is_destination_passing
+        self.fallback_equivalents = fallback_equivalents
+        self.validator = CallValidator(definition, has_outputs=is_destination_passing)
+        self.entries: dict[Any, CacheEntry] = {}
+        """The first entry of each shapes; read by the fast path."""
+        self.inline_cache: list[CacheEntry] = [_NO_ENTRY]
+        """The entry that the fast path tries first."""
+        self.is_promotion_due = itertools.cycle([False] * (_PROMOTION_INTERVAL - 1) + [True]).__next__
+        """Whether the entry of this call should be promoted; rarely true, because sizes may alternate."""
+        self.generation = 0
+        """The number of invalidations."""
+        self._kernel_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
+        self._fallback_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
+        self._is_cached = is_cached
+        self._shapes_of = _compile_shapes(definition, is_destination_passing=is_destination_passing)
+        self._lock = ForkSafeLock()
+
+    def shapes(self, args: Sequence[Any]) -> Any:
+        """The cache key of a call; None for calls that cannot be cached."""
+        if not self._is_cached:
+            return None
+        try:
+            return self._shapes_of(*args)
+        except (AttributeError, TypeError):
+            return None
+
+    def find(self, shapes: Any, args: Sequence[Any]) -> CacheEntry | None:
+        """The entry whose guard passes a call."""
+        first = self.entries.get(shapes)
+        if first is None:
+            return None
+        alternatives = *self._kernel_alternatives.get(shapes, ()), *self._fallback_alternatives.get(shapes, ())
+        for entry in (first, *alternatives):
+            if entry[0](*args):
+                return entry
+        return None
+
+    def install(self, shapes: Any, entry: CacheEntry, generation: int) -> None:
+        """Cache an entry, unless it was resolved in an earlier generation."""
+        if shapes is None:
+            return
+        with self._lock:
+            if generation != self.generation:
+                return
+            if len(self.entries) >= _MAX_ENTRIES:
+                self._drop(list(itertools.islice(self.entries, _MAX_ENTRIES // 2)))
+            if self.inline_cache[0] is _NO_ENTRY:
+                self.inline_cache[0] = entry
+            if self.entries.setdefault(shapes, entry) is not entry:
+                others = self._fallback_alternatives if entry[1] is None else self._kernel_alternatives
+                others[shapes] = (*others.get(shapes, ()), entry)[-_MAX_ALTERNATIVES:]
+            if generation != self.generation:
+                self._drop([shapes])
+
+    def promote(self, shapes: Any, entry: CacheEntry) -> None:
+        """Put an entry into the inline cache, if it is still valid.
+
+        The fast path calls this, so it never waits: while another thread holds the lock, nothing changes.
+        """
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            return
+        try:
+            if self.entries.get(shapes) is entry:
+                self.inline_cache[0] = entry
+                if self.entries.get(shapes) is not entry:  # a signal handler has invalidated it
+                    self.inline_cache[0] = _NO_ENTRY
+        finally:
+            lock.release()
+
+    def invalidate(self) -> None:
+        """Drop all entries; calls are resolved again."""
+        with self._lock:
+            self.generation += 1
+            self._drop(list(self.entries))
+
+    def _drop(self, shapes: Iterable[Any]) -> None:
+        for some in shapes:
+            for entries in (self.entries, self._kernel_alternatives, self._fallback_alternatives):
+                entries.pop(some, None)
+        self.inline_cache[0] = _NO_ENTRY  # last: a signal handler may have promoted a dropped entry
+
+
+def _compile_shapes(definition: Definition, *, is_destination_passing: bool) -> Callable[..., Any]:
+    """A function of a call's arguments that returns the same cache key as the generated code."""
+    inputs, outputs = tuple(definition.inputs), tuple(definition.outputs) if is_destination_passing else ()
+    names = [f"_{name}" for name in (*inputs, *outputs)]
+    expression = shapes_expression(definition, names[: len(inputs)], names[len(inputs) :])
+    made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {expression}")  # noqa: S307 made of identifiers
+    return made

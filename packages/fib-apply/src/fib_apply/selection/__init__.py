@@ -1,0 +1,1 @@
+"""Selection: which solution serves which calls, by rules on traces, in cached tables. Imports no torch."""

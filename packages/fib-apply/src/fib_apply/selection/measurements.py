@@ -1,0 +1,256 @@
+"""Measurements: the evaluations that count, and the latency and tolerance that each one states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import attrs
+from fib_schema import Evaluation, EvaluationStatus, Performance, Trace, Workload
+
+from ..config import ApplyConfig
+from ..key import ApplyKey, ApplyKeyBuilder
+
+Tolerance: TypeAlias = tuple[float | None, float | None, float | None]
+WorkloadRun: TypeAlias = tuple[str, dict[str, Trace]]
+"""A workload's uuid, and the evaluation that counts of each solution."""
+
+_NO_TOLERANCE: Tolerance = (None, None, None)
+_TOLERANCE_FIELDS = ("atol", "rtol", "required_matched_ratio")
+_PASSED = EvaluationStatus.PASSED
+_REWARD_HACK = EvaluationStatus.REWARD_HACK
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@attrs.frozen
+class SelectionCriteria:
+    """The settings that decide which solution is selected; tables with equal criteria are interchangeable."""
+
+    max_atol: float | None
+    max_rtol: float | None
+    baseline: str | None
+    margin: float
+
+    @classmethod
+    def from_config(cls, config: ApplyConfig) -> SelectionCriteria:
+        """The criteria among the settings."""
+        return cls(config.max_atol, config.max_rtol, config.baseline, config.margin)
+
+    @property
+    def without_error_bounds(self) -> SelectionCriteria:
+        """The criteria for the baseline, which serves calls whatever its errors are."""
+        return attrs.evolve(self, max_atol=None, max_rtol=None)
+
+
+class Measurement(NamedTuple):
+    """A solution's latency on one workload. A tuple, because a table needs 200,000 of them."""
+
+    latency_ms: float
+    interval_ms: tuple[float, float] | None
+    has_setup: bool
+    tolerance: Tolerance
+    may_capture: bool = True
+
+
+@attrs.define
+class LatestEvaluations:
+    """The evaluations that count."""
+
+    runs: dict[str, dict[str, dict[str, Trace]]] = attrs.field(factory=dict)
+    """By hardware, workload uuid and solution."""
+    reward_hacks: set[str] = attrs.field(factory=set)
+    """Solutions with a REWARD_HACK evaluation."""
+    excluded: list[tuple[Trace, str]] = attrs.field(factory=list)
+    """Traces that do not count, each with the reason."""
+
+
+def latest_evaluations(traces: Iterable[Trace], hashes: Mapping[str, str]) -> LatestEvaluations:
+    """Find the latest evaluation of each solution on each workload and hardware.
+
+    Args:
+        traces: In the order of appending, which decides between equal timestamps.
+        hashes: The content hash of each known solution.
+    """
+    found = LatestEvaluations()
+    runs = found.runs
+    for trace in traces:
+        evaluation, name = trace.evaluation, trace.solution
+        if evaluation is None or name is None:
+            continue
+        is_suspect = evaluation.extra is not None or name not in hashes
+        if is_suspect and (reason := _exclusion(evaluation, hashes.get(name))):
+            found.excluded.append((trace, reason))
+            continue
+        status = evaluation.status
+        if status != _PASSED and status == _REWARD_HACK:
+            found.reward_hacks.add(name)
+        uuid = trace.workload.uuid
+        try:
+            run = runs[evaluation.environment.hardware][uuid]
+        except KeyError:
+            run = runs.setdefault(evaluation.environment.hardware, {}).setdefault(uuid, {})
+        if name not in run or not _is_later(run[name].evaluation, evaluation):
+            run[name] = trace
+    return found
+
+
+def _exclusion(evaluation: Evaluation, known: str | None) -> str:
+    """Why an evaluation does not apply to the present solution; empty if it does."""
+    if known is None:
+        return "the solution is missing, or its file is damaged"
+    measured = None if evaluation.extra is None else evaluation.extra.get("solution_hash")
+    return "" if measured in (None, known) else "only another version was measured"
+
+
+def _is_later(first: Evaluation | None, second: Evaluation) -> bool:
+    """Whether the first has a later timestamp than the second, which was appended after it."""
+    if first is None or first.timestamp == second.timestamp:
+        return False
+    return _instant(first.timestamp) > _instant(second.timestamp)
+
+
+@lru_cache(maxsize=10_000)
+def _instant(timestamp: str) -> float:
+    """Seconds since the epoch; an invalid timestamp sorts before all others."""
+    try:
+        parsed = datetime.fromisoformat(timestamp)
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return -math.inf
+
+
+class WorkloadKeys:
+    """The keys of workloads, each built once."""
+
+    def __init__(self, builder: ApplyKeyBuilder) -> None:
+        self.problems: list[str] = []
+        self._builder = builder
+        self._of_workload: dict[int, ApplyKey | None] = {}
+        self._of_axes: dict[tuple[tuple[str, int], ...], ApplyKey | None] = {}
+
+    def of(self, workload: Workload) -> ApplyKey | None:
+        """The key of a workload, which must outlive this object; None, with an entry in `problems`, if it has none."""
+        identity = id(workload)
+        if identity not in self._of_workload:
+            self._of_workload[identity] = self._by_axes(workload) if self._builder.is_by_shape else self._new(workload)
+        return self._of_workload[identity]
+
+    def _by_axes(self, workload: Workload) -> ApplyKey | None:
+        axes = tuple(workload.axes.items())
+        if axes not in self._of_axes:
+            self._of_axes[axes] = self._new(workload)
+        return self._of_axes[axes]
+
+    def _new(self, workload: Workload) -> ApplyKey | None:
+        try:
+            key = self._builder.build_from_workload(workload)
+            problem = _key_problem(key)
+        except Exception as error:  # noqa: BLE001 a registered builder may raise anything
+            key, problem = ApplyKey(), f"has no key: {type(error).__name__}: {error}"
+        if problem:
+            self.problems.append(f"{self._builder.definition.name}: workload {workload.uuid!r} {problem}")
+            return None
+        return key
+
+    def runs_by_key(self, runs: Mapping[str, dict[str, Trace]]) -> dict[ApplyKey, list[WorkloadRun]]:
+        """The runs of one hardware by key. Different workloads with the same uuid, which is invalid, stay apart."""
+        groups: dict[ApplyKey, list[WorkloadRun]] = {}
+        for uuid, run in runs.items():
+            for workload, part in _by_workload(run):
+                if (key := self.of(workload)) is not None:
+                    groups.setdefault(key, []).append((uuid, part))
+        return groups
+
+
+def _by_workload(run: dict[str, Trace]) -> list[tuple[Workload, dict[str, Trace]]]:
+    parts: list[tuple[Workload, dict[str, Trace]]] = []
+    for name, trace in run.items():
+        for workload, part in parts:
+            if workload is trace.workload or workload == trace.workload:
+                part[name] = trace
+                break
+        else:
+            parts.append((trace.workload, {name: trace}))
+    return parts
+
+
+def _key_problem(key: object) -> str:
+    """Why a key cannot be stored in a table; empty if it can."""
+    if not isinstance(key, ApplyKey):
+        return f"has no key: its builder returned a {type(key).__name__}"
+    for name, value in (*key.axes, *key.feats):
+        is_huge = isinstance(value, int) and not -(2**63) <= value < 2**63
+        if not isinstance(value, _PLAIN) or value != value or is_huge:
+            return f"has an invalid key: {name} is {value!r:.60}, must be a 64-bit number, str, bool or None"
+    return ""
+
+
+def measure(evaluation: Evaluation | None, criteria: SelectionCriteria) -> Measurement | str:
+    """The measurement of an evaluation, or why it does not qualify."""
+    if evaluation is None:
+        return "no evaluation"
+    performance, correctness = evaluation.performance, evaluation.correctness
+    if evaluation.status != _PASSED or performance is None or correctness is None:
+        return str(evaluation.status)
+    if evaluation.extra is not None and not evaluation.is_ranked():
+        return "flagged " + ", ".join(map(str, evaluation.flags))
+    if criteria.max_atol is not None and not correctness.max_absolute_error <= criteria.max_atol:
+        return f"absolute error {correctness.max_absolute_error:g} above {criteria.max_atol:g}"
+    if criteria.max_rtol is not None and not correctness.max_relative_error <= criteria.max_rtol:
+        return f"relative error {correctness.max_relative_error:g} above {criteria.max_rtol:g}"
+    latency = performance.latency_ms
+    if not 0.0 < latency < math.inf:
+        return f"latency {latency:g} ms"
+    tolerance = _tolerance(correctness.extra) if correctness.extra else _NO_TOLERANCE
+    if performance.extra and (timing := _timing(performance)):
+        interval = _interval(timing.get("interval_ms"), latency)
+        may_capture = timing.get("method") not in _METHODS_WITHOUT_CAPTURE
+        return Measurement(latency, interval, "setup_ms" in timing, tolerance, may_capture)
+    return Measurement(latency, None, False, tolerance)
+
+
+_METHODS_WITHOUT_CAPTURE = ("host", "queued", "sync")
+"""Timing methods of functions that could not be captured into a CUDA graph, of present and older benchmarks."""
+
+
+def _timing(performance: Performance) -> Mapping[str, Any]:
+    timing = None if performance.extra is None else performance.extra.get("timing")
+    return timing if isinstance(timing, Mapping) else {}
+
+
+def _interval(given: object, latency: float) -> tuple[float, float] | None:
+    """A trace's interval, if it contains the latency: any other could make a slow solution look fast."""
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        return None
+    low, high = given
+    if type(low) not in (int, float) or type(high) not in (int, float) or not 0 < low <= latency <= high < math.inf:
+        return None
+    try:
+        return float(low), float(high)
+    except OverflowError:  # an integer too large for a float
+        return None
+
+
+def _tolerance(extra: Mapping[str, Any]) -> Tolerance:
+    atol, rtol, ratio = (_tolerance_number(extra.get(name)) for name in _TOLERANCE_FIELDS)
+    return atol, rtol, ratio
+
+
+def _tolerance_number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e300:
+        return None
+    return float(value)
+
+
+def loosest_tolerance(tolerances: Iterable[Tolerance]) -> Tolerance:
+    """The largest errors and the smallest matched ratio of several tolerances."""
+    atol, rtol, ratio = zip(*tolerances, strict=True)
+    return _pick(max, atol), _pick(max, rtol), _pick(min, ratio)
+
+
+def _pick(pick: Callable[[list[float]], float], values: tuple[float | None, ...]) -> float | None:
+    given = [value for value in values if value is not None]
+    return pick(given) if given else None

@@ -1,0 +1,556 @@
+"""Build service: solutions are built once, in the background, without harm to the process or its callers."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from fib_apply.build_service import batch, executor
+from fib_apply.build_service.service import BuildService, Progress
+from fib_compile import BuilderRegistry, Limits, PythonBuilder, Runnable
+from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
+
+RUN = "\ndef run(x):\n    return x\n"
+VECTOR = TensorSpec(("n",), "float32")
+DEFINITION = Definition(
+    "copy",
+    "elementwise",
+    axes={"n": AxisVar()},
+    inputs={"x": VECTOR},
+    outputs={"y": VECTOR},
+    reference=RUN,
+)
+SOON = 60.0
+"""Seconds after which a test fails that would wait forever."""
+
+
+def solution(name: str, code: str = "") -> Solution:
+    """A solution in Python that runs some code when it is imported."""
+    spec = BuildSpec("python", ("cpu",), "kernel.py::run", destination_passing_style=False)
+    return Solution(name, "copy", "tests", spec, (SourceFile("kernel.py", f"# {name}\n{code}{RUN}"),))
+
+
+def pair(name: str, code: str = "") -> tuple[Definition, Solution]:
+    return DEFINITION, solution(name, code)
+
+
+class Gated(PythonBuilder):
+    """Builds what is called ``gated`` after the gate was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = threading.Event()
+        self.gate = threading.Event()
+        self.built: list[str] = []
+
+    def build(self, definition: Definition, solution: Solution) -> Runnable:
+        self.built.append(solution.name)
+        if solution.name == "gated":
+            self.started.set()
+            assert self.gate.wait(SOON)
+        return super().build(definition, solution)
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def builder() -> Iterator[Gated]:
+    gated = Gated()
+    yield gated
+    gated.gate.set()
+
+
+@pytest.fixture
+def build_service(builder: Gated) -> Iterator[BuildService]:
+    made = BuildService(BuilderRegistry([builder]))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def no_probing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the probe, which has its own tests."""
+
+    def safe(pairs: Any, **_: Any) -> dict[str, None]:
+        return {solution.name: None for _, solution in pairs}
+
+    monkeypatch.setattr(batch, "probe", safe)
+
+
+def in_thread(call: Any) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_bad_solutions_are_left_out_with_one_warning_each(
+    build_service: BuildService, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs = [
+        pair("works"),
+        pair("raises", "raise ValueError('one\\ntwo')"),
+        pair("exits", "import sys; sys.exit(1)"),
+        pair("interrupts", "raise KeyboardInterrupt"),
+        pair("leaves", "import os; os._exit(3)"),
+    ]
+    steps: list[tuple[int, int, str]] = []
+    build_service.build_ahead(pairs, lambda *step: steps.append(step))
+    build_service.build_ahead(pairs)
+
+    runnable = build_service.find("works")
+    assert runnable is not None
+    assert runnable(7) == 7
+    assert [build_service.find(name) for name in ("raises", "unknown")] == [None, None]
+    assert (build_service.problem("works"), build_service.problem("unknown")) == (None, None)
+    assert build_service.left_out().keys() == {"raises", "exits", "interrupts", "leaves"}
+    assert build_service.problem("raises") == build_service.left_out()["raises"]
+    assert "ValueError: one" in build_service.left_out()["raises"]
+    assert warned(caplog) == [
+        "solution leaves is left out: it ended the process that loaded it with exit status 3",
+        "solution raises is left out: importing 'kernel.py' failed with ValueError: one",
+        "solution exits is left out: importing 'kernel.py' called exit with code 1; remove the call",
+        "solution interrupts is left out: KeyboardInterrupt",
+    ]
+    assert {record.name for record in caplog.records} == {"fib_apply"}
+    assert build_service.progress == Progress(built=1, left_out=4, pending=0, failures=0)
+    assert steps[-1] == (5, 5, "interrupts")
+    assert [done for done, _, _ in steps] == sorted(done for done, _, _ in steps)
+    assert {total for _, total, _ in steps} == {5}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_solution_that_does_not_compile_is_left_out_and_not_probed(
+    builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "probe", lambda pairs, **_: dict.fromkeys(pairs))
+    spec = BuildSpec("cpp", ("cpu",), "kernel.cpp::run")
+    build_service.build_ahead([(DEFINITION, Solution("c++", "copy", "tests", spec, (SourceFile("kernel.cpp", ""),)))])
+
+    assert "no builder for language 'cpp'" in (build_service.problem("c++") or "")
+    assert builder.built == []
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_concurrent_requests_build_a_solution_once(builder: Gated, build_service: BuildService) -> None:
+    one = solution("gated")
+    build_service.request(DEFINITION, one)
+    assert builder.started.wait(SOON)
+    calls: list[int] = []
+    threads = [
+        in_thread(lambda n=n: build_service.request(DEFINITION, solution("gated"), lambda: calls.append(n)))
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.join()
+    build_service.request(DEFINITION, one)
+    assert build_service.find("gated") is None
+    builder.gate.set()
+
+    assert build_service.wait(SOON)
+    assert build_service.find("gated") is not None
+    assert builder.built == ["gated"]
+    assert sorted(calls) == [0, 1, 2, 3]
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_callbacks_run_in_order_in_the_background_thread(build_service: BuildService) -> None:
+    calls: list[tuple[str, str, bool]] = []
+
+    def then(name: str) -> Any:
+        return lambda: calls.append((name, threading.current_thread().name, build_service.find("one") is not None))
+
+    build_service.request(DEFINITION, solution("one"), then("first"))
+    build_service.request(DEFINITION, solution("one"), then("second"))
+    assert build_service.wait(SOON)
+    build_service.request(DEFINITION, solution("one"), then("after it was built"))
+    build_service.request(DEFINITION, solution("bad", "raise ValueError"), then("bad"))
+    assert build_service.wait(SOON)
+
+    names = ["first", "second", "after it was built", "bad"]
+    assert calls == [(name, "fib-apply", True) for name in names]
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_background_errors_are_logged_and_counted(
+    build_service: BuildService, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def fail(error: BaseException) -> Any:
+        def raising() -> None:
+            raise error
+
+        return raising
+
+    done = threading.Event()
+    build_service.submit(fail(ValueError("a\nb")), "sweeping")
+    build_service.submit(fail(Silent()), "dusting")
+    build_service.submit(fail(SystemExit(1)), "leaving")
+    build_service.request(DEFINITION, solution("one"), fail(KeyError("k")))
+    build_service.submit(done.set, "the last")
+    assert build_service.wait(SOON)
+
+    assert done.is_set()
+    assert warned(caplog) == [
+        "sweeping failed in the background: ValueError: a",
+        "dusting failed in the background: Silent",
+        "leaving failed in the background: SystemExit: 1",
+        "the callback for solution one failed in the background: KeyError: 'k'",
+    ]
+    assert build_service.progress == Progress(built=1, left_out=0, pending=0, failures=4)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_find_does_not_wait_for_another_build(builder: Gated, build_service: BuildService) -> None:
+    build_service.build_ahead([pair("one")])
+    build_service.request(*pair("gated"))
+    assert builder.started.wait(SOON)
+
+    assert build_service.find("one") is not None
+    assert build_service.problem("gated") is None
+    assert build_service.progress == Progress(built=1, left_out=0, pending=1, failures=0)
+    assert not build_service.wait(0)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_new_content_of_the_same_name_replaces_the_old(build_service: BuildService) -> None:
+    build_service.build_ahead([pair("one")])
+    first = build_service.find("one")
+    build_service.build_ahead([pair("one", "VERSION = 2")])
+    second = build_service.find("one")
+    assert second is not None
+    assert second is not first
+    build_service.request(*pair("one", "raise ValueError"))
+    assert build_service.wait(SOON)
+
+    assert build_service.find("one") is None
+    assert build_service.progress == Progress(built=0, left_out=1, pending=0, failures=0)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_the_user_s_interrupt_ends_the_wait_and_cancels_the_rest(builder: Gated, build_service: BuildService) -> None:
+    def interrupt() -> None:
+        assert builder.started.wait(SOON)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build_service.build_ahead([pair("gated"), pair("another")])
+    thread.join()
+    builder.gate.set()
+    assert build_service.wait(SOON)
+
+    assert builder.built == ["gated"]
+    assert build_service.find("gated") is not None
+    build_service.build_ahead([pair("another")])
+    assert build_service.find("another") is not None
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_an_interrupt_stops_the_compilers(
+    builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_ahead(definition: Definition, solution: Solution, limits: Limits) -> bool:
+        builder.started.set()
+        tick = threading.Event()
+        assert any(limits.is_stopped() or tick.wait(0.01) for _ in range(6000))
+        return True
+
+    def interrupt() -> None:
+        assert builder.started.wait(SOON)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(builder, "compile_ahead", compile_ahead)
+    thread = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        build_service.build_ahead([pair("one")], jobs=1)
+    thread.join()
+
+    assert build_service.wait(SOON)
+    assert build_service.progress == Progress(built=0, left_out=0, pending=0, failures=0)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_an_error_of_the_progress_callback_cancels_the_rest_and_is_raised(
+    builder: Gated, build_service: BuildService
+) -> None:
+    def report(done: int, total: int, name: str) -> None:
+        raise OSError(name)
+
+    with pytest.raises(OSError, match="gated"):
+        build_service.build_ahead([pair("gated"), pair("another")], report)
+    builder.gate.set()
+    assert build_service.wait(SOON)
+
+    assert build_service.find("another") is None
+    assert build_service.progress.failures == 0
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_a_forked_process_keeps_what_is_built_and_builds_on(builder: Gated, build_service: BuildService) -> None:
+    build_service.build_ahead([pair("one")])
+    build_service.request(*pair("gated"))
+    build_service.request(*pair("waiting"))
+    assert builder.started.wait(SOON)
+
+    def check() -> None:
+        assert build_service.wait(0)
+        assert build_service.find("one") is not None
+        assert build_service.progress == Progress(built=1, left_out=0, pending=0, failures=0)
+        builder.gate.set()
+        build_service.request(*pair("gated"))
+        assert build_service.wait(SOON)
+        assert build_service.find("gated") is not None
+        assert build_service.find("waiting") is None
+
+    assert exit_code_of_fork(check) == 0
+    assert build_service.find("gated") is None
+    builder.gate.set()
+    assert build_service.wait(SOON)
+    assert build_service.find("waiting") is not None
+
+
+def exit_code_of_fork(check: Any) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that the process has threads is the point
+        process = os.fork()
+    if process:
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    try:
+        signal.alarm(int(2 * SOON))
+        check()
+    except BaseException:  # noqa: BLE001 - the border of a process
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_a_process_forked_by_a_job_does_not_run_the_queue(build_service: BuildService, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    codes: list[int] = []
+    begun = threading.Event()
+
+    def add() -> None:
+        with count.open("a") as file:
+            file.write("x")
+
+    def fork() -> None:
+        assert begun.wait(SOON)
+        process = os.fork()
+        if process:
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        build_service.submit(fork, "forking")
+        build_service.submit(add, "counting")
+        begun.set()
+        assert build_service.wait(SOON)
+
+    assert codes == [0]
+    assert count.read_text() == "x"
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_close_drops_queued_jobs_and_ends_waits(
+    builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_service.request(*pair("gated"))
+    assert builder.started.wait(SOON)
+    called = threading.Event()
+    build_service.request(*pair("waiting"), called.set)
+    submitted = threading.Event()
+    submit = build_service._executor.submit
+
+    def submitting(*job: Any, **drop: Any) -> None:
+        submit(*job, **drop)
+        submitted.set()
+
+    monkeypatch.setattr(build_service._executor, "submit", submitting)
+    waiting = in_thread(lambda: build_service.build_ahead([pair("ahead")]))
+    assert submitted.wait(SOON)
+    build_service.close()
+    waiting.join(SOON)
+    assert not waiting.is_alive()
+    builder.gate.set()
+    assert build_service.wait(SOON)
+
+    build_service.request(*pair("late"))
+    build_service.build_ahead([pair("later")])
+    build_service.submit(called.set, "late")
+    build_service.close()
+    assert build_service.wait(0)
+    assert builder.built == ["gated"]
+    assert build_service.find("gated") is not None
+    assert not called.is_set()
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_a_job_may_build_ahead(build_service: BuildService) -> None:
+    steps: list[Any] = []
+    build_service.submit(
+        lambda: build_service.build_ahead([pair("one")], lambda *step: steps.append(step)), "reloading"
+    )
+    assert build_service.wait(SOON)
+
+    assert build_service.find("one") is not None
+    assert steps[-1] == (1, 1, "one")
+
+
+def test_the_thread_ends_when_idle_and_comes_back(build_service: BuildService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_IDLE_SECONDS", 0.0)
+    threads: list[threading.Thread] = []
+    for _ in range(2):
+        build_service.submit(lambda: threads.append(threading.current_thread()), "looking")
+        assert build_service.wait(SOON)
+        threads[-1].join(SOON)
+        assert not threads[-1].is_alive()
+
+    assert threads[0] is not threads[1]
+    assert all(thread.daemon for thread in threads)
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_an_idle_thread_keeps_no_build_service_alive(builder: Gated) -> None:
+    build_service = BuildService(BuilderRegistry([builder]))
+    build_service.build_ahead([pair("one")])
+    assert build_service.wait(SOON)
+    reference = weakref.ref(build_service)
+    del build_service
+    gc.collect()
+
+    assert reference() is None
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_a_request_can_be_repeated_if_no_thread_could_start(
+    build_service: BuildService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    one = pair("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        build_service.request(*one)
+        build_service.build_ahead([one])
+    assert warned(caplog) == ["background work is off: no thread can be started: can't start new thread"] * 2
+    build_service.request(*one)
+    assert build_service.wait(SOON)
+
+    assert build_service.find("one") is not None
+
+
+@pytest.mark.usefixtures("no_probing")
+def test_solutions_are_left_out_if_the_registry_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> BuilderRegistry:
+        raise OSError("a plugin is broken")
+
+    monkeypatch.setattr(BuilderRegistry, "get_instance", fail)
+    build_service = BuildService()
+    build_service.build_ahead([pair("one")])
+
+    assert build_service.left_out() == {"one": "OSError: a plugin is broken"}
+    assert warned(caplog)[0] == "parallel compilation failed: OSError: a plugin is broken"
+
+
+def test_an_unprobed_solution_is_not_loaded(
+    builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pairs: Any, **_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(batch, "probe", fail)
+    build_service.build_ahead([pair("one")])
+
+    assert build_service.left_out() == {"one": "the probe failed: MemoryError"}
+    assert builder.built == []
+
+
+def test_nothing_is_imported_before_it_is_needed() -> None:
+    code = "import sys; from fib_apply.build_service.service import BuildService; BuildService().find('x')"
+    code += "; assert not {'torch', 'triton', 'fib_compile.registry'} & sys.modules.keys()"
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+
+
+@attrs.define
+class FakeCuda:
+    """The part of ``torch.cuda`` that the executor uses."""
+
+    device: int = 0
+    has_begun: bool = True
+    entered: list[int] = attrs.field(factory=list)
+
+    def is_initialized(self) -> bool:
+        return self.has_begun
+
+    def current_device(self) -> int:
+        return self.device
+
+    def set_device(self, index: int) -> None:
+        self.entered.append(index)
+
+
+def test_jobs_use_the_caller_s_device_and_relaxed_capture_mode(
+    build_service: BuildService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, modes = FakeCuda(device=3, has_begun=False), []
+
+    def exchange(mode: Any) -> int:
+        modes.append(mode._obj.value)
+        return 0
+
+    driver = types.SimpleNamespace(cuThreadExchangeStreamCaptureMode=exchange)
+    monkeypatch.setattr(ctypes, "CDLL", {"libcuda.so.1": driver}.__getitem__)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
+    build_service.submit(lambda: None, "before CUDA is in use")
+    assert build_service.wait(SOON)
+    assert (cuda.entered, modes) == ([], [])
+
+    cuda.has_begun = True
+    for _ in range(2):
+        build_service.submit(lambda: None, "with CUDA")
+    assert build_service.wait(SOON)
+    assert (cuda.entered, modes) == ([3, 3], [2])
+
+
+def test_a_missing_driver_is_no_failure(build_service: BuildService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=FakeCuda()))
+    done = threading.Event()
+    build_service.submit(done.set, "anything")
+    assert build_service.wait(SOON)
+
+    assert done.is_set()
+    assert build_service.progress.failures == 0

@@ -1,0 +1,452 @@
+"""The selection rules, one by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+from fib_apply.config import ApplyConfig
+from fib_apply.key import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
+from fib_apply.selection import rules
+from fib_apply.selection.rules import Candidate, HardwareRankings, Ranking, Selection, SolutionFacts
+from fib_schema import Definition, Solution, Trace, Workload
+from hypothesis import given
+from hypothesis import strategies as st
+
+Ranker = Callable[..., Ranking]
+
+
+def facts_on(*names: str, language: str = "python", source_bytes: int = 10) -> list[SolutionFacts]:
+    return [SolutionFacts(name, language, source_bytes, f"hash of {name}") for name in names]
+
+
+def names_of(ranking: Ranking) -> list[str]:
+    return [candidate.solution for candidate in ranking.candidates]
+
+
+def key_of(m: int) -> ApplyKey:
+    return ApplyKey({"M": m})
+
+
+@pytest.fixture(scope="session")
+def select(definition: Definition) -> Callable[..., Selection]:
+    def selected(
+        traces: Iterable[Trace],
+        facts: Sequence[SolutionFacts] | None = None,
+        builder: type[ApplyKeyBuilder] = AxesOnlyKeyBuilder,
+        **settings: Any,
+    ) -> Selection:
+        listed = list(traces)
+        known = facts_on(*sorted({t.solution for t in listed if t.solution})) if facts is None else facts
+        return rules.select(definition, listed, known, ApplyConfig(**settings), builder(definition))
+
+    return selected
+
+
+@pytest.fixture(scope="session")
+def rank(select: Callable[..., Selection]) -> Ranker:
+    """The ranking at the key M=1 on the CPU."""
+
+    def ranked(traces: Iterable[Trace], facts: Sequence[SolutionFacts] | None = None, **settings: Any) -> Ranking:
+        return select(traces, facts, **settings).rankings["cpu"].by_key[key_of(1)]
+
+    return ranked
+
+
+def test_facts_are_those_of_the_solution(new_solution: Callable[..., Solution]) -> None:
+    solution = new_solution("s", "triton", "é")
+    assert SolutionFacts.from_solution(solution) == SolutionFacts("s", "triton", 2, solution.hash())
+
+
+class TestEvaluationsThatCount:
+    def test_the_fastest_that_passed_wins(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        ranking = rank([new_trace("slow", 3.0), new_trace("fast", 1.0), new_trace("bad", status="RUNTIME_ERROR")])
+        assert ranking == Ranking(
+            (Candidate("fast", 1.0), Candidate("slow", 3.0)),
+            "the fastest of 2",
+            (("bad", "RUNTIME_ERROR on workload w1"),),
+        )
+
+    def test_without_a_passing_evaluation_there_is_no_candidate(
+        self, rank: Ranker, new_trace: Callable[..., Trace]
+    ) -> None:
+        ranking = rank([new_trace("a", status="TIMEOUT")])
+        assert (ranking.candidates, ranking.reason) == ((), "no solution passed here")
+
+    def test_traces_of_unknown_solutions_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        ranking = rank([new_trace("gone", 0.1), new_trace("a")], facts_on("a"))
+        assert names_of(ranking) == ["a"]
+        assert ranking.left_out == (("gone", "the solution is missing, or its file is damaged"),)
+
+    def test_traces_of_other_definitions_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        assert names_of(rank([new_trace("b", 0.1, definition="other"), new_trace("a")])) == ["a"]
+
+    def test_flagged_traces_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        ranking = rank([new_trace("a", 0.1, extra={"flags": ["low_precision"]}), new_trace("b")])
+        assert names_of(ranking) == ["b"]
+        assert ranking.left_out == (("a", "flagged low_precision on workload w1"),)
+
+    def test_harmless_flags_do_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        assert names_of(rank([new_trace("a", extra={"flags": ["fixed_inputs"]})])) == ["a"]
+
+    def test_evaluations_of_another_version_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        old = {"solution_hash": "of another"}
+        ranking = rank([new_trace("a", 0.1, extra=old), new_trace("b", extra={"solution_hash": "hash of b"})])
+        assert names_of(ranking) == ["b"]
+        assert ranking.left_out == (("a", "only another version was measured"),)
+
+    def test_a_failure_of_another_version_is_ignored(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        old = new_trace("a", status="REWARD_HACK", extra={"solution_hash": "of another"}, timestamp="2027-01-01")
+        ranking = rank([new_trace("a"), old])
+        assert (names_of(ranking), ranking.left_out) == (["a"], ())
+
+    @pytest.mark.parametrize("latency", [0.0, math.nan, math.inf])
+    def test_invalid_latencies_do_not_count(
+        self, rank: Ranker, new_trace: Callable[..., Trace], latency: float
+    ) -> None:
+        ranking = rank([new_trace("a", latency), new_trace("b")])
+        assert names_of(ranking) == ["b"]
+        assert ranking.left_out[0][0] == "a"
+
+    @pytest.mark.parametrize("errors", [(0.2, 0.0), (0.0, 0.2), (math.nan, 0.0), (0.0, math.nan)])
+    def test_errors_beyond_the_bounds_do_not_count(
+        self, rank: Ranker, new_trace: Callable[..., Trace], errors: tuple[float, float]
+    ) -> None:
+        traces = [new_trace("a", 0.1, errors=errors), new_trace("b", errors=(0.1, 0.1))]
+        assert names_of(rank(traces, max_atol=0.1, max_rtol=0.1)) == ["b"]
+        assert names_of(rank(traces)) == ["a", "b"]
+
+    def test_a_reward_hack_anywhere_counts_everywhere(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        hack = new_trace("a", m=2, status="REWARD_HACK", hardware="gpu", timestamp="2020-01-01")
+        later = new_trace("a", 0.1, m=2, hardware="gpu")
+        rankings = select([new_trace("a"), new_trace("b"), hack, later]).rankings
+        assert names_of(rankings["cpu"].by_key[key_of(1)]) == ["b"]
+        assert names_of(rankings["gpu"].by_key[key_of(2)]) == []
+        assert rankings["cpu"].best is not None
+        assert names_of(rankings["cpu"].best) == ["b"]
+
+
+class TestLatestEvaluation:
+    def test_by_time(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        late, early = (new_trace("a", latency, timestamp=f"2026-01-0{day}") for latency, day in ((1.0, 2), (5.0, 1)))
+        assert rank([late, early]).candidates == (Candidate("a", 1.0),)
+
+    def test_by_order_at_equal_times(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        assert rank([new_trace("a", 1.0), new_trace("a", 5.0)]).candidates == (Candidate("a", 5.0),)
+
+    def test_times_in_different_zones_are_compared(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        late = new_trace("a", 1.0, timestamp="2026-01-01T00:00:00Z")
+        early = new_trace("a", 5.0, timestamp="2026-01-01T01:00:00+02:00")
+        assert rank([late, early]).candidates == (Candidate("a", 1.0),)
+
+    def test_a_later_failure_replaces_an_earlier_success(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        assert names_of(rank([new_trace("a"), new_trace("a", status="RUNTIME_ERROR")])) == []
+        assert names_of(rank([new_trace("a", status="RUNTIME_ERROR"), new_trace("a")])) == ["a"]
+
+    def test_a_failure_on_one_workload_of_a_key_is_enough(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [new_trace("a", 0.1, uuid="u"), new_trace("a", status="TIMEOUT", uuid="v"), new_trace("b", uuid="u")]
+        ranking = rank(traces)
+        assert names_of(ranking) == ["b"]
+        assert ranking.left_out == (("a", "TIMEOUT on workload v"),)
+
+    def test_hardware_is_kept_apart(self, select: Callable[..., Selection], new_trace: Callable[..., Trace]) -> None:
+        rankings = select([new_trace("a", 1.0), new_trace("a", 5.0, hardware="gpu")]).rankings
+        assert {name: c.by_key[key_of(1)].candidates[0].latency_ms for name, c in rankings.items()} == {
+            "cpu": 1.0,
+            "gpu": 5.0,
+        }
+
+
+class TestSeveralWorkloads:
+    def test_latencies_and_intervals_are_geometric_means(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [
+            new_trace("a", 1.0, uuid="u", timing={"interval_ms": [0.5, 2.0]}),
+            new_trace("a", 4.0, uuid="v", timing={"interval_ms": [2.0, 8.0], "setup_ms": 1.0}),
+        ]
+        (candidate,) = rank(traces).candidates
+        assert candidate.latency_ms == pytest.approx(2.0)
+        assert candidate.interval_ms == pytest.approx((1.0, 4.0))
+        assert (candidate.has_setup, candidate.workloads) == (True, 2)
+
+    def test_one_without_interval_leaves_none(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [new_trace("a", 1.0, uuid="u", timing={"interval_ms": [1, 1]}), new_trace("a", 1.0, uuid="v")]
+        assert rank(traces).candidates[0].interval_ms is None
+
+    def test_running_only_easy_workloads_is_no_advantage(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [
+            new_trace("lazy", 1.1, uuid="easy"),
+            new_trace("keen", 1.0, uuid="easy"),
+            new_trace("keen", 100.0, uuid="hard"),
+        ]
+        assert names_of(rank(traces)) == ["keen", "lazy"]
+
+    def test_of_equally_fast_solutions_the_one_with_more_workloads_wins(
+        self, rank: Ranker, new_trace: Callable[..., Trace]
+    ) -> None:
+        traces = [new_trace("a", uuid="u"), new_trace("b", uuid="u"), new_trace("b", uuid="v")]
+        assert names_of(rank(traces, [*facts_on("a"), *facts_on("b", language="cuda")])) == ["b", "a"]
+
+    def test_tolerances_are_the_loosest(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        first = {"atol": 0.1, "rtol": 0.5, "required_matched_ratio": 0.9}
+        second = {"atol": 0.2, "rtol": "odd", "required_matched_ratio": 1}
+        traces = [new_trace("a", uuid="u", tolerance=first), new_trace("a", uuid="v", tolerance=second)]
+        (candidate,) = rank(traces).candidates
+        assert (candidate.atol, candidate.rtol, candidate.required_matched_ratio) == (0.2, 0.5, 0.9)
+
+    def test_two_workloads_with_one_uuid_are_kept_apart(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        rankings = select([new_trace("a", m=1, uuid="u"), new_trace("b", m=2, uuid="u")]).rankings["cpu"]
+        assert {key: names_of(ranking) for key, ranking in rankings.by_key.items()} == {
+            key_of(1): ["a"],
+            key_of(2): ["b"],
+        }
+
+
+class TestWinner:
+    def test_is_the_simplest_within_the_margin(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        facts = [
+            *facts_on("cuda", language="cuda"),
+            *facts_on("triton", language="triton"),
+            *facts_on("slow", language="python"),
+            *facts_on("odd", language="abacus"),
+        ]
+        latencies = {"cuda": 1.0, "odd": 1.01, "triton": 1.03, "slow": 1.04}
+        ranking = rank([new_trace(name, latency) for name, latency in latencies.items()], facts)
+        assert names_of(ranking) == ["triton", "cuda", "odd", "slow"]
+        assert ranking.reason == "the simplest of 3 that are as fast as 'cuda'"
+
+    def test_fewer_bytes_then_names_decide_within_a_language(
+        self, rank: Ranker, new_trace: Callable[..., Trace]
+    ) -> None:
+        facts = [*facts_on("a", "z", source_bytes=5), *facts_on("b", source_bytes=4)]
+        traces = [new_trace("a", 1.0), new_trace("b", 1.01), new_trace("z", 0.99)]
+        assert names_of(rank(traces, facts)) == ["b", "z", "a"]
+        assert names_of(rank([traces[0], traces[2]], facts)) == ["a", "z"]
+
+    def test_intervals_decide_where_both_have_one(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        facts = [*facts_on("cuda", language="cuda"), *facts_on("python")]
+        fast = new_trace("cuda", 1.0, timing={"interval_ms": [0.9, 1.5]})
+        overlapping = new_trace("python", 1.5, timing={"interval_ms": [1.4, 1.6]})
+        apart = new_trace("python", 1.01, timing={"interval_ms": [1.005, 1.02]})
+        assert names_of(rank([fast, overlapping], facts)) == ["python", "cuda"]
+        narrow = new_trace("cuda", 1.0, timing={"interval_ms": [0.99, 1.001]})
+        assert names_of(rank([narrow, apart], facts)) == ["cuda", "python"]
+
+    @pytest.mark.parametrize(
+        "timing",
+        [
+            3,
+            {"interval_ms": None},
+            {"interval_ms": [1.0]},
+            {"interval_ms": [2.0, 1.0]},
+            {"interval_ms": [0.0, 1.0]},
+            {"interval_ms": [1.0, math.inf]},
+            {"interval_ms": [math.nan, 1.0]},
+            {"interval_ms": ["1", "2"]},
+            {"interval_ms": [True, True]},
+            {"interval_ms": [1, 10**400]},
+        ],
+    )
+    def test_invalid_intervals_are_ignored(self, rank: Ranker, new_trace: Callable[..., Trace], timing: object) -> None:
+        assert rank([new_trace("a", timing=timing)]).candidates == (Candidate("a", 1.0),)
+
+    def test_with_setup_is_followed_by_the_best_without(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        facts = [*facts_on("planned", "simple"), *facts_on("fast", language="cuda")]
+        traces = [
+            new_trace("planned", 0.5, timing={"setup_ms": 3}),
+            new_trace("fast", 1.0),
+            new_trace("simple", 1.01),
+        ]
+        ranking = rank(traces, facts)
+        assert names_of(ranking) == ["planned", "simple", "fast"]
+        assert ranking.plain == Candidate("simple", 1.01)
+
+
+class TestCapture:
+    @pytest.mark.parametrize(
+        ("method", "may_capture"),
+        [(None, True), ("linked", True), ("graph", True), ("host", False), ("queued", False), ("sync", False)],
+    )
+    def test_a_solution_timed_without_capture_may_not_be_captured(
+        self, rank: Ranker, new_trace: Callable[..., Trace], method: str | None, may_capture: bool
+    ) -> None:
+        ranking = rank([new_trace("a", timing=None if method is None else {"method": method})])
+        assert ranking.candidates[0].may_capture is may_capture
+
+
+class TestBaseline:
+    def test_only_faster_solutions_remain(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [new_trace("ours", 1.0), new_trace("fast", 0.9), new_trace("same", 0.99), new_trace("slow", 2.0)]
+        ranking = rank(traces, baseline="ours")
+        assert names_of(ranking) == ["fast"]
+        reason = "not faster than the baseline 'ours'"
+        assert ranking.left_out == (("same", reason), ("slow", reason))
+
+    def test_nothing_is_selected_if_none_is_faster(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        ranking = rank([new_trace("ours", 1.0), new_trace("slow", 2.0)], baseline="ours")
+        assert (ranking.candidates, ranking.reason) == ((), "none of 1 is faster than the baseline 'ours'")
+
+    def test_nothing_is_selected_without_its_measurement(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        ranking = rank([new_trace("fast")], baseline="ours")
+        assert (ranking.candidates, ranking.reason) == ((), "the baseline 'ours' has no passing evaluation here")
+
+    def test_error_bounds_do_not_apply_to_it(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [new_trace("ours", 1.0, errors=(9.0, 9.0)), new_trace("fast", 0.5)]
+        assert names_of(rank(traces, baseline="ours", max_atol=1.0)) == ["fast"]
+
+    def test_it_is_compared_on_shared_workloads(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        traces = [
+            new_trace("ours", 1.0, uuid="u"),
+            new_trace("ours", 1.0, uuid="v"),
+            new_trace("part", 0.9, uuid="u"),
+            new_trace("other", 0.1, uuid="w"),
+        ]
+        assert names_of(rank(traces, baseline="ours")) == ["part"]
+
+    def test_the_best_over_all_keys_is_faster_everywhere(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        traces = [new_trace("ours", m=m) for m in (1, 2)]
+        traces += [new_trace("mixed", 0.1, m=1), new_trace("mixed", 5.0, m=2), new_trace("good", 0.5, m=1)]
+        best = select(traces, baseline="ours").rankings["cpu"].best
+        assert best is not None
+        assert names_of(best) == ["good"]
+
+
+class TestBest:
+    def test_most_keys_count_first_then_ratios(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        traces = [new_trace("few", 0.1, m=1)]
+        traces += [new_trace("good", latency, m=m) for m, latency in ((1, 1.0), (2, 2.0))]
+        traces += [new_trace("fair", latency, m=m) for m, latency in ((1, 2.0), (2, 1.5))]
+        best = select(traces).rankings["cpu"].best
+        assert best is not None
+        assert names_of(best) == ["good", "fair", "few"]
+        assert best.candidates[0].latency_ms == pytest.approx(math.sqrt(2))
+        assert best.reason == "serves 2 of 2 keys, at 3.65 times the latency of the fastest"
+
+    def test_a_solution_that_failed_at_a_key_is_left_out(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        traces = [new_trace("a", m=1), new_trace("a", m=2, status="RUNTIME_ERROR"), new_trace("b", 9.0, m=1)]
+        best = select(traces).rankings["cpu"].best
+        assert best is not None
+        assert (names_of(best), best.left_out) == (["b"], (("a", "not eligible at a key"),))
+
+    def test_there_may_be_none(self, select: Callable[..., Selection], new_trace: Callable[..., Trace]) -> None:
+        rankings = select([new_trace("a", status="TIMEOUT")]).rankings["cpu"]
+        assert rankings == HardwareRankings("cpu", {key_of(1): rankings.by_key[key_of(1)]}, None)
+
+
+class TestKeys:
+    def test_workloads_without_key_are_left_out_and_reported(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        class Picky(AxesOnlyKeyBuilder):
+            def build_from_workload(self, workload: Workload) -> ApplyKey:
+                if workload.axes["M"] == 7:
+                    raise KeyError("seven")
+                return super().build_from_workload(workload)
+
+        selection = select([new_trace("a", m=7), new_trace("b", m=7), new_trace("a", m=1)], builder=Picky)
+        assert list(selection.rankings["cpu"].by_key) == [key_of(1)]
+        assert selection.problems == ("scale: workload 'w7' has no key: KeyError: 'seven'",)
+
+    @pytest.mark.parametrize("feature", [[1], math.nan, {}])
+    def test_invalid_keys_are_reported(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace], feature: object
+    ) -> None:
+        class Odd(AxesOnlyKeyBuilder):
+            is_by_shape = False
+
+            def build_from_workload(self, workload: Workload) -> ApplyKey:
+                return ApplyKey(feats={"f": feature})
+
+        selection = select([new_trace("a")], builder=Odd)
+        assert dict(selection.rankings["cpu"].by_key) == {}
+        assert "invalid key" in selection.problems[0]
+
+    def test_a_builder_that_reads_values_sees_each_workload(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        class ByUuid(AxesOnlyKeyBuilder):
+            is_by_shape = False
+
+            def build_from_workload(self, workload: Workload) -> ApplyKey:
+                return ApplyKey(feats={"uuid": workload.uuid})
+
+        rankings = select([new_trace("a", uuid="u"), new_trace("a", uuid="v")], builder=ByUuid).rankings["cpu"]
+        assert set(rankings.by_key) == {ApplyKey(feats={"uuid": "u"}), ApplyKey(feats={"uuid": "v"})}
+
+
+TRACES = st.lists(
+    st.tuples(
+        st.sampled_from("abcd"),
+        st.floats(1e-3, 1e3),
+        st.integers(1, 2),
+        st.sampled_from("uv"),
+        st.sampled_from(["PASSED"] * 5 + ["TIMEOUT", "REWARD_HACK"]),
+        st.none() | st.tuples(st.floats(0.5, 1.0), st.floats(1.0, 2.0)),
+    ),
+    min_size=1,
+    unique_by=lambda row: (row[0], row[2], row[3]),
+)
+FACTS = [
+    SolutionFacts("a", "python", 9, ""),
+    SolutionFacts("b", "cuda", 9, ""),
+    SolutionFacts("c", "python", 5, ""),
+    SolutionFacts("d", "cuda", 5, ""),
+]
+
+
+def traces_of(rows: Iterable[Any], new_trace: Callable[..., Trace]) -> list[Trace]:
+    return [
+        new_trace(
+            name,
+            latency,
+            m=m,
+            uuid=f"{m}{uuid}",
+            status=status,
+            timing=None if factors is None else {"interval_ms": [latency * factors[0], latency * factors[1]]},
+        )
+        for name, latency, m, uuid, status, factors in rows
+    ]
+
+
+@given(rows=TRACES, data=st.data(), baseline=st.sampled_from([None, "a"]))
+def test_the_order_of_traces_does_not_matter(
+    rows: list[Any],
+    data: st.DataObject,
+    baseline: str | None,
+    select: Callable[..., Selection],
+    new_trace: Callable[..., Trace],
+) -> None:
+    traces = traces_of(rows, new_trace)
+    shuffled = data.draw(st.permutations(traces))
+    first, second = select(traces, FACTS, baseline=baseline), select(shuffled, FACTS, baseline=baseline)
+    assert first == second
+
+
+@given(rows=TRACES, margin=st.floats(0.0, 0.5))
+def test_the_winner_is_not_slower_than_the_fastest_beyond_interval_or_margin(
+    rows: list[Any], margin: float, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+) -> None:
+    one_workload_per_key = [row for row in rows if row[3] == "u"]
+    for rankings in select(traces_of(one_workload_per_key, new_trace), FACTS, margin=margin).rankings.values():
+        for ranking in rankings.by_key.values():
+            if not ranking.candidates:
+                continue
+            winner = ranking.candidates[0]
+            fastest = min(ranking.candidates, key=lambda c: c.latency_ms)
+            others = [c.latency_ms for c in ranking.candidates[1:]]
+            assert others == sorted(others)
+            if winner.interval_ms and fastest.interval_ms:
+                assert winner.interval_ms[0] <= fastest.interval_ms[1] * (1 + 1e-9)
+            else:
+                assert winner.latency_ms <= fastest.latency_ms * (1 + margin) * (1 + 1e-9)
