@@ -198,7 +198,8 @@ class Store(DataSetFolder):
         files: dict[str, list[bytes]] = {}
         for trace in traces:
             (workloads if trace.evaluation is None else evaluated).append(trace)
-            files.setdefault(self._file_of(trace), []).append(self._format_line(trace))
+            path = _file_of(trace, self.get_definition(trace.definition), self._owners)
+            files.setdefault(path, []).append(self._format_line(trace))
         later_traces = self._traces.with_traces(evaluated) if evaluated else self._traces
         later_workloads = self._workloads.with_traces(workloads) if workloads else self._workloads
         if self.root is not None:
@@ -213,14 +214,6 @@ class Store(DataSetFolder):
         """
         self._require_root("workload_log")
         return WorkloadLog(self._writable)
-
-    def _file_of(self, trace: Trace) -> str:
-        definition = self.get_definition(trace.definition)
-        if trace.solution is None:
-            return _layout.workloads_file(definition)
-        if trace.solution not in self._owners:
-            raise UnknownName("solution", trace.solution, tuple(self._owners))
-        return _layout.traces_file(self._owners[trace.solution][1], definition)
 
     def _index_solutions(self, solutions: Iterable[Solution]) -> None:
         new = _by_name("solution", solutions, self._solutions)
@@ -252,6 +245,15 @@ class Store(DataSetFolder):
         traces = [file for file in files[_layout.TRACES] if file not in legacy]
         self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions), {})
         self._traces = TracesByDefinition(TraceFiles(traces, self._definitions), {})
+
+
+def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
+    """The path of a trace's file below the root."""
+    if trace.solution is None:
+        return _layout.workloads_file(definition)
+    if trace.solution not in owners:
+        raise UnknownName("solution", trace.solution, tuple(owners))
+    return _layout.traces_file(owners[trace.solution][1], definition)
 
 
 def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:

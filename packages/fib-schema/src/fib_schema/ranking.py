@@ -165,7 +165,8 @@ class Rankings(ABC):
         if owner is None:
             return None
         definition, _ = owner
-        return self._score(definition, solution_name, self._baseline(definition, baseline_author), allow_flags)
+        baseline = _baseline(definition, baseline_author, self._solutions_by(definition, baseline_author))
+        return self._score(definition, solution_name, baseline, allow_flags)
 
     def get_author_score(
         self,
@@ -267,7 +268,7 @@ class Rankings(ABC):
     def _best_by_author(
         self, definition: str, baseline_author: str, allow_flags: Collection[str]
     ) -> dict[str, SpeedupMetrics]:
-        baseline = self._baseline(definition, baseline_author)
+        baseline = _baseline(definition, baseline_author, self._solutions_by(definition, baseline_author))
         best: dict[str, SpeedupMetrics] = {}
         for name in self.solution_names(definition):
             score, owner = self._score(definition, name, baseline, allow_flags), self._owner(name)
@@ -275,13 +276,6 @@ class Rankings(ABC):
             if score and (author not in best or score.avg_speedup > best[author].avg_speedup):
                 best[author] = score
         return best
-
-    def _baseline(self, definition: str, author: str) -> str:
-        found = self._solutions_by(definition, author)
-        if len(found) != 1:
-            count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
-            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
-        return found[0]
 
     def _solutions_by(self, definition: str, author: str) -> list[str]:
         return [name for name in self.solution_names(definition) if self._owner(name) == (definition, author)]
@@ -318,6 +312,14 @@ class Rankings(ABC):
             results = _results_by_solution(traces, allow_flags)
             self._results[definition, allow_flags] = len(traces), results
         return results
+
+
+def _baseline(definition: str, author: str, found: list[str]) -> str:
+    """The baseline author's only solution of a definition."""
+    if len(found) != 1:
+        count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
+        raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
+    return found[0]
 
 
 def _index_passing(traces: list[Trace]) -> _PassingTraces:
