@@ -64,13 +64,7 @@ def folders(package):
     return [ROOT / "tools"] if package == "tools" else [ROOT / "packages" / package / name for name in ("src", "tests")]
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(name in PENDING, reason="not renamed yet", strict=False))
-        for name in OLD_NAMES
-    ],
-)
+@pytest.mark.parametrize("package", OLD_NAMES)
 def test_no_package_uses_an_old_name(package):
     paths = [path for folder in folders(package) for path in folder.rglob("*.py") if not DATA.search(path.as_posix())]
     found = {
