@@ -73,12 +73,12 @@ def assert_no_other_is_out(events: Iterable[Event], killed: str) -> None:
 
 
 def test_a_node_that_is_killed_at_any_time_costs_no_evaluation(
-    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, seeded_random: random.Random
 ) -> None:
     solutions = [make_solution(SLEEPS, name=f"s{index}") for index in range(2)]
     root = make_data_set(*solutions, sizes=range(2, 7))
-    killed, moment = chance.randrange(2), chance.randrange(len(pairs(solutions, range(2, 7))))
-    delay = chance.uniform(0, 0.5)  # anywhere in an evaluation
+    killed, moment = seeded_random.randrange(2), seeded_random.randrange(len(pairs(solutions, range(2, 7))))
+    delay = seeded_random.uniform(0, 0.5)  # anywhere in an evaluation
     seen: list[Event] = []
 
     def kill() -> None:
@@ -101,13 +101,13 @@ def test_a_node_that_is_killed_at_any_time_costs_no_evaluation(
 
 
 def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
-    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, chance: random.Random
+    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, seeded_random: random.Random
 ) -> None:
     codes = [f"// {index}\n{SLOW_TO_COMPILE}" for index in range(3)]
     solutions = [make_solution(code, name=f"s{i}", language="cpp", dps=True) for i, code in enumerate(codes)]
     root = make_data_set(*solutions, sizes=(2, 3))
 
-    before = chance.randrange(len(solutions))
+    before = seeded_random.randrange(len(solutions))
 
     def count(cache: Path, suffix: str) -> int:
         """How many such files there are; folders may come and go meanwhile."""
