@@ -96,6 +96,9 @@ def main(arguments: List[str]) -> None:
 
         sys.exit(report(WORK / "reports", *rest))
     reports = WORK / "reports" / command
+    if command in REPORTED:
+        shutil.rmtree(str(reports), ignore_errors=True)
+        reports.mkdir(parents=True)
     variables = dict(os.environ, FIB_MACHINE_TORCH=find_machine_torch(), FIB_REPORTS=str(reports))
     if command in COMPILING:
         variables["CXX"] = find_compiler()
@@ -104,8 +107,6 @@ def main(arguments: List[str]) -> None:
         print("`check` runs the sessions marked [check]; `report` summarizes `test` and `check`.\n", flush=True)
         nox += ["--list"]
     elif command in REPORTED:
-        shutil.rmtree(str(reports), ignore_errors=True)
-        reports.mkdir(parents=True)
         nox += ["--report", str(reports / "nox.json"), *REPORTED[command], "--", *rest]
         if not sys.stdout.isatty():
             sys.exit(run_recorded(nox, variables, reports / "output.txt"))

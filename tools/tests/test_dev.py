@@ -68,3 +68,14 @@ def test_documented_commands_exist():
     assert named - sessions <= {"check", "report", "help"}
     table = set(re.findall(r"^\| `([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
     assert table == sessions | {"check", "report"}
+
+
+def test_a_report_never_shows_an_earlier_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(dev, "WORK", tmp_path)
+    monkeypatch.setattr(dev.signal, "signal", lambda *_: None)
+    monkeypatch.setenv("CXX", "absent")
+    (tmp_path / "reports/test").mkdir(parents=True)
+    (tmp_path / "reports/test/nox.json").touch()
+    with pytest.raises(SystemExit):
+        dev.main(["test"])
+    assert list((tmp_path / "reports/test").iterdir()) == []
