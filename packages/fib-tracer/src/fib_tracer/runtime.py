@@ -198,7 +198,7 @@ class TracingRuntime:
             return
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {})}
         merged = recorder.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
-        recorder.count()
+        recorder.counters.count()
         recorder.record(tuple(merged[: len(recorder.definition.inputs)]))
 
     def cuda_graph_scope(self) -> AbstractContextManager[None]:
@@ -273,7 +273,9 @@ class TracingRuntime:
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The counts of calls so far, by definition."""
-        return {name: recorder.stats() for name, recorder in list(self._recorders.items()) if recorder is not None}
+        return {
+            name: recorder.counters.stats() for name, recorder in list(self._recorders.items()) if recorder is not None
+        }
 
     def error_counts(self) -> dict[str, int]:
         """The number of errors by kind; the first of each kind was logged."""

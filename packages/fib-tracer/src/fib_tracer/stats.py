@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
+from fib_apply.metrics import Counter as CallCounter
 
 logger = logging.getLogger("fib_tracer")
 
@@ -31,6 +32,31 @@ class DefinitionStats:
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
         return {**attrs.asdict(self, recurse=False), "dropped": dict(self.dropped)}
+
+
+class CallCounters:
+    """Counters of the calls of one definition, exact across threads."""
+
+    def __init__(self) -> None:
+        self._calls, self._kept = CallCounter(), CallCounter()
+        self.count, self.count_kept = self._calls.increment, self._kept.increment
+        self._stored = self._equal = 0
+        self._dropped: dict[str, CallCounter] = {}
+
+    def count_dropped(self, reason: str, calls: int = 1) -> None:
+        """Count calls that are not stored."""
+        for _ in range(calls):
+            self._dropped.setdefault(reason, CallCounter()).increment()
+
+    def count_stored(self, new: int, equal: int) -> None:
+        """Count kept calls by whether their workload was new; only the storage thread does so."""
+        self._stored += new
+        self._equal += equal
+
+    def stats(self) -> DefinitionStats:
+        """The counts so far."""
+        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
+        return DefinitionStats(int(self._calls), int(self._kept), self._stored, self._equal, dropped)
 
 
 class ErrorLog:

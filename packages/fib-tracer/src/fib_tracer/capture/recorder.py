@@ -16,7 +16,6 @@ from typing import Any
 
 import attrs
 import torch
-from fib_apply.metrics import Counter
 from fib_compile.device import torch_dtype
 from fib_schema import AxisError, Definition
 
@@ -24,7 +23,7 @@ from ..config import TracingConfig
 from ..errors import InvalidSetting
 from ..policies.calls import RANDOM, Call, WorkloadEntry
 from ..policies.filtering import FilterPolicy, Verdict
-from ..stats import DefinitionStats, ErrorLog
+from ..stats import CallCounters, ErrorLog
 from . import binding
 from .binding import Callback
 from .copies import ByteBudget, Copier, PendingCopy, Reservation
@@ -106,18 +105,15 @@ class Recorder:
     def renew_after_fork(self) -> None:
         """Start without calls, entries and locks of the parent process."""
         self.lock = threading.RLock()  # a policy or a signal handler may call a traced function
-        self._calls = Counter()
+        self.counters = CallCounters()
         self.policy.reset()
         self._full_keys.clear()
         for scope in self._scopes:
-            scope.update(_is_closed=False, _count=self._calls.increment)
+            scope.update(_is_closed=False, _count=self.counters.count)
         self._known_axes: dict[Any, tuple[list[Any], Mapping[str, int]]] = {}
         self._is_closed = False
         self._order = 0
         self._deferred = 0
-        self._kept = Counter()
-        self._stored = self._equal = 0
-        self._dropped: dict[str, Counter] = {}
 
     # -- receiving a call ----------------------------------------------------------------------------
 
@@ -138,7 +134,7 @@ class Recorder:
         scope: dict[str, Any] = {
             "_full_keys": self._full_keys,
             "_is_closed": self._is_closed,
-            "_count": self._calls.increment,
+            "_count": self.counters.count,
             "_key_errors": Exception,  # a shape may be a property of any object
             "_record": self.record,
         }
@@ -147,10 +143,6 @@ class Recorder:
         return binding.compile_callback(
             self.definition, positions, len(names), scope, has_content_key=self._has_content_key
         )
-
-    def count(self) -> None:
-        """Count a call that does not come through a callback."""
-        self._calls.increment()
 
     def record(self, args: tuple[Any, ...], key: Any = None) -> None:
         """Record a call if the policy keeps it; errors are reported and not raised.
@@ -162,10 +154,10 @@ class Recorder:
         try:
             if self._context.is_capturing():
                 if not self._context.on_graph_call(self, args):
-                    self._drop("captured in a graph")
+                    self.counters.count_dropped("captured in a graph")
                 return
             if _is_transformed():
-                self._drop("under a mode or a transform of torch")
+                self.counters.count_dropped("under a mode or a transform of torch")
                 return
             if self._has_content_key and self._has_scalar_tensors(args):
                 key = None  # the key would hold the caller's tensor, and not its value
@@ -173,7 +165,7 @@ class Recorder:
             if key is not None and (verdict is Verdict.FULL or (verdict is Verdict.KEEP and self._has_content_key)):
                 self._add_full_key(key)
         except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
-            self._drop("errors")
+            self.counters.count_dropped("errors")
             self._context.errors.report(f"{self.definition.name}: {type(error).__name__}", error)
 
     def _has_scalar_tensors(self, args: tuple[Any, ...]) -> bool:
@@ -223,7 +215,7 @@ class Recorder:
         return axes
 
     def _reject(self, problem: str) -> Verdict:
-        self._drop("does not fit the definition")
+        self.counters.count_dropped("does not fit the definition")
         self._context.errors.report(f"{self.definition.name}: does not fit", problem)
         return Verdict.SKIP
 
@@ -242,14 +234,14 @@ class Recorder:
                 reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
                 entry = None if reservation is None else self._admit_reserved(call, reservation)
             if entry is not None and reservation is not None:
-                self._kept.increment()
+                self.counters.count_kept()
                 self._copy(entry, reservation)
                 return verdict
             deadline = time.monotonic() + self._context.wait_seconds if deadline is None else deadline
             size_bytes = ENTRY_BYTES + sum(tensor.nbytes for tensor in tensors.values())
             left_seconds = deadline - time.monotonic()
             if size_bytes > self._context.budget.size_bytes or left_seconds <= 0:
-                self._drop("no room in the byte budget")
+                self.counters.count_dropped("no room in the byte budget")
                 return Verdict.SKIP
             self._context.request_flush()
             self._context.budget.wait(left_seconds)
@@ -263,7 +255,7 @@ class Recorder:
             reservation = self._context.copier.reserve(tensors, ENTRY_BYTES) if has_slot else None
             self._deferred += reservation is not None
         if reservation is None:
-            self._drop("too many undecided")
+            self.counters.count_dropped("too many undecided")
             return Verdict.SKIP
         entry = WorkloadEntry(self.definition, call.axes, {}, -1, reservation.size_bytes)
         try:
@@ -348,28 +340,8 @@ class Recorder:
                 _checked(verdict)
                 return None
             entry = self._admit(call, size_bytes)
-        self._kept.increment()
+        self.counters.count_kept()
         return entry
-
-    # -- statistics ----------------------------------------------------------------------------------
-
-    def _drop(self, reason: str) -> None:
-        self._dropped.setdefault(reason, Counter()).increment()
-
-    def add_stored(self, new: int, equal: int) -> None:
-        """Count kept calls by whether their workload was new; only the storage thread does so."""
-        self._stored += new
-        self._equal += equal
-
-    def add_lost(self, reason: str, count: int = 1) -> None:
-        """Count kept calls that were not stored."""
-        for _ in range(count):
-            self._drop(reason)
-
-    def stats(self) -> DefinitionStats:
-        """The counts so far."""
-        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
-        return DefinitionStats(int(self._calls), int(self._kept), self._stored, self._equal, dropped)
 
 
 def _element(tensor: torch.Tensor, index: int) -> torch.Tensor:

@@ -232,8 +232,11 @@ class Writer:
             groups.setdefault(id(recorder), []).append((recorder, entry))
         for group in groups.values():
             batch = self._batch(group[0][0], [entry for _, entry in group])
-            if not self._write(batch):
-                self._retry_later(batch)
+            if self._write(batch):
+                continue
+            if not self._unwritten:
+                self._retry_seconds, self._retry_at = _RETRY_SECONDS, time.monotonic() + _RETRY_SECONDS
+            self._unwritten.append(batch)
 
     def _batch(self, recorder: Recorder, entries: Sequence[WorkloadEntry]) -> _Batch:
         records = [record for entry in entries if (record := self._record(recorder, entry)) is not None]
@@ -245,7 +248,7 @@ class Writer:
         try:
             if (problem := _broken_constraint(recorder.definition, entry)) is None:
                 return make_record(recorder.definition, entry.axes, entry.inputs, self._log)
-            recorder.add_lost("breaks a constraint")
+            recorder.counters.count_dropped("breaks a constraint")
             self._errors.report(f"{recorder.definition.name}: constraint", problem)
         except Exception as error:  # noqa: BLE001 a policy may put anything into an entry; other entries are stored
             self._lose(recorder, error)
@@ -266,18 +269,13 @@ class Writer:
         except Exception as error:  # noqa: BLE001 a record that cannot be written; other definitions are stored
             self._lose(recorder, error, batch.entries)
         else:
-            recorder.add_stored(len(new), batch.entries - len(new))
+            recorder.counters.count_stored(len(new), batch.entries - len(new))
         self._budget.release(batch.size_bytes)
         return True
 
     def _lose(self, recorder: Recorder, error: BaseException, entries: int = 1) -> None:
-        recorder.add_lost("errors", entries)
+        recorder.counters.count_dropped("errors", entries)
         self._errors.report(f"{recorder.definition.name}: {type(error).__name__}", error)
-
-    def _retry_later(self, batch: _Batch) -> None:
-        if not self._unwritten:
-            self._retry_seconds, self._retry_at = _RETRY_SECONDS, time.monotonic() + _RETRY_SECONDS
-        self._unwritten.append(batch)
 
     def _retry(self, *, is_last: bool) -> None:
         """Write unwritten records again; those that fail are lost if this is the last time."""
@@ -287,7 +285,7 @@ class Writer:
         self._retry_at = time.monotonic() + self._retry_seconds
         if is_last:
             for batch in self._unwritten:
-                batch.recorder.add_lost("could not be written", batch.entries)
+                batch.recorder.counters.count_dropped("could not be written", batch.entries)
                 self._budget.release(batch.size_bytes)
             self._unwritten = []
 
