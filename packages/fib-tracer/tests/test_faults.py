@@ -500,7 +500,11 @@ def test_threads_call_while_runtimes_start_and_processes_fork(root: Path, silu: 
         def work() -> None:
             try:
                 while not done.is_set():
-                    step()
+                    try:
+                        step()
+                    except SystemError as error:  # CPython 3.11: ast.parse in several threads at once (gh-106905)
+                        if "AST constructor recursion depth" not in str(error):
+                            raise
             except BaseException as error:  # noqa: BLE001 told below
                 wrong.append(error)
 
