@@ -85,7 +85,9 @@ def _is_suitable(axes: Mapping[str, int]) -> bool:
 def test_solutions_pass_and_every_trace_is_explained(root: Path) -> None:
     count = _keep_small_workloads(root)
     assert count >= 2 * len(SOLUTIONS)
-    config = BenchmarkConfig(synthesize_missing=True, iterations=5, num_trials=2, measure_seconds=0.05)
+    config = BenchmarkConfig(
+        synthesize_missing=True, iterations=5, num_trials=2, measure_seconds=0.02, profile_baseline=False
+    )
     result = Benchmark(TraceSet.from_path(root), config).run()
     assert result.skipped == ()
     traces = [trace for group in TraceSet.from_path(root).traces.values() for trace in group]
@@ -116,9 +118,9 @@ def test_command_without_blobs_reports_missing_ones_and_runs_the_rest(
 
 @pytest.mark.parametrize("name", definition_names())
 def test_inputs_satisfy_the_constraints(name: str) -> None:
-    """Definitions whose constants make tensors of more than 32 MiB are narrowed first."""
+    """Definitions whose constants make tensors of more than 8 MiB are narrowed first."""
     definition = public_set().definitions[name]
-    if size_bytes(definition) > 32 << 20:
+    if size_bytes(definition) > 8 << 20:
         definition = narrowed(definition)
     workload = small_workload(definition)
     inputs = make_inputs(definition, workload, seed=0)
@@ -148,11 +150,11 @@ OP_TYPES = (
 
 @pytest.mark.parametrize("op_type", OP_TYPES)
 def test_reference_outputs_are_finite_and_not_all_zero(op_type: str) -> None:
-    """For every definition of the op_type with at most 64 MiB of inputs and outputs."""
+    """For every definition of the op_type with at most 64 MiB; samplers get a sixteenth of the vocabulary."""
     small = [d for d in public_set().definitions.values() if d.op_type == op_type]
     small = [d for d in small if size_bytes(d) <= 64 << 20]
     assert small
-    for definition in small:
+    for definition in map(narrowed, small) if op_type == "sampling" else small:
         inputs = make_inputs(definition, small_workload(definition), seed=0)
         results = BuilderRegistry.get_instance().build_reference(definition).call_value_returning(*inputs.values())
         outputs = results if isinstance(results, tuple) else (results,)
