@@ -361,7 +361,7 @@ def test_runtime_starts_at_the_first_call(flashinfer: Any, monkeypatch: pytest.M
     install_flashinfer_integrations(["rmsnorm"])
     function = flashinfer.norm.rmsnorm.__fib_patched__
     assert started == []
-    monkeypatch.setattr(installation.apply_runtime, "connect", lambda function: function.point(None))
+    monkeypatch.setattr(installation.apply_runtime, "connect", lambda function: function.rebind(None))
     flashinfer.norm.rmsnorm(random(3, 8), random(8))
     assert function.wrapper.__globals__["_fib_dispatch"] is None
 
