@@ -208,8 +208,8 @@ def readme_commands() -> list[str]:
 
 
 def test_the_architecture_names_modules_that_exist() -> None:
-    text = (DOCS.parent / "ARCHITECTURE.md").read_text()
-    named = set(re.findall(r"`(fib_\w+(?:\.\w+)+)`", text))
+    pages = [DOCS.parent / "ARCHITECTURE.md", *(DOCS / "explanation").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"`(fib_\w+(?:\.\w+)+)`", page.read_text())}
     assert named
     lost = [name for name in sorted(named) if importlib.util.find_spec(name) is None]
     assert lost == []
