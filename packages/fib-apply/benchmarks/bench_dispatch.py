@@ -1,7 +1,7 @@
 """What routing adds to a call on the CPU, in nanoseconds, beside the plain call and two floors.
 
 The floors are written by hand for the very definition: one with the same guards as plain Python and a
-dictionary, and one with torch's own guards and a dictionary. All are measured in turns in one process;
+dictionary, and one with torch's own guards and a dictionary. All are measured interleaved in one process;
 a number is the least of many rounds, less the plain call's.
 
 usage: python bench_dispatch.py [--rounds 60] [--json FILE]
@@ -47,7 +47,7 @@ _ROWS = (8, 10, 11, 12)
 """Sizes that are recorded for two inputs."""
 LIMITS_NS = {
     "hit, two inputs, one axis": 500.0,
-    "hit, two inputs, sizes in turns": 500.0,
+    "hit, two inputs, alternating sizes": 500.0,
     "hit, six inputs, four axes": 1200.0,
     "miss, two inputs, one axis": 500.0,
     "unknown definition": 120.0,
@@ -214,7 +214,7 @@ def floor_in_torch(subject: Subject) -> Callable[..., Any]:
 
 
 def least_ns(subjects: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]], rounds: int) -> dict[str, float]:
-    """Nanoseconds of a call of each, the least of rounds in turns; the loop's own cost is in all of them."""
+    """Nanoseconds of a call of each, the minimum of interleaved rounds; the loop's own cost is in all of them."""
     found = dict.fromkeys(subjects, float("inf"))
     for _ in range(rounds):
         for name, (function, args) in subjects.items():
@@ -272,7 +272,7 @@ def main() -> None:
             enabled = {
                 "hit, two inputs, one axis": (routed["two"], two.args),
                 "hit, six inputs, four axes": (routed["six"], six.args),
-                "hit, two inputs, sizes in turns": (routed["two"], _in_turns(two)),
+                "hit, two inputs, alternating sizes": (routed["two"], _in_turns(two)),
                 "miss, two inputs, one axis": (routed["two"], two.others),
                 "miss, six inputs, four axes": (routed["six"], six.others),
                 "unknown definition": (unknown, two.args),
