@@ -99,6 +99,7 @@ def scale_fixture() -> Any:
     disable_apply()
 
 
+@pytest.mark.slow
 def test_no_result_is_wrong(scale: Any, tmp_path: Path) -> None:
     found = fill(tmp_path)
     ends, wrong = threading.Event(), []
