@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fib_schema import (
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
 
 SEE = """
 import json, sys
@@ -24,46 +40,51 @@ def double(x):
     return torch.zeros(3)
 print(double(torch.ones(3)).tolist())
 """
-FILL = """
-import sys
-from fib_schema import *
-d = Definition("double", "elementwise", {"n": AxisVar()}, {"x": TensorSpec(("n",), "float32")},
-               {"y": TensorSpec(("n",), "float32")}, "def run(x): return x * 2")
-spec = BuildSpec("python", ("cpu",), "m.py::run", destination_passing_style=False)
-s = Solution("twice", "double", "tester", spec, (SourceFile("m.py", "def run(x): return x * 2"),))
-e = Evaluation("PASSED", Environment("cpu"), "2026-01-01T00:00:00Z", correctness=Correctness(),
-               performance=Performance(0.1, 1.0, 10.0))
-ts = TraceSet.from_path(sys.argv[1])
-ts.add_definitions([d]); ts.add_solutions([s])
-ts.add_traces([Trace("double", Workload({"n": 3}, {"x": RandomInput()}, "w"), "twice", e)])
-"""
 
 
-def run(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+def fill(root: Path) -> None:
+    """Write a data set with one solution, whose result differs from that of `CALL`."""
+    code = "def run(x): return x * 2"
+    x, y = ({name: TensorSpec(("n",), "float32")} for name in "xy")
+    spec = BuildSpec("python", ("cpu",), "m.py::run", destination_passing_style=False)
+    performance = Performance(0.1, 1.0, 10.0)
+    evaluation = Evaluation(
+        "PASSED", Environment("cpu"), "2026-01-01T00:00:00Z", correctness=Correctness(), performance=performance
     )
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_definitions([Definition("double", "elementwise", {"n": AxisVar()}, x, y, code)])
+    trace_set.add_solutions([Solution("twice", "double", "tester", spec, (SourceFile("m.py", code),))])
+    trace_set.add_traces([Trace("double", Workload({"n": 3}, {"x": RandomInput()}, "w"), "twice", evaluation)])
+
+
+def call(folder: Path, **environment: str) -> tuple[str, str]:
+    """What `CALL` writes to stdout and stderr, in a fork of a process that has imported torch and nothing of ours."""
+    out, err = folder / "out", folder / "err"
+    begin = f"import os, sys\nos.environ.update({environment!r})\n"
+    begin += "".join(f"sys.{n} = open({str(path)!r}, 'w', 1)\n" for n, path in (("stdout", out), ("stderr", err)))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    process = context.Process(target=exec, args=(begin + CALL, {"__name__": "__main__"}))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    return out.read_text(), err.read_text()
 
 
 def test_importing_every_name_imports_no_torch() -> None:
-    found = run(SEE)
+    found = subprocess.run([sys.executable, "-c", SEE], capture_output=True, text=True, check=False, timeout=120)
     assert (found.stdout.strip(), found.stderr) == ("[]", "")
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", [2.0] * 3), ("0", [0.0] * 3), ("", [0.0] * 3)])
 def test_the_variable_decides(value: str, expected: list[float], tmp_path: Path) -> None:
-    run(FILL, str(tmp_path))
-    found = run(CALL, FIB_ENABLE_APPLY=value, FIB_DATASET_PATH=str(tmp_path))
-    assert found.stdout.strip() == str(expected)
+    fill(tmp_path)
+    out, _ = call(tmp_path, FIB_ENABLE_APPLY=value, FIB_DATASET_PATH=str(tmp_path))
+    assert out.strip() == str(expected)
 
 
 @pytest.mark.parametrize(("value", "problem"), [("1", "no data set"), ("perhaps", "expected one of 1")])
 def test_an_invalid_environment_is_logged_and_the_program_runs(value: str, problem: str, tmp_path: Path) -> None:
-    found = run(CALL, FIB_ENABLE_APPLY=value, FIB_DATASET_PATH=str(tmp_path / "nowhere"))
-    assert found.stdout.strip() == "[0.0, 0.0, 0.0]"
-    assert problem in found.stderr
+    out, err = call(tmp_path, FIB_ENABLE_APPLY=value, FIB_DATASET_PATH=str(tmp_path / "nowhere"))
+    assert out.strip() == "[0.0, 0.0, 0.0]"
+    assert problem in err
