@@ -71,6 +71,16 @@ def test_a_file_that_was_replaced_is_read_anew(root: Path, definition: Definitio
     assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a"]
 
 
+def test_a_file_that_was_rewritten_in_place_is_read_anew(root: Path, definition: Definition) -> None:
+    """A file that is removed and created again can get the same inode, too."""
+    log = TraceSet.from_path(root).workload_log()
+    log.append(definition, {"a": workload("a"), "b": workload("b")}, {})
+    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
+    file.write_text(file.read_text().splitlines(keepends=True)[1])
+    assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a"]
+    assert lines_of(root, definition) == ["b", "a"]
+
+
 def test_a_torn_line_is_no_workload(root: Path, definition: Definition) -> None:
     """Its writer never acknowledged it: who comes with the same must not take it for stored."""
     log = TraceSet.from_path(root).workload_log()

@@ -141,6 +141,7 @@ class WorkloadLog:
         written = set(append_new_lines(self._path_of(path), choose)) if lines else set()
         appended = [uuid for uuid, line in lines.items() if line in written]
         seen.uuids.update(appended)
+        seen.size_bytes += sum(len(line) + 1 for line in written)
         return appended
 
     def remove_tensors(self, definition: Definition, paths: Iterable[str]) -> list[str]:
