@@ -125,7 +125,8 @@ class Shell:
 @pytest.fixture(scope="session")
 def shell() -> Iterator[Shell]:
     words = [sys.executable, str(Path(__file__).with_name("program_server.py"))]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
         yield Shell(server)
         assert server.stdin
         server.stdin.close()

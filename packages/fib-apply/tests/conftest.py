@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,8 +112,15 @@ def _reset_process_state() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is built and probed here stays here, and is built once."""
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A build cache for this session."""
+    path = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FIB_CACHE_PATH", str(tmp_path_factory.mktemp("cache")))
-        yield
+        patch.setenv("FIB_CACHE_PATH", str(path))
+        yield path
+
+
+@pytest.fixture(autouse=True)
+def _use_build_cache(build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the cache of these tests again: in a run of several packages each has a cache of its own."""
+    monkeypatch.setenv("FIB_CACHE_PATH", str(build_cache))

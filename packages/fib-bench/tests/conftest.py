@@ -77,6 +77,12 @@ def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture(autouse=True)
+def _use_build_cache(cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the cache of these tests again: in a run of several packages each has a cache of its own."""
+    monkeypatch.setenv("FIB_CACHE_PATH", str(cache_path))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_device_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Device locks of this process: no test waits for another run on this machine, or prints who holds the lock."""

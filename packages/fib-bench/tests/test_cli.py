@@ -205,7 +205,7 @@ class TestReport:
         (["run", ".", "--device", "cuda:99"], "device 'cuda:99': there is no device 'cuda:99' on this machine"),
         (["run", ".", "--device", "toaster"], "device 'toaster'"),
         (["run", ".", "--max-workloads", "0"], "must be greater than 0"),
-        (["run", ".", "--max-workloads", "many"], "'many' is no number"),
+        (["run", ".", "--max-workloads", "many"], "'many' is not a number"),
         (["run", ".", "--timeout", "inf"], "must be greater than 0 and finite"),
         (["run", ".", "--timeout", "nan"], "must be greater than 0 and finite"),
         (["run", ".", "--rtol", "much"], "argument --rtol: invalid float value: 'much'"),

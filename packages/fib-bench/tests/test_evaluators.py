@@ -223,7 +223,7 @@ class TestFromOutside:
         [
             ({"gone": "no_such_module:X"}, "evaluator 'gone': cannot load no_such_module:X: ModuleNotFoundError"),
             ({"gone": "acme_evaluators:Gone"}, "evaluator 'gone': cannot load acme_evaluators:Gone: AttributeError"),
-            ({"none": "acme_evaluators:NoEvaluator"}, "is no subclass of fib_bench.evaluators.Evaluator"),
+            ({"none": "acme_evaluators:NoEvaluator"}, "is not a subclass of fib_bench.evaluators.Evaluator"),
             (
                 {"thrice": "acme_evaluators:Twice"},
                 "acme_evaluators:Twice calls itself 'twice'; the two must be the same",

@@ -129,7 +129,7 @@ def test_a_latency_that_no_score_can_be_made_of_is_said(write_set: WriteSet, mak
     (path,) = root.rglob("b.json")
     path.write_text(path.read_text().replace('"tester"', '"other"'))
     trace_set = TraceSet.from_path(root)
-    assert "which is no positive number" in summarise(trace_set, Options(baseline_author="tester")).authors_note
+    assert "which is not a positive number" in summarise(trace_set, Options(baseline_author="tester")).authors_note
     assert [row.solution for row in best(trace_set)] == ["b"]
 
 

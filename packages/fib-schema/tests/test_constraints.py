@@ -73,7 +73,7 @@ def test_nesting_and_length_are_bounded():
 
 
 def test_a_missing_name_is_named():
-    with pytest.raises(ConstraintError, match="'nobody' is no axis and no input"):
+    with pytest.raises(ConstraintError, match="'nobody' is neither an axis nor an input"):
         evaluate_constraint("nobody == 1", VALUES)
 
 

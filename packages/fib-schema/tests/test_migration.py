@@ -399,7 +399,7 @@ class TestTarget:
         write(tmp_path / "new/file", "x")
         with pytest.raises(TargetNotEmpty, match="is not empty; pass a folder that is new or empty"):
             migrate(old, tmp_path / "new")
-        with pytest.raises(FileExistsError, match="is no folder"):
+        with pytest.raises(FileExistsError, match="is not a folder"):
             migrate(old, tmp_path / "new/file")
 
     def test_one_inside_the_source_is_refused(self, old: Path) -> None:

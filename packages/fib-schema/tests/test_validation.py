@@ -318,21 +318,25 @@ BLOB_CASES: dict[str, tuple[bytes, str]] = {
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         f"{BLOB} is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set",
     ),
-    "nothing": (b"", f"{BLOB} is no whole safetensors file: its header would take 0 bytes of 0"),
-    "another format": (b"PK\x03\x04" * 9, f"{BLOB} is no whole safetensors file: its header would take"),
-    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is no whole safetensors file: its header is no JSON"),
-    "a list": (struct.pack("<Q", 2) + b"[]", f"{BLOB} is no whole safetensors file: its header is no JSON object"),
+    "nothing": (b"", f"{BLOB} is not a complete safetensors file: its header would take 0 bytes of 0"),
+    "another format": (b"PK\x03\x04" * 9, f"{BLOB} is not a complete safetensors file: its header would take"),
+    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is not a complete safetensors file: its header is no JSON"),
+    "a list": (
+        struct.pack("<Q", 2) + b"[]",
+        f"{BLOB} is not a complete safetensors file: its header is no JSON object",
+    ),
     "a bad entry": (
         struct.pack("<Q", 8) + b'{"x": 1}',
-        f"{BLOB} is no whole safetensors file: its header does not give dtype, shape and data_offsets of tensor 'x'",
+        f"{BLOB} is not a complete safetensors file: "
+        "its header does not give dtype, shape and data_offsets of tensor 'x'",
     ),
     "cut off": (
         safetensors({"indptr": ("I32", [4], 16)})[:-4],
-        f"{BLOB} is no whole safetensors file: tensor 'indptr' would end at byte 16 of 12; the file is cut off",
+        f"{BLOB} is not a complete safetensors file: tensor 'indptr' would end at byte 16 of 12; the file is cut off",
     ),
     "a wrong size": (
         safetensors({"indptr": ("I32", [4], 20)}),
-        f"{BLOB} is no whole safetensors file: tensor 'indptr' has 20 bytes, and I32 of shape [4] takes 16",
+        f"{BLOB} is not a complete safetensors file: tensor 'indptr' has 20 bytes, and I32 of shape [4] takes 16",
     ),
 }
 
@@ -364,7 +368,7 @@ class TestBlobs:
     def test_a_folder_in_its_place(self, folder: Folder) -> None:
         (folder.root / BLOB).unlink()
         (folder.root / BLOB).mkdir()
-        assert folder.only_problem().message == f"{BLOB} is no regular file"
+        assert folder.only_problem().message == f"{BLOB} is not a regular file"
 
     def test_a_bad_file_is_reported_once(self, folder: Folder) -> None:
         (folder.root / BLOB).unlink()
@@ -378,7 +382,7 @@ DEFINITION_CASES: dict[str, tuple[str, object, str, str, str]] = {
     "the name": ("name", "other", "path-contradicts", "$", "its path says 'attend', and its name is 'other'"),
     "the op_type": ("op_type", "gemm", "path-contradicts", "$", "its path says 'attention', and its op_type is 'gemm'"),
     "a constraint on nothing": (
-        "constraints", ["nn == m"], "constraint", "$.constraints[0]", "'nn' is no axis and no input",
+        "constraints", ["nn == m"], "constraint", "$.constraints[0]", "'nn' is neither an axis nor an input",
     ),
     "an absurd constant": ("axes.d.value", 2**41, "size", "$.inputs.bias", "would take 2**43 bytes or more"),
 }  # fmt: skip
@@ -629,7 +633,7 @@ class TestFiles:
 
     def test_a_pipe_is_not_waited_for(self, folder: Folder) -> None:
         os.mkfifo(folder.root / "definitions/pipe.json")
-        assert folder.only_problem().message.startswith("is no regular file")
+        assert folder.only_problem().message.startswith("is not a regular file")
 
     def test_other_suffixes_are_warnings(self, folder: Folder) -> None:
         folder.write("traces/ada/attention/attend.jsonl.bak", "")

@@ -51,7 +51,9 @@ class Program:
 def _server() -> socket.socket:
     """A connection to the server, which ends when the connection is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    process = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
+    command = [sys.executable, __file__, str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()
     atexit.register(process.wait)  # after the connection is closed: the last one runs first
     atexit.register(ours.close)

@@ -137,14 +137,14 @@ def find_dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
 
 def _with_listeners(definition: DefinitionRef, handler: Handler) -> Handler:
     """A handler that first notifies the definition's listeners of its inputs."""
-    notes = callbacks_for(definition.name, definition.inputs)
-    if not notes:
+    callbacks = callbacks_for(definition.name, definition.inputs)
+    if not callbacks:
         return handler
     count = len(definition.inputs)
 
     def notified(*values: Any) -> Any:
-        for note in notes:
-            note(*values[:count])
+        for callback in callbacks:
+            callback(*values[:count])
         return handler(*values)
 
     return notified

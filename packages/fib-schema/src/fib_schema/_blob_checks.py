@@ -67,7 +67,7 @@ class BlobChecks:
             message = f"the blob {file} cannot be read: {error.strerror or error}"
             self._findings.error(place, message, "unreadable", path)
         except BadHeader as error:
-            message = f"{file} is no whole safetensors file: {error}"
+            message = f"{file} is not a complete safetensors file: {error}"
             self._findings.error(place, message, "bad-blob", path)
         else:
             self._findings.counts["blobs"] += 1
@@ -77,7 +77,7 @@ class BlobChecks:
 
 def _pointer_problem(path: str) -> str | None:
     if not os.path.isfile(path) and os.path.exists(path):
-        return "is no regular file"
+        return "is not a regular file"
     with open(path, "rb") as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set"

@@ -1,6 +1,6 @@
 """Decoding of JSON to plain objects, and of plain objects to records.
 
-The second step is strict: 4.7 is no integer, 3 is no string and ``true`` is no number. The types of a
+The second step is strict: 4.7 is no integer, 3 is no string and ``true`` is not a number. The types of a
 record's fields decide how each is converted, its validators decide the rest, and one pass collects
 every problem with its JSON path. cattrs took as long and needed a second pass for the paths.
 """

@@ -156,7 +156,7 @@ class _Walk:
 
     def _add(self, path: str, name: str, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
-            self._findings.error(name, "is no regular file (a pipe, socket or device); remove it", "no-file")
+            self._findings.error(name, "is not a regular file (a pipe, socket or device); remove it", "no-file")
         elif name.endswith(self._suffix):
             self.found.append(DataFile(path, name, status.st_size))
         else:

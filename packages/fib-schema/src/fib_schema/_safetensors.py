@@ -56,7 +56,7 @@ def read_header(path: str) -> dict[str, StoredTensor]:
     """The tensors of a safetensors file.
 
     Raises:
-        BadHeader: It is no whole safetensors file.
+        BadHeader: It is not a complete safetensors file.
         OSError: It cannot be read.
     """
     with open(path, "rb") as file:

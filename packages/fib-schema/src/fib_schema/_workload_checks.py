@@ -129,7 +129,9 @@ def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
     found = []
     for index, text in enumerate(definition.constraints):
         for name in sorted(constraint_names(text) - set(known)):
-            found.append((index, f"{name!r} is no axis and no input: {UnknownName('name', name, tuple(known))}"))
+            found.append(
+                (index, f"{name!r} is neither an axis nor an input: {UnknownName('name', name, tuple(known))}")
+            )
     return found
 
 

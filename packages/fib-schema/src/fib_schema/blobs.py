@@ -117,4 +117,4 @@ def _bad_content(file: Path, error: Exception) -> str:
     with file.open("rb") as content:
         if content.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer; run 'git lfs pull' in the data set"
-    return f"is no valid safetensors file: {error}"
+    return f"is not a valid safetensors file: {error}"

@@ -89,7 +89,7 @@ def _parsed(text: str) -> ast.expr:
     try:
         tree = parse_expression(text.strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConstraintError(text, f"is no expression: {error}") from error
+        raise ConstraintError(text, f"is not an expression: {error}") from error
     for node in ast.walk(tree):
         if problem := _problem(node):
             raise ConstraintError(text, problem)
@@ -125,7 +125,7 @@ def _value(node: ast.expr | None, names: Mapping[str, Any]) -> Any:
             return value
         case ast.Name(id=name):
             if name not in names:
-                raise ConstraintError(ast.unparse(node), f"{name!r} is no axis and no input")
+                raise ConstraintError(ast.unparse(node), f"{name!r} is neither an axis nor an input")
             return names[name]
         case ast.Compare():
             return _compare(node, names)

@@ -124,7 +124,7 @@ def _check_target(root: str, new_root: str) -> None:
     if real == real_root or is_below(real, real_root):
         raise TargetNotEmpty(new_root, f"lies inside {root!r}, which is to be migrated")
     if os.path.lexists(new_root) and not os.path.isdir(new_root):
-        raise TargetNotEmpty(new_root, "is no folder")
+        raise TargetNotEmpty(new_root, "is not a folder")
     if os.path.isdir(new_root) and os.listdir(new_root):
         raise TargetNotEmpty(new_root, "is not empty")
 

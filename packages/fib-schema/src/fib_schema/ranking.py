@@ -384,6 +384,6 @@ def _mean(scores: Iterable[SpeedupMetrics]) -> SpeedupMetrics | None:
 
 def _valid(latency: float, definition: str, solution: str) -> float:
     if not 0 < latency < math.inf:
-        problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is no positive number"
+        problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is not a positive number"
         raise ScoringError(definition, problem)
     return latency

@@ -28,6 +28,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 _callbacks: tuple[Callable[[], None], ...] = ()
 _deferred_since: float | None = None
+"""When the signal that is being deferred arrived first; None if none is."""
 
 
 @attrs.frozen(eq=False)
@@ -67,7 +68,7 @@ def register(callback: Callable[[], None]) -> None:
 
 
 def unregister(callback: Callable[[], None]) -> None:
-    """Do not call a function any more. After the last one, previous handlers are restored where ours are installed.
+    """Remove a callback. After the last one, previous handlers are restored where ours are installed.
 
     Outside of the main thread our handlers stay installed and only call the previous ones.
     """

@@ -64,7 +64,7 @@ class CallVariant:
         """The first entry of each shapes; read by the fast path."""
         self.inline_cache: list[CacheEntry] = [_NO_ENTRY]
         """The entry that the fast path tries first."""
-        self.is_promotion_due = itertools.cycle([False] * (_PROMOTION_INTERVAL - 1) + [True]).__next__
+        self.count_miss = itertools.cycle([False] * (_PROMOTION_INTERVAL - 1) + [True]).__next__
         """Whether the entry of this call should be promoted; rarely true, because sizes may alternate."""
         self.generation = 0
         """The number of invalidations."""

@@ -101,7 +101,7 @@ def _body(
         "        _fib_entry = None",
         f"    if _fib_entry is None or not _fib_entry[0]({args}):  # slow path",
         *_indented(slow_path, 2),
-        f"    if _fib_is_promotion_due_{variant}():",
+        f"    if _fib_count_miss_{variant}():",
         f"        _fib_promote_{variant}(_fib_shapes, _fib_entry)",
         "    _fib_guard, _fib_kernel, _fib_count = _fib_entry",
         *counted,

@@ -104,7 +104,7 @@ class Dispatcher:
             scope |= {
                 f"_fib_inline_cache_{label}": variant.inline_cache,
                 f"_fib_find_{label}": variant.entries.get,
-                f"_fib_is_promotion_due_{label}": variant.is_promotion_due,
+                f"_fib_count_miss_{label}": variant.count_miss,
                 f"_fib_promote_{label}": variant.promote,
                 f"_fib_resolve_{label}": partial(self._resolver.resolve, variant),
             }

@@ -167,7 +167,7 @@ def _number(text: str, least: float) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
     if not least <= value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be at least {least:g} and finite, got {text}")
     return value

@@ -125,7 +125,7 @@ def _positive(kind: type[int] | type[float]) -> Any:
         try:
             value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
         if not 0 < value < math.inf:
             raise argparse.ArgumentTypeError(f"must be greater than 0 and finite, got {text}")
         return value

@@ -80,7 +80,7 @@ def _installed(entry: EntryPoint) -> Evaluator:
     except Exception as error:
         raise EvaluatorUnusable(entry.name, f"cannot load {entry.value}: {type(error).__name__}: {error}") from error
     if not isinstance(evaluator, Evaluator):
-        raise EvaluatorUnusable(entry.name, f"{entry.value} is no subclass of fib_bench.evaluators.Evaluator")
+        raise EvaluatorUnusable(entry.name, f"{entry.value} is not a subclass of fib_bench.evaluators.Evaluator")
     if getattr(evaluator, "name", None) != entry.name:
         found = getattr(evaluator, "name", None)
         raise EvaluatorUnusable(entry.name, f"{entry.value} calls itself {found!r}; the two must be the same")

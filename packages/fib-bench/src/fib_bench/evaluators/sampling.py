@@ -64,7 +64,7 @@ class Sampling(Evaluator):
         return are_integer and bool(_DRAWS & calls_of(definition))
 
     def check(self, case: Case) -> Check:
-        """By the model that explains the reference's draws, or by those draws."""
+        """Select the model that explains the reference's draws; without one, compare with the draws themselves."""
         if isinstance(case.first, Draws):
             again = _known(case, is_joint=case.first.filters.is_joint)
             return attrs.evolve(again, trials=case.first.trials)

@@ -94,7 +94,9 @@ class JudgeProcess:
                 return
             except EOFError:
                 if self._is_closed:
-                    raise JudgeFailed("it was closed") from None
+                    raise JudgeFailed(
+                        "it was closed while it ran a plan; the work that has no trace was not done"
+                    ) from None
                 self._connection.close()
                 end = self._exit_reason()
                 self._environment = self._start()

@@ -187,7 +187,7 @@ def _open_entry(folder: int, path: Path) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         os.close(descriptor)
-        raise UnsafeFolder(str(path), user_name(found.st_uid), "it is no file, or has several names")
+        raise UnsafeFolder(str(path), user_name(found.st_uid), "it is not a file, or has several names")
     return descriptor
 
 

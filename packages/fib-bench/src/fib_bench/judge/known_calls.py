@@ -1,7 +1,7 @@
 """Known calls. Calibration of linked passes in a worker without a function.
 
-A known call writes all outputs and computes nothing. A pass of known calls takes what links, flushes, digests and the
-way to the device and back take, and the writing. How long the writing takes follows from passes that write twice.
+A known call writes all outputs and computes nothing. The time of a pass of known calls is that of its links, flushes,
+digests, the way to the device and back, and the writes. Passes that write twice show the time of the writes.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class KnownCalls:
         self._server, self._device = server, device
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
-        self._gap: tuple[Reading, Reading] | None = None
-        self._write: dict[object, tuple[Reading, Reading]] = {}
+        self._kernel_gap: tuple[Reading, Reading] | None = None
+        self._write_times: dict[object, tuple[Reading, Reading]] = {}
 
     def close(self) -> None:
         """End the worker."""
@@ -97,49 +97,49 @@ class KnownCalls:
             ask(self._worker, OpenDevice(str(self._device)), DeviceOpened, self._timeout_seconds)
         return self._worker
 
-    def write(self, passes: LinkedPasses, key: object) -> tuple[Reading, Reading]:
-        """Nanoseconds of a known call, with the error."""
-        if key not in self._write:
-            if self._gap is None:
+    def write_time(self, passes: LinkedPasses, key: object) -> tuple[Reading, Reading]:
+        """The time of a known call without the gap between kernels, and its error; measured once per key."""
+        if key not in self._write_times:
+            if self._kernel_gap is None:
                 taken, error = _difference(passes, native.EMPTY)
-                self._gap = Reading(taken.pass_ns - EMPTY_KERNEL_NS, taken.span_ns - EMPTY_KERNEL_NS), error
-            (taken, error), (gap, gap_error) = _difference(passes, native.WRITE), self._gap
-            self._write[key] = (
+                self._kernel_gap = Reading(taken.pass_ns - EMPTY_KERNEL_NS, taken.span_ns - EMPTY_KERNEL_NS), error
+            (taken, error), (gap, gap_error) = _difference(passes, native.WRITE), self._kernel_gap
+            self._write_times[key] = (
                 Reading(taken.pass_ns - gap.pass_ns, taken.span_ns - gap.span_ns),
                 Reading(math.hypot(error.pass_ns, gap_error.pass_ns), math.hypot(error.span_ns, gap_error.span_ns)),
             )
-        return self._write[key]
+        return self._write_times[key]
 
 
 class BoundKnownCalls:
     """Known calls in the slots of one function.
 
     Args:
-        known: Those of the device.
-        passes: In its worker.
+        known: The known calls of the device.
+        passes: Passes in the worker of the known calls.
     """
 
     def __init__(self, known: KnownCalls, passes: LinkedPasses) -> None:
         self._known, self._passes = known, passes
         self._readings: dict[int, list[Reading]] = {}
-        self.calls = 0
-        """Of the passes that were made first; functions of about the same length use passes of as many."""
+        self.preferred_calls = 0
+        """The length of the first passes; functions that need about the same length use it, to save calibration."""
 
     def sample(self, calls: int) -> None:
-        """Make one pass of so many calls."""
+        """Run one pass of this many calls."""
         if calls not in self._readings:
-            self.calls = self.calls or calls
+            self.preferred_calls = self.preferred_calls or calls
             self._passes.compose(native.WRITE, calls)
             self._passes.run(native.WRITE, calls)  # loads code; does not count
         self._readings.setdefault(calls, []).append(Reading.of(self._passes.run(native.WRITE, calls)))
 
     def count(self, calls: int) -> int:
-        """Passes of so many calls that were made."""
+        """The number of passes of this many calls."""
         return len(self._readings.get(calls, ()))
 
     def overhead(self, calls: int) -> Overhead:
-        """The overhead of each call in passes of so many calls."""
-        write, error = self._known.write(self._passes, self._passes.output_bytes)
+        """The overhead of each call in passes of this many calls."""
+        write, error = self._known.write_time(self._passes, self._passes.output_bytes)
         passes = [reading.pass_ns for reading in self._readings[calls]]
         spans = [reading.span_ns for reading in self._readings[calls]]
         return Overhead(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Callable
 
 import attrs
 import torch
@@ -37,23 +38,25 @@ from .timed_function import TimedFunction
 from .verification import Verifier
 
 _LEAST_PASSES, _MOST_PASSES = 6, 60
-_ALIKE = 2.0  # passes of up to so many times as many calls are made with as many
-_FEW_CALLS, _PASS_NS = 2, 2.5e6  # passes of long calls are short
-_BUSY_SECONDS = 0.02  # of the device, for one function
-_FINE_NS = 15.0  # an interval of the median that is narrower serves for any latency
+_SAME_LENGTH_FACTOR = 2.0  # a function uses passes of the known calls' length if its own would differ by less
+_FEW_CALLS, _PASS_NS = 2, 2.5e6  # a pass of long calls has fewer calls, but at least two
+_MAX_DEVICE_SECONDS = 0.02  # device time of all passes of one function
+_FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
 _MOST_DISTURBED = 20
-_ACTIVE_SHARE = 0.1  # of a pass, by all threads of the worker together; those of the driver wake up now and then
+_ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
 _PENDING_BYTES = 1 << 30
-_IMPOSSIBLE = 5.0  # uncertainties below nothing, and at least
-_LEFT_OUT = 0.2  # share of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
+_IMPOSSIBLE_ERRORS = 5.0  # a bound is impossible if it is negative by so many uncertainties, and by the next share
+_IMPOSSIBLE_OVERHEAD_SHARE = (
+    0.2  # of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
+)
 _SYSTEMATIC_NS = 40.0  # an allowance for errors of the calibration; not measured
 
 
 @attrs.frozen
 class _Estimate:
-    """A latency, and half the interval that it is in."""
+    """A latency, and half its 95 % interval plus an allowance for systematic errors."""
 
     latency_ns: float
     error_ns: float
@@ -108,7 +111,7 @@ class LinkedTimer:
         self._calls = self._choose_calls()
 
     def _choose_calls(self) -> int:
-        """Compose passes of a suitable length; returns how many calls they have."""
+        """Compose passes of a suitable length; returns the number of calls of a pass."""
         assert self._passes is not None
         few = min(_FEW_CALLS, self._passes.slots)
         self._nodes = self._passes.compose(native.SOLUTION, few)
@@ -117,8 +120,8 @@ class LinkedTimer:
             return few
         call_ns = self._passes.run(native.SOLUTION, few).taken_ns / few
         calls = max(few, min(self._passes.slots, int(_PASS_NS / call_ns)))
-        if calls / _ALIKE <= self._known.calls <= _ALIKE * calls:
-            calls = self._known.calls
+        if calls / _SAME_LENGTH_FACTOR <= self._known.preferred_calls <= _SAME_LENGTH_FACTOR * calls:
+            calls = self._known.preferred_calls
         if calls != few:
             self._passes.compose(native.SOLUTION, calls)
             self._passes.run(native.SOLUTION, calls)
@@ -267,26 +270,24 @@ class LinkedTimer:
             return True
         bound = self._bound()
         target = max(rule.confidence * bound.latency_ns, _FINE_NS, 0.75 * _tolerated_ns(bound.latency_ns))
-        return bound.error_ns <= target or self._busy_seconds > _BUSY_SECONDS
+        return bound.error_ns <= target or self._busy_seconds > _MAX_DEVICE_SECONDS
 
     def _bound(self) -> _Estimate:
         """The latency by the judge's clock."""
-        assert self._known is not None
-        overhead = self._known.overhead(self._calls)
-        taken = [reading.pass_ns for reading in self._readings]
-        return _Estimate(
-            statistics.median(taken) - overhead.per_call.pass_ns,
-            math.hypot(median_error(taken), overhead.error.pass_ns, _SYSTEMATIC_NS),
-        )
+        return self._estimate(lambda reading: reading.pass_ns)
 
     def _claim(self) -> _Estimate:
-        """The latency by the device's clock."""
+        """The latency by the device's clock, which lies in the worker's memory."""
+        return self._estimate(lambda reading: reading.span_ns)
+
+    def _estimate(self, nanoseconds: Callable[[Reading], float]) -> _Estimate:
+        """The latency by one of the two clocks of a reading."""
         assert self._known is not None
         overhead = self._known.overhead(self._calls)
-        spans = [reading.span_ns for reading in self._readings]
+        found = [nanoseconds(reading) for reading in self._readings]
         return _Estimate(
-            statistics.median(spans) - overhead.per_call.span_ns,
-            math.hypot(median_error(spans), overhead.error.span_ns, _SYSTEMATIC_NS),
+            statistics.median(found) - nanoseconds(overhead.per_call),
+            math.hypot(median_error(found), nanoseconds(overhead.error), _SYSTEMATIC_NS),
         )
 
     def measurement(self) -> Measurement:
@@ -298,7 +299,7 @@ class LinkedTimer:
         assert self._known is not None
         claim, bound = self._claim(), self._bound()
         overhead = self._known.overhead(self._calls).per_call
-        if bound.latency_ns < -max(_IMPOSSIBLE * bound.error_ns, _LEFT_OUT * overhead.pass_ns):
+        if bound.latency_ns < -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * overhead.pass_ns):
             problem = (
                 f"impossible latency: {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us by the judge's "
                 "clock; a pass took less time than its links, flushes and digests alone"

@@ -76,7 +76,7 @@ class PreparedWorkload:
         """The sets whose values are mixed for fresh inputs."""
         return [item for item in self.trials if item.distribution == "normal"]
 
-    def may_give(self, pattern: int) -> bool:
+    def may_contain(self, pattern: int) -> bool:
         """Whether right outputs of some input set consist of nothing but one byte."""
         for item in (*self.trials, *self.variants):
             outputs = self.layout.output_tensors(item.expected).values()

@@ -82,9 +82,9 @@ class SolutionRun:
         self, workloads: Sequence[PreparedWorkload]
     ) -> Iterator[tuple[PreparedWorkload, Evaluation | EvaluatorFailed]]:
         """Evaluate on workloads; those that fail in phase A come first."""
-        pending, size = list(workloads), len(workloads)
+        pending, batch_size = list(workloads), len(workloads)
         while pending:
-            batch, could_capture = pending[:size], self.candidate.may_capture
+            batch, had_captures = pending[:batch_size], self.candidate.may_capture
             done: list[PreparedWorkload] = []
             for prepared, evaluation in self._evaluate_batch(batch):
                 done.append(prepared)
@@ -92,8 +92,8 @@ class SolutionRun:
                     evaluation = isolated(self.candidate.worker.isolation, evaluation)
                 yield prepared, evaluation
             pending = [prepared for prepared in pending if not any(prepared is one for one in done)]
-            if could_capture == self.candidate.may_capture:
-                size = 1  # a worker was lost: from now on each workload has one of its own
+            if had_captures == self.candidate.may_capture:
+                batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
 
     def _evaluate_batch(
         self, batch: Sequence[PreparedWorkload]

@@ -124,7 +124,7 @@ class Verifier:
 
         Raises:
             Rejected: Outputs are wrong or missing, or inputs were changed.
-            NotCapturable: The same, by a capture.
+            NotCapturable: The same, for a captured call: the capture may have missed work.
         """
         after = self._outputs_of([*plan.before])
         self.check_written(prepared, plan.used)
@@ -150,7 +150,7 @@ class Verifier:
 
         Raises:
             Rejected: Outputs are wrong.
-            NotCapturable: The same, by a capture.
+            NotCapturable: The same, for a captured call: the capture may have missed work.
         """
         answers = self._ask(inputs)
         for slot, item in answers.items():
@@ -176,14 +176,14 @@ class Verifier:
         function.context.synchronize()
 
     def check_written(self, prepared: PreparedWorkload, used: range) -> None:
-        """Check that slots which held poison have outputs.
+        """Reject the pass if a slot still holds poison, unless poison is a legal output.
 
         Raises:
-            Rejected: Some have none.
-            NotCapturable: The same, by a capture.
+            Rejected: A call wrote no outputs.
+            NotCapturable: The same, for a captured call: the capture may have missed work.
         """
         unwritten = self._function.slots.unwritten(used, POISON)
-        if unwritten and not prepared.may_give(POISON):
+        if unwritten and not prepared.may_contain(POISON):
             problem = f"{len(unwritten)} of {len(used)} timed calls wrote no outputs"
             self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem).with_evidence(_UNCHANGED))
 
@@ -212,7 +212,7 @@ class Verifier:
 
         Raises:
             Rejected: They are wrong.
-            NotCapturable: The same, by a capture.
+            NotCapturable: The same, for a captured call: the capture may have missed work.
         """
         try:
             self._function.judge_together(prepared, self._observed, "timed calls")

@@ -21,7 +21,7 @@ class Best:
     axes: Mapping[str, int]
     solution: str
     speedup: float | None
-    """Over the reference; None where it is no number, see `speedup_text`."""
+    """Over the reference; None where it is not a number, see `speedup_text`."""
     speedup_interval: tuple[float, float] | None
     speedup_text: str
     """The number, or ``tie``, ``imprecise``, ``not comparable``, ``-``."""

@@ -108,7 +108,7 @@ class Pair:
     before_ms: float | None
     after_ms: float | None
     ratio: float | None
-    """After divided by before: below 1 is faster. None where it is no number, see `ratio_text`."""
+    """After divided by before: below 1 is faster. None where it is not a number, see `ratio_text`."""
     ratio_interval: tuple[float, float] | None
     ratio_text: str
     """The number, or ``tie``, ``imprecise``, ``-``."""
@@ -128,7 +128,7 @@ class Comparison:
     after: str
     counts: Mapping[str, int]
     ratio: float | None
-    """Geometric mean of after divided by before over compared latencies; None where it is no number."""
+    """Geometric mean of after divided by before over compared latencies; None where it is not a number."""
     ratio_text: str
     pairs: tuple[Pair, ...]
     """The worst changes first."""

@@ -29,7 +29,7 @@ class Entry:
     is_ranked: bool
     """Whether every workload passed, without a flag that keeps a trace out of rankings."""
     speedup: float | None
-    """Geometric mean of the speedups over the reference; None where it is no number, see `speedup_text`."""
+    """Geometric mean of the speedups over the reference; None where it is not a number, see `speedup_text`."""
     speedup_interval: tuple[float, float] | None
     speedup_text: str
     """The number, or ``tie``, ``imprecise``, ``not comparable``, ``-``."""

@@ -253,7 +253,7 @@ def _check_places(roots: Sequence[Path], goal: Path) -> None:
         if goal.resolve().is_relative_to(root.resolve()):
             raise TargetNotEmpty(str(goal), f"lies inside the data set {str(root)!r}")
     if goal.exists() and (not goal.is_dir() or any(goal.iterdir())):
-        raise TargetNotEmpty(str(goal), "is not empty" if goal.is_dir() else "is no folder")
+        raise TargetNotEmpty(str(goal), "is not empty" if goal.is_dir() else "is not a folder")
 
 
 def _files(root: Path, notices: list[str]) -> Iterator[str]:

@@ -104,7 +104,7 @@ def confine_files(state: SandboxState) -> frozenset[Threat]:
     Landlock also keeps a worker off the memory of every process outside its own domain.
     """
     if not is_usable():
-        raise NotPossible(f"the kernel has Landlock {landlock_abi()}, and {_ABI_WITH_MOVES} is needed")
+        raise NotPossible(f"the kernel has Landlock {landlock_abi()}, needed: {_ABI_WITH_MOVES} (Linux 5.19)")
     scopes = SCOPE_SIGNALS
     if not state.policy.is_cuda:  # CUDA maps the judge's memory through an abstract socket
         scopes |= SCOPE_ABSTRACT_SOCKETS

@@ -17,7 +17,7 @@ def enter(state: SandboxState) -> frozenset[Threat]:
     flags = wanted_namespaces()
     is_user = bool(flags & kernel.CLONE_NEWUSER)
     if is_user and (closed := unreadable_path(os.getuid())):
-        raise NotPossible(f"{closed} could not be read there")
+        raise NotPossible(f"{closed} is not readable in a user namespace; make it readable for others")
     if reason := why_not(flags):
         raise NotPossible(reason)
     kernel.enter_namespaces(flags)

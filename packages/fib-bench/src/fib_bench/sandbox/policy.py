@@ -52,7 +52,7 @@ def limit_from_environment() -> Level:
         if named in {str(int(level)), level.name.lower()}:
             return level
     known = ", ".join(f"{int(level)} ({level.name.lower()})" for level in Level)
-    raise InvalidConfig((Problem("environment", LIMIT_VARIABLE, f"{named!r} is no level; it may be {known}"),))
+    raise InvalidConfig((Problem("environment", LIMIT_VARIABLE, f"{named!r} is not a level; use one of {known}"),))
 
 
 def protect_memory() -> None:

@@ -69,7 +69,7 @@ def require_other_user(policy: SandboxPolicy) -> None:
         raise NotPossible("only root can become another user")
     may_keep = landlock.is_usable() and kernel.has_capability(kernel.CAP_DAC_READ_SEARCH)  # within Landlock's grants
     if (closed := unreadable_path(NOBODY)) and not may_keep:
-        raise NotPossible(f"{closed} is closed to other users")
+        raise NotPossible(f"{closed} is not readable for other users; make it readable for others")
 
 
 def _candidates(name: str) -> Iterator[int]:

@@ -1,5 +1,7 @@
 """CUDA stopwatch. Times trusted calls with events, without time of the host.
 
+The judge does not use it: it times solutions with `fib_bench.judge.linked_timing`.
+
 Three methods, the best that a function supports:
 
 ``graph``

@@ -1,4 +1,7 @@
-"""Stopwatches by device, and a measurement of one function in the calling process."""
+"""Stopwatches by device, and a measurement of one trusted function in the calling process.
+
+The judge times solutions on CUDA with `fib_bench.judge.linked_timing` instead.
+"""
 
 from __future__ import annotations
 

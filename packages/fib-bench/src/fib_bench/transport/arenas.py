@@ -174,7 +174,9 @@ def _checked(result: Any) -> tuple[Any, ...]:
     if status.value == 0:
         return tuple(values)
     if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
-        raise torch.OutOfMemoryError("CUDA out of memory while a shared arena was allocated")
+        raise torch.OutOfMemoryError(
+            "CUDA out of memory while an arena was allocated; use smaller workloads, or free memory of the device"
+        )
     raise RuntimeError(f"a CUDA driver call failed: {status.name}")
 
 

@@ -92,7 +92,7 @@ class Recorder:
         self._optional = [name for name, spec in definition.inputs.items() if spec.optional]
         self._all_random: dict[str, Any] = dict.fromkeys(definition.inputs, RANDOM)
         self._always_dumped = self._dump.always_dumped(definition)
-        self._fits_surely = binding.compile_fast_check(self._dtypes.values())
+        self._passes_fast_check = binding.compile_fast_check(self._dtypes.values())
         dumped = self._dtypes if self._always_dumped is None else self._always_dumped
         may_dump = any(self._dtypes.get(name) is not None for name in dumped)
         self._has_content_key = not may_dump and self.policy.is_final
@@ -183,7 +183,7 @@ class Recorder:
 
     def _filter(self, args: tuple[Any, ...], key: Any) -> Verdict:
         inputs = dict(zip(self.definition.inputs, args, strict=True))
-        if not self._fits_surely(*args) and (problem := binding.mismatch(self.definition, self._dtypes, inputs)):
+        if not self._passes_fast_check(*args) and (problem := binding.mismatch(self.definition, self._dtypes, inputs)):
             return self._reject(problem)
         try:
             axes = self._axes_of(args, key)
