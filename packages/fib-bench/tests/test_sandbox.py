@@ -132,7 +132,7 @@ class TestLevel:
     @pytest.mark.parametrize("text", ["4", "-1", "all"])
     def test_the_variable_must_name_a_level(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         monkeypatch.setenv(LIMIT_VARIABLE, text)
-        with pytest.raises(InvalidConfig, match=rf"{LIMIT_VARIABLE}.*'{text}' is no level.*sandboxed"):
+        with pytest.raises(InvalidConfig, match=rf"{LIMIT_VARIABLE}.*'{text}' is not a level.*sandboxed"):
             limit_from_environment()
 
 

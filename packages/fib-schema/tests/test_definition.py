@@ -93,7 +93,7 @@ def test_an_optional_input_may_be_left_out(definition):
         ("outputs", {"C": TensorSpec(["X"], "float16")}, "axis 'X' is not among the axes"),
         ("reference", "def run(:", "does not parse"),
         ("reference", "x = 1", "defines no top-level function 'run'"),
-        ("constraints", ["M = 3"], "is no expression"),
+        ("constraints", ["M = 3"], "is not an expression"),
         ("constraints", ["__import__('os')"], "not allowed"),
         ("tags", "abc", "expected a list, got string 'abc'"),
         ("axes", {"M": 3}, "expected AxisConst or AxisVar, got integer 3"),

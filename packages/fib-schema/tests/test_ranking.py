@@ -90,7 +90,7 @@ def test_the_baseline_must_be_one_solution(leaderboard):
 @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
 def test_an_impossible_latency_is_refused(leaderboard, make_trace, latency):
     leaderboard.add_traces([make_trace("other_ada", "a", latency=latency, definition="other")])
-    with pytest.raises(ScoringError, match="no positive number"):
+    with pytest.raises(ScoringError, match="not a positive number"):
         leaderboard.get_solution_score("other_ada")
 
 
