@@ -1,4 +1,8 @@
-"""TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory."""
+"""TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
+
+Reading, querying and appending records are in `_store`, the root folder and its locks in `_folder`, scores and ranks of
+authors in `ranking`.
+"""
 
 from __future__ import annotations
 

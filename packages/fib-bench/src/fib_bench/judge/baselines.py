@@ -230,7 +230,7 @@ class InterleavedBaselines:
 
     # -- timing ----------------------------------------------------------------------------------
 
-    def time(self, timer: Timer, rule: StopRule, activity: BackgroundActivity) -> None:
+    def time_interleaved(self, timer: Timer, rule: StopRule, activity: BackgroundActivity) -> None:
         """Time the solution and the baselines in turns until all have enough samples.
 
         A drift of the machine then affects all of them. Baselines that fail are left out.

@@ -289,7 +289,7 @@ class SolutionRun:
         activity = BackgroundActivity(self.candidate.worker)
         rule = stop_rule(config, device=self.context.device.type)
         with self.context.exclusive(), self.context.phases.during(Phase.TIME):
-            baselines.time(timer, rule, activity)
+            baselines.time_interleaved(timer, rule, activity)
         with self.context.phases.during(Phase.AUDIT):
             activity.check()
             timer.finish(prepared)
