@@ -28,7 +28,7 @@ TWINS = [case for case in CASES if case.suite == "twins"]
 ON_CPU = [case for case in CASES if "cpu" in case.devices and not case.slow_build]
 QUICK: dict[str, Any] = {
     "warmup_runs": 3,
-    "iterations": 40,
+    "iterations": 15,
     "confidence": 1.0,
     "measure_seconds": 20.0,
     "num_trials": 2,
