@@ -105,7 +105,11 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def server(cache_path: Path) -> Iterator[ForkServerClient]:
     """One worker server for all tests, so that torch is imported once."""
-    with ForkServerClient("cpu") as server:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FIB_CACHE_PATH", str(cache_path))  # tests of another package may have set theirs
+        server = ForkServerClient("cpu")
+        server.launch()
+    with server:
         yield server
 
 
