@@ -266,7 +266,9 @@ def test_children_and_daemons_of_a_solution_are_killed(judged: Callable[..., Eva
 def test_a_worker_with_too_many_children_is_ended(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged(MORE_AND_MORE)
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    assert re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
+    was_ended = re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
+    # On a busy machine the limit of the system can refuse a fork before the server has counted.
+    assert was_ended or "Resource temporarily unavailable" in evaluation.log, evaluation.log
 
 
 def test_killing_the_server_costs_one_evaluation(judged: Callable[..., Evaluation]) -> None:
