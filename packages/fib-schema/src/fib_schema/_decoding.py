@@ -8,6 +8,7 @@ every problem with its JSON path. cattrs took as long and needed a second pass f
 from __future__ import annotations
 
 import json
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ TAGS: Mapping[type[Record], str] = MappingProxyType({
 """What ``type`` is in the JSON of records that share a field."""
 BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 """Fields of a record that are no fields of its JSON."""
+MAX_DEPTH = 100
+"""How deep the objects and lists of a record may nest; each consumer of a record recurses over them."""
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
 _EXPECTED: Mapping[type, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
 
@@ -57,16 +60,22 @@ def decode(text: bytes | str, kind: str, *, source: str) -> Any:
     """Decode JSON to plain objects; NaN and infinity may be bare words or strings.
 
     Raises:
-        InvalidRecord: The text is no JSON, is not UTF-8, or nests too deeply.
+        InvalidRecord: The text is no JSON, is not UTF-8, nests too deeply, or has an integer or a string that
+            Python cannot write again.
     """
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _explain(text, kind, source)
+        plain = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        plain = _explain(text, kind, source)
+    if may_be_too_deep(text) and (depth := nesting(plain)) > MAX_DEPTH:
+        message = f"nests too deeply: {depth} levels, and at most {MAX_DEPTH} are read; flatten it"
+        raise InvalidRecord(kind, (Problem(source, "$", message, code="nesting"),))
+    return plain
 
 
 def _explain(text: bytes | str, kind: str, source: str) -> Any:
     """Decode with the standard library: it reads bare NaN and says where a text breaks off."""
+    code = "json"
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -76,10 +85,28 @@ def _explain(text: bytes | str, kind: str, source: str) -> Any:
     except json.JSONDecodeError as error:
         message = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
     except RecursionError:
-        message = "nests too deeply to be read"
-    except ValueError as error:  # an integer of more digits than Python converts
-        message = f"cannot be read: {error}"
-    raise InvalidRecord(kind, (Problem(source, "$", message, code="json"),))
+        code, message = "nesting", f"nests too deeply; at most {MAX_DEPTH} levels are read: flatten it"
+    except ValueError:
+        digits = sys.get_int_max_str_digits()
+        message = f"cannot be read: it has an integer of more than {digits} digits; shorten it"
+    raise InvalidRecord(kind, (Problem(source, "$", message, code=code),))
+
+
+def may_be_too_deep(text: bytes | str) -> bool:
+    """Whether a JSON text has enough brackets to nest deeper than `MAX_DEPTH`; most texts do not."""
+    if isinstance(text, bytes):
+        return text.count(b"[") + text.count(b"{") > MAX_DEPTH
+    return text.count("[") + text.count("{") > MAX_DEPTH
+
+
+def nesting(plain: Any) -> int:
+    """How many levels deep objects and lists nest."""
+    depth, level = 0, [plain] if isinstance(plain, dict | list) else []
+    while level:
+        depth += 1
+        inner = [i for item in level for i in (item.values() if isinstance(item, dict) else item)]
+        level = [item for item in inner if isinstance(item, dict | list)]
+    return depth
 
 
 def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:

@@ -1,6 +1,6 @@
 """Reader of data set files: records, and every problem of a file, its text and its records.
 
-The store, validation and migration use it. Lines of traces take the fast path of `_trace_lines`
+The store, validation and migration use it. Lines of traces take the fast path of `_trace_parser`
 first; after a miss the slow path decides whether the line is valid and explains every problem.
 """
 
@@ -18,7 +18,8 @@ from ._layout import DataFile
 from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record
 from ._report import Findings
-from ._trace_lines import FastPathMiss, trace_parser
+from ._trace_lines import FastPathMiss
+from ._trace_parser import trace_parser
 from .errors import InvalidRecord
 from .trace import Trace
 
@@ -26,7 +27,6 @@ R = TypeVar("R", bound=Record)
 
 MAX_RECORD_BYTES = 64 << 20
 """The largest record that is read; the largest of the public ones is below 1 MB."""
-MAX_DEPTH = 100
 _BUFFER_BYTES = 1 << 18
 """Of a file of lines: with the default of 8 KiB, loading a set takes 5 % longer."""
 BOM = b"\xef\xbb\xbf"
@@ -93,9 +93,6 @@ def parse_record(
         plain = decode(text, cls.__name__, source=place)
     except InvalidRecord as error:
         findings.add(*error.problems)
-        return Parsed()
-    if (depth := _nesting(plain, text)) > MAX_DEPTH:
-        findings.error(place, f"nests {depth} levels deep, and at most {MAX_DEPTH} are read; flatten it", "nesting")
         return Parsed()
     if checks_keys:
         _report_repeated_keys(text, place, findings)
@@ -238,18 +235,6 @@ def _read_text(file: DataFile, cls: type[Record], findings: Findings) -> bytes |
     if data.startswith(BOM):
         findings.error(file.name, _BOM_MESSAGE, "bom")
     return data.removeprefix(BOM)
-
-
-def _nesting(plain: Any, text: bytes) -> int:
-    """How many levels deep objects and lists nest; 0 where the text shows that it is within bounds."""
-    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
-        return 0
-    depth, level = 0, [plain] if isinstance(plain, dict | list) else []
-    while level:
-        depth += 1
-        inner = [i for item in level for i in (item.values() if isinstance(item, dict) else item)]
-        level = [item for item in inner if isinstance(item, dict | list)]
-    return depth
 
 
 class _Repeated(Exception):
