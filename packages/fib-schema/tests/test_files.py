@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from fib_schema import files
-from fib_schema.files import atomic_create_all, atomic_write, is_temporary, staged, temporary_path
+from fib_schema.files import atomic_create_all, atomic_write, is_temporary, staged, temporary_path, write_output
+
+OTHER_UID = 60_599
 
 
 def test_a_replaced_file_is_old_or_new_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -113,3 +115,78 @@ def test_a_folder_that_another_process_made_first_is_kept_on_request(tmp_path: P
 def test_temporary_names_are_recognised(tmp_path: Path) -> None:
     assert is_temporary(temporary_path(tmp_path).name)
     assert not any(map(is_temporary, ("x.tmp", ".x.tmp", "a.json", f"{'a' * 32}.tmp")))
+
+
+def test_errors_name_the_target_and_not_the_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", full)
+    for write in (
+        lambda path: atomic_write(path, b"new"),
+        lambda path: atomic_create_all({str(path): b"new"}),
+        lambda path: write_output(path, b"new"),
+    ):
+        with pytest.raises(OSError, match="No space") as caught:
+            write(tmp_path / "y")
+        assert caught.value.filename == str(tmp_path / "y")
+
+    def fill_a_folder() -> None:
+        with staged(tmp_path / "folder") as temporary:
+            temporary.mkdir()
+            raise OSError(28, "No space left on device", str(temporary / "inside"))
+
+    with pytest.raises(OSError, match="No space") as caught:
+        fill_a_folder()
+    assert caught.value.filename == str(tmp_path / "folder" / "inside")
+    with pytest.raises(FileNotFoundError) as missing, staged(tmp_path / "folder"):
+        (tmp_path / "source").read_bytes()
+    assert missing.value.filename == str(tmp_path / "source")
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_keeps_its_mode_and_its_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    write_output(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o640
+    with pytest.raises(IsADirectoryError):
+        write_output(tmp_path, b"new")
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_an_output_may_be_a_device_or_a_pipe(tmp_path: Path) -> None:
+    write_output("/dev/null", b"x")
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_output(tmp_path / "pipe", b"piped")
+    assert os.read(reader, 10) == b"piped"
+    os.close(reader)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to(path.parent / "precious"), os.mkfifo])
+def test_what_another_user_has_planted_in_a_shared_folder_is_not_written_to(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "precious").write_bytes(b"old")
+    make(tmp_path / "report")
+    os.chown(tmp_path / "report", OTHER_UID, OTHER_UID, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        write_output(tmp_path / "report", b"new")
+    assert (tmp_path / "precious").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_mode_of_another_users_file_is_not_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "report").write_bytes(b"old")
+    (tmp_path / "report").chmod(0o666)
+    os.chown(tmp_path / "report", OTHER_UID, OTHER_UID)
+    write_output(tmp_path / "report", b"new")
+    assert (tmp_path / "report").stat().st_uid == os.geteuid()
+    assert not (tmp_path / "report").stat().st_mode & stat.S_IWOTH

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .files import BINARY, atomic_write, make_folders, sync_data, sync_folders, write_all
+from .files import BINARY, atomic_write, make_folders, naming, sync_data, sync_folders, write_all
 
 try:
     from fcntl import LOCK_EX, LOCK_UN, flock
@@ -39,10 +39,12 @@ def append_lines(batch: Mapping[str, Sequence[bytes]]) -> None:
         files = [(stack.enter_context(_locked(path)), batch[path]) for path in sorted(batch)]
         sizes = [os.fstat(descriptor).st_size for descriptor, _ in files]
         try:
-            for (descriptor, lines), size in zip(files, sizes, strict=True):
-                write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
-            for descriptor, _ in files:
-                sync_data(descriptor)
+            for path, (descriptor, lines), size in zip(sorted(batch), files, sizes, strict=True):
+                with naming(path):
+                    write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+            for path, (descriptor, _) in zip(sorted(batch), files, strict=True):
+                with naming(path):
+                    sync_data(descriptor)
         except BaseException:
             for (descriptor, _), size in zip(files, sizes, strict=True):
                 os.ftruncate(descriptor, size)
@@ -68,8 +70,9 @@ def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Seq
         if not lines:
             return lines
         try:
-            write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
-            sync_data(descriptor)
+            with naming(path):
+                write_all(descriptor, _separator(descriptor, size) + b"\n".join(lines) + b"\n")
+                sync_data(descriptor)
         except BaseException:
             os.ftruncate(descriptor, size)
             raise

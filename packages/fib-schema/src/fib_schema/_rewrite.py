@@ -17,6 +17,7 @@ from ._record import Record
 from ._report import Findings, plain_problem
 from .definition import Definition
 from .errors import Problem, UnknownName
+from .files import naming
 from .solution import Solution
 from .trace import Trace
 
@@ -179,7 +180,7 @@ class Rewriter:
     def _append(self, path: str, data: bytes) -> None:
         target = self._new_root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("ab") as handle:
+        with naming(target), target.open("ab") as handle:
             handle.write(data)
 
     def _free_path(self, path: str) -> str:

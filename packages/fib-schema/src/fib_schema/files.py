@@ -3,14 +3,16 @@
 Content is written under a temporary name beside the target and renamed, so that a reader sees the
 old content or the new, never a part, and a killed writer leaves only a hidden temporary.
 `atomic_write` and `atomic_create_all` write bytes; `staged` is for content that another program or
-several steps produce.
+several steps produce; `write_output` is for files that a user names. Their errors name the target.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,12 +52,13 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(target.parent)
     try:
-        yield temporary
-        try:
-            _replace(temporary, target)
-        except OSError:
-            if not (keeps_existing and target.exists()):
-                raise
+        with _naming(target, temporary):
+            yield temporary
+            try:
+                _replace(temporary, target)
+            except OSError:
+                if not (keeps_existing and target.exists()):
+                    raise
     finally:
         _remove(temporary)
 
@@ -85,15 +88,62 @@ def atomic_write(
     folders = make_folders(target.parent)
     temporary = temporary_path(target.parent)
     try:
-        _write_new(temporary, data, mode=mode, durable=durable)
-        if exclusive:
-            os.link(temporary, target)
-        else:
-            _replace(temporary, target)
+        with naming(target):
+            _write_new(temporary, data, mode=mode, durable=durable)
+            if exclusive:
+                os.link(temporary, target)
+            else:
+                _replace(temporary, target)
     finally:
         _remove(temporary)
     if durable:
         sync_folders(folders)
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file that a user named, such as a report or a picture.
+
+    A regular file is replaced atomically and keeps its permissions. A link is followed, and a device or a pipe is
+    written to, unless it belongs to another user and lies in a folder that all users share, such as ``/tmp``.
+
+    Args:
+        path: The target; its folder is made if it does not exist.
+        data: The content.
+
+    Raises:
+        OSError: It could not be written; a regular file is unchanged.
+    """
+    target = Path(path)
+    _refuse_planted(target)
+    target = Path(os.path.realpath(target)) if target.is_symlink() else target
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        atomic_write(target, data)
+        return
+    if stat.S_ISREG(found.st_mode):
+        is_own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+        atomic_write(target, data, mode=stat.S_IMODE(found.st_mode) if is_own else None)
+        return
+    with naming(path), open(path, "wb", buffering=0) as stream:
+        write_all(stream.fileno(), data)
+
+
+def _refuse_planted(target: Path) -> None:
+    """Refuse a link, pipe or device that another user may have put into a folder that all users share.
+
+    Linux does so too where ``fs.protected_symlinks`` and ``fs.protected_fifos`` are set.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    try:
+        found, folder = os.lstat(target), os.stat(target.parent)
+    except OSError:
+        return  # there is none, or writing tells
+    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    is_foreign = found.st_uid not in {os.geteuid(), folder.st_uid}
+    if is_shared and is_foreign and not stat.S_ISREG(found.st_mode):
+        raise PermissionError(errno.EACCES, "belongs to another user, in a folder that all users share", str(target))
 
 
 def atomic_create_all(contents: Mapping[str, bytes]) -> None:
@@ -110,11 +160,13 @@ def atomic_create_all(contents: Mapping[str, bytes]) -> None:
         for name, data in contents.items():
             if not os.path.exists(name):
                 pending[name] = temporary_path(os.path.dirname(name))
-                _write_new(pending[name], data)
-        for temporary in pending.values():
-            _sync_file(temporary)
+                with naming(name):
+                    _write_new(pending[name], data)
         for name, temporary in pending.items():
-            with contextlib.suppress(FileExistsError):  # another process was faster
+            with naming(name):
+                _sync_file(temporary)
+        for name, temporary in pending.items():
+            with contextlib.suppress(FileExistsError), naming(name):  # another process was faster
                 os.link(temporary, name)
     finally:
         for temporary in pending.values():
@@ -151,6 +203,60 @@ def write_all(descriptor: int, data: bytes) -> None:
     written = os.write(descriptor, data)
     while written < len(data):
         written += os.write(descriptor, memoryview(data)[written:])
+
+
+# -- errors --------------------------------------------------------------------------------------------
+
+_WORDS = {
+    errno.ENOSPC: ("the disk is full", "free space or choose another folder"),
+    errno.EROFS: ("the file system is read-only", "choose a writable folder"),
+    errno.EFBIG: ("the file exceeds the limit of sizes", "raise the limit (ulimit -f) or choose another file system"),
+    errno.EACCES: ("access is denied", "check owner and permissions, or choose another path"),
+    errno.EPERM: ("the operation is not permitted", "check owner and permissions, or choose another path"),
+    errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
+}
+if hasattr(errno, "EDQUOT"):  # Windows has it under another number, where the errors above say the same
+    _WORDS[errno.EDQUOT] = ("the quota of the disk is used up", "free space or choose another folder")
+
+
+def explain_os_error(error: OSError) -> str:
+    """An error of the system as a message: the path, the problem in words and the remedy."""
+    if error.errno is None:
+        return str(error)
+    path = error.filename if error.filename2 is None else error.filename2
+    place = f"{os.fsdecode(path)}: " if isinstance(path, str | bytes) else ""
+    if error.errno not in _WORDS:
+        return f"{place}{error.strerror}"
+    problem, remedy = _WORDS[error.errno]
+    return f"{place}{problem} ({error.strerror}); {remedy}"
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name a file in the `OSError` of a block: errors of descriptors name none, and others name the temporary."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
+def _naming(target: Path, temporary: Path) -> Iterator[None]:
+    """Name the target in an error of the disk, and in one that names the temporary."""
+    try:
+        yield
+    except OSError as error:
+        paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
+        inside = next((path for path in reversed(paths) if path.startswith(str(temporary))), None)
+        if error.errno is None or (inside is None and error.errno not in _WORDS) or (inside is None and paths):
+            raise
+        place = str(target) + ("" if inside is None else inside.removeprefix(str(temporary)))
+        raise OSError(error.errno, error.strerror, place) from error
+
+
+# -- system calls --------------------------------------------------------------------------------------
 
 
 def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
