@@ -212,7 +212,7 @@ class TestReport:
         (["run", ".", "--rtol", "-1"], "rtol: must be at least 0, got -1.0"),
         (["run", ".", "--iterations", "0"], "iterations: must be at least 1, got 0"),
         (["run", ".", "--required-matched-ratio", "95"], "required_matched_ratio: must be at most 1, got 95.0"),
-        (["run", ".", "--config", "no.yaml"], "No such file or directory: 'no.yaml'"),
+        (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
         (["run", ".", "--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["bake"], "invalid choice: 'bake'"),
         ([], "required: COMMAND"),

@@ -90,7 +90,7 @@ def holder_text(message: str) -> str:
 def test_a_note_of_another_user_cannot_write_to_the_terminal(folder: Path) -> None:
     lock = DeviceLock(folder / "d.lock")
     (folder / "d.lock").write_text('{"pid": 1, "user": "\\u001b[2J", "command": "x", "since": "then"}')
-    assert lock.holder() == "process 1 of user ?[2J (`x`) since then"
+    assert lock.holder() == r"process 1 of user \x1b[2J (`x`) since then"
 
 
 @pytest.mark.parametrize("note", ["", "{", "\x00" * 5_000, '{"pid": "x"}'])

@@ -191,7 +191,7 @@ def test_a_summary_counts(make_set: Callable[..., TraceSet], make_trace: MakeTra
         ("output 'y' has shape (1,)\nmore", "output 'y' has shape (1,)"),
         ("Traceback (most recent call last):\n  File\nValueError: boom\n", "ValueError: boom"),
         ("Traceback (most ...\nValueError: boom\n--- printed by the worker ---\nhello", "ValueError: boom"),
-        ("\x1b[2Jcleared\x07", " [2Jcleared "),
+        ("\x1b[2Jcleared\x07", r"\x1b[2Jcleared\x07"),
     ],
 )
 def test_the_error_line_says_why_an_evaluation_failed(make_trace: MakeTrace, log: str, line: str) -> None:

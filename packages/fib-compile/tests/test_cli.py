@@ -143,5 +143,6 @@ def test_an_unreadable_cache_is_reported_in_one_line(
     (tmp_path / "file").touch()
     assert main(["cache", "ls"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("fib-compile: [Errno 20] Not a directory")
+    assert error.startswith(f"fib-compile: {tmp_path / 'file'}")
+    assert error.endswith(": Not a directory\n")
     assert error.count("\n") == 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
-from fib_schema import FibError
+from fib_schema.command import FAILED, run_command
 
 from . import commands as implementations
 from .config import ApplyConfig, OnMiss
@@ -18,7 +18,8 @@ _DESCRIPTION = """\
 Show and prepare the solutions that serve calls, by the traces of a data set.
 
 All commands read the same cached table as `fib_apply.enable_apply`, so they show what an engine with the same
-settings does. Exit codes: 0; 1 if a selected solution is not usable; 2 if the command is invalid."""
+settings does. Exit codes: 0; 1 if a selected solution is not usable; 2 if the command is invalid, or cannot
+read or write a file; 130 after an interrupt; 141 if the reader of the output has ended."""
 
 _EXPLAIN = """\
 Show which solution serves a definition's calls and why, the next candidates, and the solutions that are left
@@ -63,22 +64,20 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
+    return run_command("fib-apply", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.config = _config(options)
         code: int = options.run(options)
-    except (FibError, OSError) as error:
-        return _fail(str(error))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return _fail("torch is not installed; without it, pass --hardware and omit --source")
+        print("fib-apply: torch is not installed; without it, pass --hardware and omit --source", file=sys.stderr)
+        return FAILED
     return code
-
-
-def _fail(problem: str) -> int:
-    print(f"fib-apply: {problem}", file=sys.stderr)
-    return 2
 
 
 # -- options -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
+from fib_schema.display import escape_line
 
 from .build_service.service import BuildService
 from .config import ApplyConfig
@@ -213,7 +214,8 @@ def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
             yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[escape_line(text) for text in row] for row in texts]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

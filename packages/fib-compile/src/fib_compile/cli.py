@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName
+from fib_schema import Definition, Solution, TraceSet, UnknownName
+from fib_schema.command import FAILED, run_command, unescaped
 
 from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
@@ -25,7 +26,8 @@ _DESCRIPTION = """\
 Build the solutions of a data set ahead of time, and manage the build cache.
 
 fib-bench, fib-apply and programs find what is built by its content. The cache is below FIB_CACHE_PATH and may
-be deleted at any time. Exit codes: 0; 1 if a solution does not build; 2 if the command is wrong."""
+be deleted at any time. Exit codes: 0; 1 if a solution does not build; 2 if the command is wrong, or cannot
+read or write a file; 130 after an interrupt; 141 if the reader of the output has ended."""
 
 _BUILD = """\
 Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no code of a solution runs,
@@ -59,12 +61,16 @@ _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 if a solution does not build, 2 if the command is wrong."""
+    return run_command("fib-compile", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
-    except (FibError, InvalidArch, OSError) as error:
+    except InvalidArch as error:
         print(f"fib-compile: {error}", file=sys.stderr)
-        return 2
+        return FAILED
     return code
 
 
@@ -158,7 +164,7 @@ class _Progress:
         filled = 30 * self._done // self._total
         bar = "#" * filled + "." * (30 - filled)
         text = f"\r[{bar}] {self._done}/{self._total}, {self._failed} failed, {left:.0f} s left\x1b[K"
-        print(text, end="", file=sys.stderr, flush=True)
+        print(text, end="", file=unescaped(sys.stderr), flush=True)
 
     def finish(self) -> None:
         if self._is_terminal:

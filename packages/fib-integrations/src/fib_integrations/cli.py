@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import FibError, TraceSet
+from fib_schema import TraceSet
+from fib_schema.command import run_command
 
 from .adapter import Adapter
 from .adapters import all_adapters, select_adapters
@@ -23,7 +24,8 @@ from .patching import PatchState
 _DESCRIPTION = """\
 Adapters between kernel libraries and fib-apply or fib-tracer: the supported calls, the status of
 the patches here, and solutions that call the library itself. Exit codes: 0; 1 if a target is
-incompatible with its adapter; 2 for a wrong command."""
+incompatible with its adapter; 2 for a wrong command, or a file that cannot be read or written;
+130 after an interrupt; 141 if the reader of the output has ended."""
 
 _LIST_EXAMPLES = """\
 examples:
@@ -53,12 +55,12 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    return run_command("fib-integrations", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    try:
-        code: int = options.run(options)
-    except (FibError, OSError) as error:
-        print(f"fib-integrations: {error}", file=sys.stderr)
-        return 2
+    code: int = options.run(options)
     return code
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fib_schema import FibError
+from fib_schema.command import run_command
 
 from . import commands
 from .dumps.importing import MAX_CALL_BYTES
@@ -16,7 +15,8 @@ _DESCRIPTION = """\
 Workloads of a data set: import FlashInfer's dumps, show statistics, remove duplicates, sample.
 
 Live traffic is recorded inside the engine (FIB_ENABLE_TRACING=1, or fib_tracer.enable_tracing).
-Exit codes: 0; 1 if data is damaged, refused or missing; 2 if the command cannot run."""
+Exit codes: 0; 1 if data is damaged, refused or missing; 2 if the command cannot run, or cannot read or
+write a file; 130 after an interrupt; 141 if the reader of the output has ended."""
 
 _IMPORT = """\
 Import FlashInfer's dumps into a data set:
@@ -90,12 +90,12 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 if data is damaged or missing, 2 if the command cannot run."""
+    return run_command("fib-tracer", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    try:
-        code: int = options.run(options)
-    except (FibError, OSError) as error:
-        print(f"fib-tracer: {error}", file=sys.stderr)
-        return 2
+    code: int = options.run(options)
     return code
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fib_schema import Problem, TraceSet
+from fib_schema.display import escape_line
 
 from .config import Settings, TracingConfig
 from .dumps.importing import NO_READER, READERS_PACKAGE, RECORDED, ImportOptions, ImportReport, import_dumps
@@ -32,7 +33,8 @@ def _print_problems(problems: Iterable[Problem]) -> None:
         print(f"fib-tracer: {problem}", file=sys.stderr)
 
 
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[escape_line(text) for text in row] for row in texts]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

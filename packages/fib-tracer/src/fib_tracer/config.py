@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import attrs
 import yaml
 from fib_schema import Definition, FibError, UnknownName
+from fib_schema.files import write_output
 
 from .errors import InvalidSetting
 from .policies.dumping import DumpByFunction, DumpNamed, InputDumpPolicy
@@ -254,8 +255,12 @@ class TracingConfigRegistry:
         return yaml.safe_dump(content, sort_keys=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a YAML file."""
-        Path(path).write_text(self.to_yaml(), encoding="utf-8")
+        """Write a YAML file; an existing one is replaced atomically.
+
+        Raises:
+            OSError: It could not be written.
+        """
+        write_output(path, self.to_yaml().encode())
 
     @classmethod
     def from_yaml(cls, text: str) -> TracingConfigRegistry:

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from ..report.comparing import Comparison, Pair, Verdict
 from ..report.merging import MergeReport
+from .printing import safe_cell, safe_text
 from .tables import format_latency
 
 _SHOWN_PAIRS = 100
@@ -35,19 +34,19 @@ def print_comparison(console: Console, found: Comparison) -> None:
     if (more := len(changed) - _SHOWN_PAIRS) > 0:
         console.print(f"{more} more changed (--json lists all)")
     for reason in dict.fromkeys(f"{p.solution}: {p.reason}" for p in changed if p.verdict is Verdict.BROKEN):
-        console.print(Text(reason, style="red"), soft_wrap=True)
+        console.print(safe_text(reason, "red"), soft_wrap=True)
     skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
     for (verdict, reason), count in skipped.items():
-        console.print(Text(f"{count} {verdict}: {reason}", style="yellow"), soft_wrap=True)
+        console.print(safe_text(f"{count} {verdict}: {reason}", "yellow"), soft_wrap=True)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
     ratio = "" if found.ratio_text == "-" else f"; after / before: {found.ratio_text} (geometric mean)"
     style = "red" if found.is_worse else ""
-    console.print(Text(f"{counts}{ratio}; {_criterion(found.pairs)}", style=style), soft_wrap=True)
+    console.print(safe_text(f"{counts}{ratio}; {_criterion(found.pairs)}", style), soft_wrap=True)
 
 
 def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
     has_methods = any(pair.timed_by for pair in pairs)
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    table = Table(title=safe_cell(title), title_justify="left", title_style="bold")
     for column in ("definition", "solution", "axes"):
         table.add_column(column, overflow="fold")
     for column in ("before", "after", "ratio", "verdict"):
@@ -55,7 +54,7 @@ def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
     if has_methods:
         table.add_column("timed by", overflow="fold")
     for pair in pairs:
-        methods = [escape(pair.timed_by or "linked")] if has_methods else []
+        methods = [safe_cell(pair.timed_by or "linked")] if has_methods else []
         table.add_row(*_cells(pair), *methods, style=_STYLES[pair.verdict])
     return table
 
@@ -63,7 +62,7 @@ def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
 def _cells(pair: Pair) -> tuple[str, ...]:
     axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
     times = ("-" if ms is None else format_latency(ms) for ms in (pair.before_ms, pair.after_ms))
-    return *map(escape, (pair.definition, pair.solution, axes)), *times, pair.ratio_text, str(pair.verdict)
+    return *map(safe_cell, (pair.definition, pair.solution, axes)), *times, pair.ratio_text, str(pair.verdict)
 
 
 def _criterion(pairs: Iterable[Pair]) -> str:
@@ -82,10 +81,10 @@ def _criterion(pairs: Iterable[Pair]) -> str:
 def print_merge(console: Console, report: MergeReport) -> None:
     """Print the result of a merge."""
     counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items()) or "nothing"
-    console.print(Text(f"{' + '.join(report.sources)} -> {report.target}: {counts}"), soft_wrap=True)
+    console.print(safe_text(f"{' + '.join(report.sources)} -> {report.target}: {counts}"), soft_wrap=True)
     console.print(f"{report.copied} files are byte for byte those of a source")
     if report.repeated:
         repeated = ", ".join(f"{count} {kind}" for kind, count in report.repeated.items())
         console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
     for notice in report.notices:
-        console.print(Text(f"notice: {notice}", style="yellow"), soft_wrap=True)
+        console.print(safe_text(f"notice: {notice}", "yellow"), soft_wrap=True)

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from fib_schema import MigrationReport, Problem, Report, migrate, validate
 from rich.console import Console
-from rich.text import Text
 
 from .help_pages import add_help
-from .printing import print_json
+from .printing import output_console, print_json, safe_text
 
 _SHOWN = 100
 
@@ -38,7 +37,7 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(report.to_plain())
     else:
-        _print_report(Console(), report)
+        _print_report(output_console(), report)
     return 0 if report.is_ok else 1
 
 
@@ -48,7 +47,7 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(report.to_plain())
     else:
-        _print_migration(Console(), report)
+        _print_migration(output_console(), report)
     return 0 if report.is_ok else 1
 
 
@@ -77,4 +76,4 @@ def _print_problems(console: Console, word: str, problems: Sequence[Problem], st
 
 
 def _print(console: Console, text: str, style: str = "") -> None:
-    console.print(Text(text, style=style), soft_wrap=True)
+    console.print(safe_text(text, style), soft_wrap=True)

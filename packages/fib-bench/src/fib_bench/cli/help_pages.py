@@ -24,8 +24,9 @@ Run the kernel solutions of a data set, check their results, and measure their l
 
 A data set is a folder of definitions (what a kernel computes, with reference code), solutions (one
 implementation each), workloads (sizes and inputs) and traces (what came out). Results go to stdout,
-progress to stderr. Exit codes: 0, 1 if some work could not run or a check fails, 2 for an invalid command,
-130 after an interrupt; finished evaluations are recorded.""",
+progress to stderr. Exit codes: 0, 1 if some work could not run or a check fails, 2 for an invalid command or a
+file that cannot be read or written, 130 after an interrupt (finished evaluations are recorded), 141 if the reader
+of stdout has ended.""",
         """\
 examples:
   fib-bench demo                       see it work in two minutes, with a GPU or without

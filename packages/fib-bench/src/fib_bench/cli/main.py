@@ -2,13 +2,12 @@
 
 Progress goes to stderr, results to stdout; ``--json`` makes stdout one JSON object. Exit codes: 0 if all
 requested work ran (wrong solutions are results, not failures), 1 if some could not run, 2 for an invalid
-command, 130 after an interrupt.
+command or a file that cannot be read or written, 130 after an interrupt, 141 if the reader of stdout has ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import warnings
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import DataWarning, FibError, TraceSet, to_plain
+from fib_schema import DataWarning, TraceSet, to_plain
+from fib_schema.command import run_command
 from rich.console import Console
 
 from .. import __version__
@@ -28,7 +28,7 @@ from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
 from .data_set_commands import add_migrate, add_validate
 from .help_pages import add_help
-from .printing import print_json
+from .printing import error_console, output_console, print_json, safe_text
 from .progress import progress_on
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
@@ -44,23 +44,15 @@ _INTERRUPTED = "interrupted; finished evaluations are recorded (continue with --
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
+    return run_command("fib-bench", lambda: _main(argv), interrupted=_INTERRUPTED)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
-    errors = Console(stderr=True)
-    warnings.showwarning = lambda message, *_: errors.print(
-        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
-    )
+    errors = error_console()
+    warnings.showwarning = lambda message, *_: errors.print(safe_text(f"warning: {message}", "yellow"), soft_wrap=True)
     warnings.simplefilter("always", DataWarning)
-    try:
-        code: int = arguments.command(arguments, errors)
-    except BrokenPipeError:  # the reader of stdout has closed it, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (FibError, OSError) as error:
-        errors.print(f"fib-bench: {error}", style="red", markup=False, soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        errors.print(_INTERRUPTED)
-        return 130
+    code: int = arguments.command(arguments, errors)
     return code
 
 
@@ -69,13 +61,13 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     config = config_of(arguments, trace_set)
     if config.data_set_layers is not None:
         said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
-        errors.print(said, markup=False, highlight=False, soft_wrap=True)
+        errors.print(safe_text(said), soft_wrap=True)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     if arguments.json:
         print_json(_plain_result(result))
     else:
         ran = {trace.definition for trace in result.traces}
-        print_leaderboard(Console(), [row for row in summarise(trace_set).leaderboard if row.definition in ran])
+        print_leaderboard(output_console(), [row for row in summarise(trace_set).leaderboard if row.definition in ran])
         print_skipped(errors, result.skipped)
         print_seconds(errors, result.seconds)
         if not result.traces and not result.failures:
@@ -123,10 +115,10 @@ def _demo(arguments: argparse.Namespace, errors: Console) -> int:
     write_demo(root)
     trace_set = TraceSet.from_path(root)
     result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
-    print_summary(Console(), summarise(trace_set))
-    Console().print(CPU_NOTE, markup=False, highlight=False, soft_wrap=True)
+    print_summary(output_console(), summarise(trace_set))
+    output_console().print(CPU_NOTE, markup=False, highlight=False, soft_wrap=True)
     print_skipped(errors, result.skipped)
-    Console().print(NEXT_STEPS.format(dir=root), markup=False, highlight=False, soft_wrap=True)
+    output_console().print(safe_text(NEXT_STEPS.format(dir=root)), soft_wrap=True)
     return _exit_code(result, errors)
 
 

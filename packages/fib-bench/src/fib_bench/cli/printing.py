@@ -1,4 +1,4 @@
-"""Output for programs: JSON and CSV on stdout."""
+"""Output: JSON and CSV on stdout for programs, consoles of rich for people."""
 
 from __future__ import annotations
 
@@ -8,8 +8,49 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fib_schema.command import unescaped
+from fib_schema.display import escape_controls, escape_line
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
+from rich.segment import Segment
+from rich.text import Text
+
 _PAIRS = frozenset({"latency_ms", "interval_ms", "speedup_interval", "baseline_speedup_interval", "ratio_interval"})
 """Fields of two numbers."""
+
+
+class _Terminal(Console):
+    """A console that escapes control characters of texts, whichever way they come to it, but not its own colours."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text
+            is_plain = segment.control is not None or text.isprintable()
+            yield segment if is_plain else Segment(escape_controls(text), segment.style)
+
+    def on_broken_pipe(self) -> None:
+        """Leave the exit code to `run_command`."""
+        raise  # noqa: PLE0704 - it is called while the error is handled
+
+
+def output_console() -> Console:
+    """A console on stdout; make it when it is used, because stdout may be redirected."""
+    return _Terminal(file=unescaped(sys.stdout))
+
+
+def error_console() -> Console:
+    """A console on stderr."""
+    return _Terminal(file=unescaped(sys.stderr), stderr=True)
+
+
+def safe_text(text: str, style: str = "") -> Text:
+    """Text of one or more lines that may hold data; rich drops some control characters, so they are escaped before."""
+    return Text(escape_controls(text), style)
+
+
+def safe_cell(text: str) -> str:
+    """Text of one line that may hold data, as markup of rich."""
+    return escape(escape_line(text))
 
 
 def print_json(value: object) -> None:
@@ -51,5 +92,7 @@ def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 
 def _cell(value: Any) -> Any:
-    """The value, quoted if a spreadsheet would read it as a formula."""
+    """The value, escaped as in tables, and quoted if a spreadsheet would read it as a formula."""
+    if isinstance(value, str):
+        value = escape_line(value)
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

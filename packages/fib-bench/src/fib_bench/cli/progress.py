@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 from fib_schema import EvaluationStatus, Trace
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,6 +23,7 @@ from rich.text import Text
 from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
 from ..report import failure_text, speedup_of
 from ..report.trace_fields import labels_of, shown_latency_of, timed_by
+from .printing import safe_cell, safe_text
 from .tables import format_latency
 
 
@@ -51,7 +51,7 @@ def format_trace(trace: Trace) -> str:
 def progress_on(console: Console) -> Iterator[Observer]:
     """An observer that prints the progress of a run."""
     if not console.is_terminal:
-        yield _plain_lines(lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True))
+        yield _plain_lines(lambda text: console.print(safe_text(text), soft_wrap=True))
         return
     columns: tuple[ProgressColumn, ...] = (
         SpinnerColumn(),
@@ -71,17 +71,17 @@ def progress_on(console: Console) -> Iterator[Observer]:
                     total += plan.count  # the counts of several runs add up
                     progress.update(task, total=total)
                 case Working():
-                    progress.update(task, description=escape(str(event)))
+                    progress.update(task, description=safe_cell(str(event)))
                 case Evaluated(trace=trace):
                     progress.advance(task)
                     if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
-                        progress.console.print(Text(format_trace(trace), style="red"), soft_wrap=True)
+                        progress.console.print(safe_text(format_trace(trace), "red"), soft_wrap=True)
                 case Skipped(skip=skip, count=count):
                     progress.advance(task, count)
                     text = f"could not run: {_first_line(str(skip))}"
-                    progress.console.print(Text(text, style="red"), soft_wrap=True)
+                    progress.console.print(safe_text(text, "red"), soft_wrap=True)
                 case DeviceExcluded():
-                    progress.console.print(Text(str(event), style="red"), soft_wrap=True)
+                    progress.console.print(safe_text(str(event), "red"), soft_wrap=True)
 
         yield observe
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
+from fib_schema.files import write_output
 from rich.console import Console
-from rich.text import Text
 
 from ..flags import CPU_TIMING
 from ..report import best, summarise
@@ -18,7 +18,7 @@ from ..report.merging import MergeConflicts, merge
 from ..report.results import WIN_FACTORS, Options, count_cpu_timed
 from .comparison_tables import print_comparison, print_merge
 from .help_pages import add_help
-from .printing import print_csv, print_json
+from .printing import output_console, print_csv, print_json, safe_text
 from .run_options import names_of
 from .tables import print_best, print_summary
 
@@ -183,9 +183,9 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     elif arguments.csv:
         print_csv(map(attrs.asdict, summary.leaderboard))
     else:
-        print_summary(Console(), summary)
+        print_summary(output_console(), summary)
         if summary.authors_note:
-            errors.print(Text(summary.authors_note, style="yellow"), soft_wrap=True)
+            errors.print(safe_text(summary.authors_note, "yellow"), soft_wrap=True)
     return 0
 
 
@@ -198,12 +198,12 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     elif arguments.csv:
         print_csv(map(attrs.asdict, rows))
     elif rows:
-        print_best(Console(), rows)
+        print_best(output_console(), rows)
     elif not left_out:
         errors.print("no passing trace yet; make some with 'fib-bench run'", style="yellow")
     if left_out:
         note = f"{left_out} traces are left out: {CPU_TIMING} (--include-unranked includes them)"
-        errors.print(Text(note, style="yellow"), soft_wrap=True)
+        errors.print(safe_text(note, "yellow"), soft_wrap=True)
     return 0
 
 
@@ -221,7 +221,7 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
     elif arguments.csv:
         print_csv(map(attrs.asdict, found.pairs))
     else:
-        print_comparison(Console(), found)
+        print_comparison(output_console(), found)
     if found.missing and not arguments.json:
         errors.print(f"{found.missing} workloads were tried before only (--complete makes that fail)", style="yellow")
     return 1 if found.is_worse or (arguments.complete and found.missing) else 0
@@ -252,12 +252,12 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
         if arguments.json:
             print_json({"conflicts": [attrs.asdict(conflict) for conflict in error.conflicts]})
         else:
-            errors.print(Text(f"fib-bench: {error}", style="red"), soft_wrap=True)
+            errors.print(safe_text(f"fib-bench: {error}", "red"), soft_wrap=True)
         return 1
     if arguments.json:
         print_json(attrs.asdict(report))
     else:
-        print_merge(Console(), report)
+        print_merge(output_console(), report)
     return 0
 
 
@@ -269,20 +269,19 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
 
     found = page_data(TraceSet.from_path(arguments.dir), _options_of(arguments), names_of(arguments.definitions))
     page = Path(arguments.output)
-    page.write_text(page_of(found), "utf-8")
-    written = [page]
+    text = page_of(found).encode()
+    write_output(page, text)
+    written = {page: len(text)}
     if arguments.png is not None:
         folder = Path(arguments.png)
-        folder.mkdir(parents=True, exist_ok=True)
         for section in found.sections:
             for name, spec in charts(section):
-                save_png(spec, folder / name)
-                written.append(folder / name)
+                written[folder / name] = save_png(spec, folder / name)
     if arguments.json:
-        print_json({"written": [{"path": str(path), "bytes": path.stat().st_size} for path in written]})
+        print_json({"written": [{"path": str(path), "bytes": size_bytes} for path, size_bytes in written.items()]})
     else:
-        size = page.stat().st_size / 2**20
+        size = len(text) / 2**20
         shown = f"{page}: {found.counts['traces']} traces, {size:.1f} MiB"
         shown += f"; {len(written) - 1} charts in {arguments.png}" if arguments.png is not None else ""
-        Console().print(Text(shown), soft_wrap=True)
+        output_console().print(safe_text(shown), soft_wrap=True)
     return 0

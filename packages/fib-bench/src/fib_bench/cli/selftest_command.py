@@ -8,12 +8,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from .help_pages import add_help
-from .printing import print_json
+from .printing import output_console, print_json, safe_cell, safe_text
 from .progress import progress_on
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(result.to_plain())
     else:
-        print_selftest(Console(), result)
+        print_selftest(output_console(), result)
     return 0 if result.holds else 1
 
 
@@ -64,7 +62,7 @@ def print_selftest(console: Console, result: SelfTest) -> None:
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
-            console.print(Text(f"{text}: {outcome.evidence}", style="red"), soft_wrap=True)
+            console.print(safe_text(f"{text}: {outcome.evidence}", "red"), soft_wrap=True)
     console.print(summary_of(result), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -110,10 +108,10 @@ def _cells(outcome: Outcome, *, has_gains: bool) -> tuple[str, ...]:
     gain = () if not has_gains else ("" if outcome.gain is None else str(outcome.gain),)
     return (
         case.language if case.row is None else str(case.row),
-        escape(f"{case.definition}: {case.title}" if case.row is None else case.title),
+        safe_cell(f"{case.definition}: {case.title}" if case.row is None else case.title),
         "\n".join(case.expected),
         outcome.found,
         *gain,
         f"{outcome.seconds:.1f}",
-        escape(outcome.evidence[:_EVIDENCE]),
+        safe_cell(outcome.evidence[:_EVIDENCE]),
     )

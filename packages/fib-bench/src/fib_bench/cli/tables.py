@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fib_schema import EvaluationStatus
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from ..events import Phase
 from ..flags import CPU_TIMING, INTERPRETED
 from ..plan import Skip
 from ..report import Author, Best, Entry, Summary
 from ..report.ratios import format_ratio
+from .printing import safe_cell, safe_text
 
 _SHOWN_SKIPS = 10
 _FULL_FAILURES = 3
@@ -44,13 +43,13 @@ def print_leaderboard(console: Console, entries: Iterable[Entry]) -> None:
         console.print(_leaderboard_of(title, rows, console.width >= _WIDE))
         cpu_timed |= {row.solution for row in rows if CPU_TIMING in row.labels and not row.is_ranked}
         if baselines := sorted({row.baseline for row in rows if row.baseline is not None}):
-            console.print(Text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
+            console.print(safe_text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
         failures += [f"{row.solution}: {row.problem}{_more_failures(row)}" for row in rows if row.problem]
     for text in failures:
-        console.print(Text(text, style="red"), soft_wrap=True)
+        console.print(safe_text(text, "red"), soft_wrap=True)
     if cpu_timed:
         note = f"{CPU_TIMING}: {len(cpu_timed)} solutions are in no order (--include-unranked orders them)"
-        console.print(Text(note, style="yellow"), soft_wrap=True)
+        console.print(safe_text(note, "yellow"), soft_wrap=True)
 
 
 def _leaderboard_of(title: str, rows: Sequence[Entry], is_wide: bool) -> Table:
@@ -58,7 +57,7 @@ def _leaderboard_of(title: str, rows: Sequence[Entry], is_wide: bool) -> Table:
     timed = [row for row in rows if row.passed]
     if timed and all(CPU_TIMING in row.labels for row in timed):
         title = f"{title} ({CPU_TIMING})"
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=lines, padding=padding)
+    table = Table(title=safe_cell(title), title_justify="left", title_style="bold", box=lines, padding=padding)
     table.add_column("solution", overflow="fold", min_width=16)
     columns = _columns_of(rows)
     if not is_wide:
@@ -69,8 +68,8 @@ def _leaderboard_of(title: str, rows: Sequence[Entry], is_wide: bool) -> Table:
         most = _SQUEEZED if is_squeezed else None
         table.add_column(column, justify="right", no_wrap=not (is_range or has_words), max_width=most)
     for row in rows:
-        cells = (escape(show(row)) for show in columns.values())
-        table.add_row(escape(row.solution), *cells, style="red" if row.problem else "")
+        cells = (safe_cell(show(row)) for show in columns.values())
+        table.add_row(safe_cell(row.solution), *cells, style="red" if row.problem else "")
     return table
 
 
@@ -127,7 +126,7 @@ def print_authors(console: Console, authors: Sequence[Author]) -> None:
     for column in ("speedup", "workloads"):
         table.add_column(column, justify="right", no_wrap=True)
     for author in authors:
-        table.add_row(escape(author.author), format_ratio(author.speedup), str(author.workloads))
+        table.add_row(safe_cell(author.author), format_ratio(author.speedup), str(author.workloads))
     console.print(table)
 
 
@@ -147,11 +146,11 @@ def print_best(console: Console, rows: Sequence[Best]) -> None:
     for row in rows:
         axes = ", ".join(f"{axis}={size}" for axis, size in row.axes.items())
         device = [row.hardware] if has_devices else []
-        words = [escape(word) for word in (row.definition, *device, axes, row.solution)]
+        words = [safe_cell(word) for word in (row.definition, *device, axes, row.solution)]
         reference = "-" if row.reference_latency_ms is None else format_latency(row.reference_latency_ms)
         light = [_share_or_dash(row.attainable_fraction)] if has_light else []
-        methods = [escape(row.timed_by or "linked")] if has_methods else []
-        labels = [escape(", ".join(row.labels))] if has_labels else []
+        methods = [safe_cell(row.timed_by or "linked")] if has_methods else []
+        labels = [safe_cell(", ".join(row.labels))] if has_labels else []
         table.add_row(*words, row.speedup_text, format_latency(row.latency_ms), reference, *light, *methods, *labels)
     console.print(table)
 
@@ -161,15 +160,15 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
     skips = list(skipped)
     failures = [skip for skip in skips if skip.is_failure]
     for skip in [skip for skip in failures if "\n" in skip.reason][:_FULL_FAILURES]:
-        console.print(Text(f"could not run: {skip}", style="red"), soft_wrap=True)
+        console.print(safe_text(f"could not run: {skip}", "red"), soft_wrap=True)
     if failures:
         text = f"{len(failures)} could not run, for the reasons above (--json lists them in full)"
-        console.print(Text(text, style="red"))
+        console.print(safe_text(text, "red"))
     harmless = [skip for skip in skips if not skip.is_failure]
     for skip in harmless[:_SHOWN_SKIPS]:
-        console.print(Text(f"skipped: {skip}", style="yellow"), soft_wrap=True)
+        console.print(safe_text(f"skipped: {skip}", "yellow"), soft_wrap=True)
     if (more := len(harmless) - _SHOWN_SKIPS) > 0:
-        console.print(Text(f"skipped: {more} more (--json lists all)", style="yellow"))
+        console.print(safe_text(f"skipped: {more} more (--json lists all)", "yellow"))
 
 
 def print_seconds(console: Console, seconds: Mapping[Phase, float]) -> None:

@@ -25,6 +25,7 @@ from typing import Self
 
 import msgspec
 import torch
+from fib_schema.display import escape_line
 
 from ..errors import DeviceLockHeld, UnsafeFolder
 from ..shared_folder import open_folder, user_name
@@ -48,8 +49,9 @@ class _Holder(msgspec.Struct):
     since: str
 
     def __str__(self) -> str:
-        text = f"process {self.pid} of user {self.user} (`{self.command[:_MOST_LETTERS]}`) since {self.since}"
-        return "".join(letter if letter.isprintable() else "?" for letter in text)
+        return escape_line(
+            f"process {self.pid} of user {self.user} (`{self.command[:_MOST_LETTERS]}`) since {self.since}"
+        )
 
 
 class DeviceLock:

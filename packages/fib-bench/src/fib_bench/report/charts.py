@@ -20,6 +20,8 @@ from typing import Any
 
 import attrs
 from fib_schema import FibError
+from fib_schema.display import escape_values
+from fib_schema.files import write_output
 
 OTHERS = "other solutions"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc7", "#8c6d31")
@@ -184,13 +186,16 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
     return spec
 
 
-def save_png(spec: Spec, path: Path) -> None:
-    """Draw a chart into a file.
+def save_png(spec: Spec, path: Path) -> int:
+    """Draw a chart into a file; an existing one is replaced atomically. Returns the size in bytes.
 
     Raises:
         ChartsUnavailable: vl-convert is not installed.
+        OSError: It could not be written.
     """
-    path.write_bytes(_vl_convert().vegalite_to_png(spec, vl_version=VEGA_LITE, scale=2))
+    image: bytes = _vl_convert().vegalite_to_png(escape_values(spec), vl_version=VEGA_LITE, scale=2)
+    write_output(path, image)
+    return len(image)
 
 
 @functools.cache

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
+from fib_schema.display import escape_line, escape_values
+
 from .charts import GREY, OTHERS, PALETTE, SPECS, bundle
 from .leaderboard import Entry
 from .page_data import STATUSES, PageData, Section
@@ -55,7 +57,7 @@ def page_of(data: PageData) -> str:
     blocks += [_block(f"section-{index}", section.columns) for index, section in enumerate(data.sections)]
     parts = {
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
-        "title": html.escape(data.name),
+        "title": html.escape(escape_line(data.name)),
         "style": _asset("page.css"),
         "blocks": "\n".join(blocks),
         "vega": scripts[0],
@@ -128,7 +130,8 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _block(name: str, value: Mapping[str, Any]) -> str:
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII: no separator of lines is in it
+    # in ASCII, so no separator of lines is in it
+    text = json.dumps(escape_values(value), separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return f'<script type="application/json" id="{name}">{text}</script>'

@@ -18,6 +18,7 @@ from functools import cached_property
 
 import attrs
 from fib_schema import Evaluation, Performance, Trace, TraceSet, Workload
+from fib_schema.display import escape_line
 
 from ..flags import CPU_TIMING
 from .ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, ratio_of, speedup_of
@@ -175,13 +176,13 @@ def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = N
 
 
 def error_line(evaluation: Evaluation) -> str:
-    """The line of a log with the reason of a failure, without control characters. It is untrusted text."""
+    """The line of a log with the reason of a failure, control characters escaped. It is untrusted text."""
     lines = [line.strip() for line in evaluation.log.splitlines() if line.strip()]
     if not lines:
         return ""
     is_traceback = lines[0].startswith("Traceback")
     line = _before_output(lines)[-1] if is_traceback else lines[0]
-    return "".join(c if c.isprintable() else " " for c in line)
+    return escape_line(line)
 
 
 def failure_text(evaluation: Evaluation) -> str:

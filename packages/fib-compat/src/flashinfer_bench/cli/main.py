@@ -1,19 +1,19 @@
 """The command ``flashinfer-bench``: its subcommands, implemented by fib-bench. `parser` defines the options.
 
-Exit codes: 0 success; 1 an evaluation could not run, or a data set has errors; 2 invalid arguments; 130 interrupted.
+Exit codes: 0 success; 1 an evaluation could not run, or a data set has errors; 2 invalid arguments, or a file that
+cannot be read or written; 130 interrupted; 141 the reader of the output has ended.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fib_bench.cli.comparison_tables import print_merge
+from fib_bench.cli.printing import error_console, output_console, safe_text
 from fib_bench.cli.progress import progress_on
 from fib_bench.cli.run_options import config_of
 from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
@@ -23,8 +23,9 @@ from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
 from fib_compile.device import list_cuda_devices
-from fib_schema import FibError, TraceSet
-from rich.console import Console
+from fib_schema import TraceSet
+from fib_schema.command import run_command
+from fib_schema.files import write_output
 
 from .data_sets import export_traceset, load_traces, merge_tracesets
 from .parser import make_parser
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["best", "cli", "export_traceset", "merge", "merge_tracesets", "run", "summary", "visualize"]
 
+_INTERRUPTED = "interrupted; finished evaluations are recorded (--resume continues)"
 _NO_SERVER = """\
 flashinfer-bench: this project has no 'serve'; to benchmark data sets from the command line, use \
 'flashinfer-bench run' or 'fib-bench run'"""
@@ -41,18 +43,12 @@ flashinfer-bench: this project has no 'serve'; to benchmark data sets from the c
 
 def cli(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    return run_command("flashinfer-bench", lambda: _run(arguments), interrupted=_INTERRUPTED)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = make_parser().parse_args(arguments)
-    try:
-        return _COMMANDS[options.command](options)
-    except BrokenPipeError:  # the reader of stdout has exited, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except (FibError, OSError) as error:
-        Console(stderr=True).print(f"flashinfer-bench: {error}", style="red", markup=False, soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; finished evaluations are recorded (--resume continues)", file=sys.stderr)
-        return 130
+    return _COMMANDS[options.command](options)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -73,12 +69,12 @@ def _devices(config: str | None) -> list[str] | None:
 def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
     from fib_bench import Benchmark
 
-    errors = Console(stderr=True)
+    errors = error_console()
     with progress_on(errors) as observe, Benchmark(trace_set, config_of(args, trace_set)) as benchmark:
         result = benchmark.run(dump_traces=args.save_results, resume=args.resume, observe=observe)
     shown = _in_memory(trace_set, result) if not args.save_results else trace_set
     ran = {trace.definition for trace in result.traces}
-    print_leaderboard(Console(), [row for row in summarise(shown).leaderboard if row.definition in ran])
+    print_leaderboard(output_console(), [row for row in summarise(shown).leaderboard if row.definition in ran])
     print_skipped(errors, result.skipped)
     return result
 
@@ -96,7 +92,7 @@ def _in_memory(trace_set: TraceSet, result: RunResult) -> TraceSet:
 
 def summary(args: argparse.Namespace) -> int:
     """Print totals, the leaderboard and the ranking of authors."""
-    print_summary(Console(), summarise(load_traces(args.local)))
+    print_summary(output_console(), summarise(load_traces(args.local)))
     return 0
 
 
@@ -104,21 +100,21 @@ def best(args: argparse.Namespace) -> int:
     """Print the fastest passing solution of each workload."""
     rows = best_of(load_traces(args.local), allow_flags=(CPU_TIMING,))  # the table labels these rows
     if rows:
-        print_best(Console(), rows)
+        print_best(output_console(), rows)
     else:
-        Console(stderr=True).print("no passing trace yet; run 'flashinfer-bench run' first", style="yellow")
+        error_console().print("no passing trace yet; run 'flashinfer-bench run' first", style="yellow")
     return 0
 
 
 def visualize(args: argparse.Namespace) -> int:
     """Print a table for each definition, with its solutions from best to worst."""
-    print_leaderboard(Console(), summarise(load_traces(args.local)).leaderboard)
+    print_leaderboard(output_console(), summarise(load_traces(args.local)).leaderboard)
     return 0
 
 
 def merge(args: argparse.Namespace) -> int:
     """Write the data sets, tensors included, into a new one."""
-    print_merge(Console(), merge_folders(args.local, args.output))
+    print_merge(output_console(), merge_folders(args.local, args.output))
     return 0
 
 
@@ -131,13 +127,13 @@ def _validate(args: argparse.Namespace) -> int:
 def _render(args: argparse.Namespace) -> int:
     from .validation import render_file
 
-    Path(args.output).write_text(render_file(Path(args.report)), "utf-8")
+    write_output(args.output, render_file(Path(args.report)).encode())
     return 0
 
 
 def _serve(args: argparse.Namespace) -> int:
     del args
-    Console(stderr=True).print(_NO_SERVER, style="red", markup=False, soft_wrap=True)
+    error_console().print(safe_text(_NO_SERVER, "red"), soft_wrap=True)
     return 2
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 from fib_schema import InvalidRecord, Problem, Report, TraceSet, UnknownName
 from fib_schema import validate as validate_all
+from fib_schema.files import write_output
 
 _LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
 _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
@@ -57,13 +58,11 @@ def _write(report: Report, outputs: Collection[str], folder: Path) -> None:
     text = report.to_text() + "\n"
     if "stdout" in outputs:
         print(text, end="")
-    if {"json", "text"} & set(outputs):
-        folder.mkdir(parents=True, exist_ok=True)
     if "json" in outputs:
         plain = {**report.to_plain(), "summary": report.summary}
-        (folder / "report.json").write_text(json.dumps(plain, indent=2) + "\n", "utf-8")
+        write_output(folder / "report.json", f"{json.dumps(plain, indent=2)}\n".encode())
     if "text" in outputs:
-        (folder / "report.txt").write_text(text, "utf-8")
+        write_output(folder / "report.txt", text.encode("utf-8", "backslashreplace"))
 
 
 # -- selection ------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+"""Output of the commands: atomic files, messages of a full disk, escaped control characters."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench.cli.main import main
+from fib_bench.cli.printing import output_console
+from fib_schema import Definition, Environment, Solution, Trace, TraceSet, Workload
+from rich.table import Table
+from rich.text import Text
+
+HOSTILE = "a\u202eb\x9b31m\u2066\u200b\u2028\x85c"
+ESCAPED = r"a\u202eb\x9b31m\u2066\u200b\u2028\x85c"
+LOG = "\x1b]0;title\x07\x1b[31m" + HOSTILE
+CODE = "def run(x):\n    return x * 2\n"
+
+
+@pytest.fixture
+def root(
+    tmp_path: Path,
+    definition: Definition,
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+    make_result: Callable[..., Trace],
+) -> Path:
+    """A data set with results, in which all names and logs hold control characters."""
+    named = attrs.evolve(definition, name=HOSTILE)
+    workload = make_workload(named, {"n": 4}, uuid="w" + HOSTILE)
+    (tmp_path / "set").mkdir()
+    traces = TraceSet.from_path(tmp_path / "set")
+    traces.add_definitions([named])
+    names = ["passes" + HOSTILE, "fails" + HOSTILE]
+    traces.add_solutions([make_solution(CODE, name=name, definition=HOSTILE) for name in names])
+    environment = Environment("cpu" + HOSTILE + "\n", {})  # no name of a file, so it may have lines
+
+    def result(name: str, **fields: object) -> Trace:
+        made = make_result(name, "w", **fields)
+        assert made.evaluation is not None
+        evaluation = attrs.evolve(made.evaluation, environment=environment)
+        return attrs.evolve(made, definition=HOSTILE, solution=name, workload=workload, evaluation=evaluation)
+
+    traces.add_traces([attrs.evolve(result(names[0], latency_ms=1.0), solution=None, evaluation=None)])
+    traces.add_traces([result(names[0], latency_ms=1.0), result(names[1], log=LOG)])
+    return tmp_path / "set"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["report", "summary"],
+        ["report", "summary", "--include-unranked"],
+        ["report", "summary", "--csv"],
+        ["best", "--include-unranked"],
+        ["report", "best", "--csv", "--include-unranked"],
+        ["validate"],
+    ],
+)
+def test_names_and_logs_are_shown_escaped(root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, str(root)]) == 0
+    captured = capsys.readouterr()
+    text = captured.out + captured.err
+    assert all(letter.isprintable() or letter == "\n" for letter in text)
+    assert words == ["validate"] or r"\u202e" in "".join(text.split())
+
+
+def test_json_is_exact(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "summary", str(root), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["leaderboard"]
+    assert {row["definition"] for row in rows} == {HOSTILE}
+
+
+def test_a_row_of_csv_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "summary", str(root), "--csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert {row["definition"] for row in csv.DictReader(lines)} == {ESCAPED}
+
+
+def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = Table("column")
+    table.add_row("\x1b[2J" + HOSTILE)
+    output_console().print(table, "\x1b[1m", Text("\x9b"))
+    shown = capsys.readouterr().out
+    assert all(letter.isprintable() or letter == "\n" for letter in shown)
+
+
+def run_without_space(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that cannot write a byte to a file."""
+    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_page_survives_a_write_that_fails(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra 'report'")
+    page = tmp_path / "report.html"
+    page.write_text("old")
+    done = run_without_space("fib_bench.cli.main", "report", "html", str(root), "--output", str(page))
+    assert (done.returncode, page.read_text()) == (2, "old")
+    assert done.stderr.startswith(f"fib-bench: {page}: the file exceeds the limit of sizes (File too large); raise")
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_a_picture_survives_a_write_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra 'report'")
+    from fib_bench.report.charts import save_png
+
+    def fail(descriptor: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    picture = tmp_path / "chart.png"
+    picture.write_bytes(b"old")
+    monkeypatch.setattr("fib_schema.files.write_all", fail)
+    spec = {"mark": "bar", "data": {"values": [{"x": HOSTILE}]}, "encoding": {"x": {"field": "x", "type": "nominal"}}}
+    with pytest.raises(OSError, match=str(picture)):
+        save_png(spec, picture)
+    assert picture.read_bytes() == b"old"

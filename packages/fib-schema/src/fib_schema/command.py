@@ -1,0 +1,161 @@
+"""Command runner. Streams, error messages and exit codes that all command lines of FIB share.
+
+`run_command` runs the body of a command:
+
+- What it prints to stdout and stderr passes through `escape_controls`. JSON is not changed by that, because it
+  is written in ASCII.
+- A standard stream that is closed is replaced, so that no data file gets its descriptor.
+- Errors become one message on stderr and an exit code. A message that stderr refuses is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from .display import escape_controls
+from .errors import FibError
+from .files import explain_os_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FAILED = 2
+"""The exit code of a command that is wrong, or that cannot read or write a file."""
+INTERRUPTED = 130
+READER_ENDED = 141
+"""The exit code when the reader of stdout has ended, as `head` does."""
+_STDOUT = "the standard output"
+
+
+def run_command(program: str, run: Callable[[], int], *, interrupted: str = "interrupted") -> int:
+    """Run the body of a command and return its exit code.
+
+    Args:
+        program: The name that messages begin with.
+        run: Parses the arguments, does the work and returns an exit code.
+        interrupted: The message after an interrupt.
+
+    Raises:
+        SystemExit: `run` raised it, as `argparse` does for ``--help`` and for wrong arguments.
+    """
+    with _guarded_streams():
+        try:
+            try:
+                return run()
+            finally:
+                sys.stdout.flush()  # an error at exit could not be reported any more
+        except OSError as error:
+            if error.filename == _STDOUT:
+                _discard_stdout()
+                if isinstance(error, BrokenPipeError):
+                    return READER_ENDED
+            _say(program, str(error) if isinstance(error, FibError) else explain_os_error(error))
+        except FibError as error:
+            _say(program, str(error))
+        except KeyboardInterrupt:
+            _say(program, interrupted)
+            return INTERRUPTED
+        return FAILED
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """The stream below the escaping of `run_command`, for code that writes control sequences of its own."""
+    return cast(TextIO, getattr(stream, "unescaped", stream))
+
+
+def _say(program: str, message: str) -> None:
+    print(f"{program}: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _guarded_streams() -> Iterator[None]:
+    before = sys.stdin, sys.stdout, sys.stderr
+    _replace_closed_streams()
+    sys.stdout = cast(TextIO, _Stream(sys.stdout, is_required=True))
+    sys.stderr = cast(TextIO, _Stream(sys.stderr, is_required=False))
+    try:
+        yield
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = before
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device where a standard descriptor is closed; writing to such a stdout fails, as it should."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        is_closed = not _is_open(number)
+        if not is_closed and getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+        os.set_inheritable(descriptor, True)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - a descriptor that stays
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _discard_stdout() -> None:
+    """Redirect the real stdout to the null device: what it still buffers would fail once more at exit."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), unescaped(sys.stdout).fileno())
+
+
+class _Stream:
+    """A text stream that escapes what is written, and names itself in errors or ignores them.
+
+    Args:
+        below: The stream that gets the text.
+        is_required: Whether text that cannot be written is an error.
+        escapes: Whether control characters are escaped.
+    """
+
+    def __init__(self, below: TextIO, *, is_required: bool, escapes: bool = True) -> None:
+        self._below = below
+        self._is_required = is_required
+        self._escapes = escapes
+        self._failure: OSError | None = None
+        self.unescaped = _Stream(below, is_required=is_required, escapes=False) if escapes else self
+
+    def write(self, text: str) -> int:
+        """Write text; returns its length."""
+        with self._errors():
+            self._below.write(self._encodable(escape_controls(text) if self._escapes else text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Flush the stream below; an earlier error is raised again, because `argparse` ignores it."""
+        with self._errors():
+            self._below.flush()
+        if self._failure is not None:
+            raise self._failure
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._below, name)
+
+    def _encodable(self, text: str) -> str:
+        encoding = getattr(self._below, "encoding", None) or "utf-8"
+        return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if self._is_required:
+                self._failure = OSError(error.errno, error.strerror, _STDOUT)
+                raise self._failure from error

@@ -1,0 +1,44 @@
+"""Display of text that comes from data. Control characters and invisible characters are shown escaped.
+
+A name could otherwise reorder a line of a table (U+202E), and an escape sequence in a log could rewrite the terminal.
+Everything that a command prints passes here (`fib_schema.command`), and so do pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_HIDDEN = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, C1
+    "\xad\u061c\u180e\u200b-\u200f\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or marks of direction
+    "\u2028-\u202e"  # separators of lines, embeddings and overrides of direction
+    "\ud800-\udfff"  # halves of surrogate pairs, which no encoding can write
+    "\U000e0000-\U000e007f"  # tags
+)
+_IN_TEXT = re.compile(f"[{_HIDDEN}]")
+_IN_LINE = re.compile(f"[\t\n{_HIDDEN}]")
+
+
+def escape_controls(text: str) -> str:
+    """The text with backslash escapes for control and invisible characters; tabs and newlines stay."""
+    return text if text.isprintable() else _IN_TEXT.sub(_escape, text)
+
+
+def escape_line(text: str) -> str:
+    """As `escape_controls`, with tabs and newlines escaped too: for one cell of a table."""
+    return text if text.isprintable() else _IN_LINE.sub(_escape, text)
+
+
+def escape_values(value: Any) -> Any:
+    """A JSON value with all its texts, keys included, as `escape_controls` gives them: for pages and charts."""
+    if isinstance(value, str):
+        return escape_controls(value)
+    if isinstance(value, Mapping):
+        return {escape_controls(key): escape_values(item) for key, item in value.items()}
+    return [escape_values(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

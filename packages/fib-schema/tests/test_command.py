@@ -1,0 +1,142 @@
+"""The runner of commands: escaped output, messages with a remedy, exit codes, closed and full streams."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fib_schema.command import FAILED, INTERRUPTED, run_command, unescaped
+from fib_schema.errors import DataSetNotFound
+
+PROGRAM = """
+import errno, os, sys
+from fib_schema.command import run_command
+
+def run():
+    {body}
+    return 0
+
+sys.exit(run_command("program", run))
+"""
+
+
+def run_program(body: str, redirection: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-c", PROGRAM.format(body=body)]
+    environ = os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+
+
+def test_output_and_messages_are_escaped() -> None:
+    done = run_program(
+        r"""print("\u202e\x1b[2J"); print("\x9b", file=sys.stderr); raise OSError(0, "odd", "\x1b[1m")"""
+    )
+    assert done.stdout == "\\u202e\\x1b[2J\n"
+    assert done.stderr == "\\x9b\nprogram: \\x1b[1m: odd\n"
+    assert done.returncode == FAILED
+
+
+def test_text_that_the_encoding_cannot_express_is_escaped() -> None:
+    done = run_program(r"""print("gr\u00f6\u00dfer \udcff")""", PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stdout) == (0, "gr\\xf6\\xdfer \\udcff\n")
+
+
+def test_control_sequences_of_the_program_itself_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    def run() -> int:
+        print("\x1b[K", end="", file=unescaped(sys.stderr))
+        return 0
+
+    assert run_command("program", run) == 0
+    assert capsys.readouterr().err == "\x1b[K"
+
+
+def test_the_reader_of_stdout_may_end() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", PROGRAM.format(body="print('x' * 100)")]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_full_stdout_is_named() -> None:
+    done = run_program("print('x')", "> /dev/full")
+    assert done.returncode == FAILED
+    assert done.stderr.startswith(
+        "program: the standard output: the disk is full (No space left on device); free space"
+    )
+
+
+def test_the_help_page_of_a_full_stdout_is_an_error_too() -> None:
+    done = run_program("import argparse; argparse.ArgumentParser().parse_args(['--help'])", "> /dev/full")
+    assert done.returncode == FAILED
+    assert "the standard output" in done.stderr
+
+
+def test_a_closed_stdout_is_an_error_and_a_closed_stderr_none() -> None:
+    done = run_program("print('x')", ">&-")
+    assert (done.returncode, done.stderr) == (FAILED, "program: the standard output: Bad file descriptor\n")
+    for redirection in ("2>&-", "2>/dev/full"):
+        done = run_program("print('note', file=sys.stderr); print('x')", redirection)
+        assert (done.returncode, done.stdout) == (0, "x\n")
+
+
+def test_no_file_gets_the_descriptor_of_a_closed_stream(tmp_path: Path) -> None:
+    body = f"file = open({str(tmp_path / 'data')!r}, 'w'); os.write(2, b'note'); file.write('data'); file.close()"
+    assert run_program(body, "<&- >&- 2>&-").returncode == 0
+    assert (tmp_path / "data").read_text() == "data"
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "code"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "/x/y: the disk is full", FAILED),
+        (OSError(errno.EDQUOT, "Disk quota exceeded", "/x"), "/x: the quota of the disk is used up", FAILED),
+        (OSError(errno.EFBIG, "File too large", "/x"), "raise the limit (ulimit -f)", FAILED),
+        (OSError(errno.EROFS, "Read-only file system", "/x"), "/x: the file system is read-only", FAILED),
+        (OSError(errno.ENOSPC, "No space left on device", "/from", None, "/to"), "/to: the disk is full", FAILED),
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "/x: access is denied", FAILED),
+        (OSError("without a number"), "program: without a number", FAILED),
+        (DataSetNotFound("/x"), str(DataSetNotFound("/x")), FAILED),
+        (KeyboardInterrupt(), "program: stopped", INTERRUPTED),
+    ],
+)
+def test_errors_become_a_message_and_an_exit_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, message: str, code: int
+) -> None:
+    def run() -> int:
+        raise error
+
+    assert run_command("program", run, interrupted="stopped") == code
+    assert message in capsys.readouterr().err
+
+
+def test_streams_are_restored() -> None:
+    before = sys.stdout, sys.stderr
+
+    def run() -> int:
+        assert sys.stdout is not before[0]
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        run_command("program", run)
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_an_unknown_error_passes() -> None:
+    def run() -> int:
+        raise AssertionError("a bug")
+
+    with pytest.raises(AssertionError):
+        run_command("program", run)
+
+
+def test_a_stream_without_an_encoding_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert run_command("program", lambda: print("ö\x1b") or 0) == 0
+    assert stream.getvalue() == "ö\\x1b\n"
