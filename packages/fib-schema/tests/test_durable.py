@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_schema import DataWarning, TraceSet, append_jsonl_file, rewrite_jsonl_file
-from fib_schema._durable import append_lines
+from fib_schema._durable import append_in_groups
 
 PROGRAM = """
 import sys
@@ -107,16 +107,16 @@ def test_concurrent_writers_lose_and_mix_nothing(seeded):
 
 def test_a_batch_goes_to_all_files_or_to_none(tmp_path):
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    append_lines({str(first): [b"1"], str(second): [b"2", b"3"]})
+    list(append_in_groups({str(first): [b"1"], str(second): [b"2", b"3"]}))
     assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
     (tmp_path / "c.jsonl").mkdir()
     with pytest.raises(IsADirectoryError):
-        append_lines({str(first): [b"4"], str(second): [b"5"], str(tmp_path / "c.jsonl"): [b"6"]})
+        list(append_in_groups({str(first): [b"4"], str(second): [b"5"], str(tmp_path / "c.jsonl"): [b"6"]}))
     assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
 
 
 def test_an_empty_batch_touches_nothing(tmp_path):
-    append_lines({})
+    assert list(append_in_groups({})) == []
     append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
 
@@ -158,9 +158,9 @@ def test_a_rewriting_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 APPENDER = """
 import sys
-from fib_schema._durable import append_lines
+from fib_schema._durable import append_in_groups
 for number in range(300):
-    append_lines({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]})
+    list(append_in_groups({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]}))
 """
 
 

@@ -1,5 +1,6 @@
 """Atomic writes: whole or not at all, and no leftovers."""
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -58,14 +59,14 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_temporary(
     with pytest.raises(OSError, match="No space"):
         atomic_write(path, b"new")
     with pytest.raises(OSError, match="No space"):
-        atomic_create_all({str(tmp_path / "y"): b"new"})
+        atomic_create_all({str(tmp_path / "y"): b"new"}, keeps_existing=True)
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
 
 
 def test_files_that_exist_are_left_when_many_are_created(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"first")
-    atomic_create_all({str(tmp_path / "a"): b"second", str(tmp_path / "below" / "b"): b"b"})
+    atomic_create_all({str(tmp_path / "a"): b"second", str(tmp_path / "below" / "b"): b"b"}, keeps_existing=True)
     assert (tmp_path / "a").read_bytes() == b"first"
     assert (tmp_path / "below" / "b").read_bytes() == b"b"
     assert sorted(os.listdir(tmp_path)) == ["a", "below"]
@@ -124,7 +125,7 @@ def test_errors_name_the_target_and_not_the_temporary(tmp_path: Path, monkeypatc
     monkeypatch.setattr(files, "write_all", full)
     for write in (
         lambda path: atomic_write(path, b"new"),
-        lambda path: atomic_create_all({str(path): b"new"}),
+        lambda path: atomic_create_all({str(path): b"new"}, keeps_existing=True),
         lambda path: write_output(path, b"new"),
     ):
         with pytest.raises(OSError, match="No space") as caught:
@@ -190,3 +191,55 @@ def test_the_mode_of_another_users_file_is_not_taken_over(tmp_path: Path) -> Non
     write_output(tmp_path / "report", b"new")
     assert (tmp_path / "report").stat().st_uid == os.geteuid()
     assert not (tmp_path / "report").stat().st_mode & stat.S_IWOTH
+
+
+def test_either_all_files_are_created_or_none(tmp_path: Path) -> None:
+    (tmp_path / "c").write_bytes(b"first")
+    with pytest.raises(FileExistsError) as caught:
+        atomic_create_all({str(tmp_path / name): b"second" for name in "abcd"}, keeps_existing=False)
+    assert caught.value.filename == str(tmp_path / "c")
+    assert os.listdir(tmp_path) == ["c"]
+    assert (tmp_path / "c").read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
+def test_new_files_are_exclusive_where_hard_links_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    atomic_write(tmp_path / "a", b"first", exclusive=True)
+    with pytest.raises(FileExistsError) as caught:
+        atomic_write(tmp_path / "a", b"second", exclusive=True)
+    assert caught.value.filename == str(tmp_path / "a")
+    atomic_create_all({str(tmp_path / "a"): b"second", str(tmp_path / "b"): b"b"}, keeps_existing=True)
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert (tmp_path / "b").read_bytes() == b"b"
+
+    def fail(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match=r"No space left on device: '[^']*/c'$"):
+        atomic_write(tmp_path / "c", b"c", exclusive=True)
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "replace", "open"])
+def test_an_error_names_the_file_and_not_its_temporary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    (tmp_path / "x").write_bytes(b"old")
+
+    def fail(*arguments: object) -> None:
+        names = [os.fspath(argument) for argument in arguments if isinstance(argument, str | os.PathLike)]
+        raise OSError(errno.ENOSPC, "No space left on device", *names[:1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(OSError, match=r"No space left on device: '[^']*/x'$"):
+            atomic_write(tmp_path / "x", b"new", durable=True)
+    assert (tmp_path / "x").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["x"]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fib_schema import _durable, append_jsonl_file, files, load_jsonl_file, rewrite_jsonl_file
+from fib_schema import _durable, append_jsonl_file, files, load_jsonl_file, locks, rewrite_jsonl_file
 from fib_schema.files import atomic_write
 
 WITHOUT = {
@@ -59,16 +59,17 @@ def test_a_set_is_written_and_read_without_the_calls(tmp_path: Path, system: str
 
 APPENDER = """
 import sys
-from fib_schema import _durable
-_durable._HAS_FLOCK = False
+from fib_schema import _durable, locks
+_durable.HAS_FLOCK = locks.HAS_FLOCK = False
 for number in range(60):
-    _durable.append_lines({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]})
+    list(_durable.append_in_groups({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]}))
 """
 
 
 def test_no_line_is_lost_under_lock_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes append while this one rewrites, all of them with `filelock` in place of `flock`."""
-    monkeypatch.setattr(_durable, "_HAS_FLOCK", False)
+    monkeypatch.setattr(_durable, "HAS_FLOCK", False)
+    monkeypatch.setattr(locks, "HAS_FLOCK", False)
     file = tmp_path / "x.jsonl"
     file.write_bytes(b"first\n")
     appenders = [subprocess.Popen([sys.executable, "-c", APPENDER, str(file), name]) for name in "ab"]
@@ -85,7 +86,8 @@ def test_no_line_is_lost_under_lock_files(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_lock_file_is_no_file_of_the_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_trace) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(_durable, "_HAS_FLOCK", False)
+    monkeypatch.setattr(_durable, "HAS_FLOCK", False)
+    monkeypatch.setattr(locks, "HAS_FLOCK", False)
     append_jsonl_file([make_trace()], tmp_path / "x.jsonl")
     assert all(name == "x.jsonl" or name.startswith(".") for name in os.listdir(tmp_path))
     assert len(load_jsonl_file(type(make_trace()), tmp_path / "x.jsonl")) == 1

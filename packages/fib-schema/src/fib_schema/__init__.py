@@ -34,6 +34,7 @@ __all__ = [
     "InvalidRecord",
     "MigrationReport",
     "NoRoot",
+    "PartlyAdded",
     "Performance",
     "Problem",
     "RandomInput",
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
         InvalidField,
         InvalidRecord,
         NoRoot,
+        PartlyAdded,
         Problem,
         Severity,
         UnknownName,
@@ -129,7 +131,7 @@ else:
             "environment": "get_fib_cache_path get_fib_dataset_path",
             "errors": (
                 "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError "
-                "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
+                "InvalidField InvalidRecord NoRoot PartlyAdded Problem Severity UnknownName"
             ),
             "migration": "MigrationReport TargetNotEmpty migrate",
             "ranking": "ScoringError SpeedupMetrics TraceSetSummary",

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import _layout
 from ._checks import component_problem
-from ._durable import append_lines
-from ._encoding import to_plain
+from ._durable import append_in_groups
+from ._encoding import format_json, to_plain
 from ._folder import DataSetFolder
 from ._headers import definition_names, solution_names
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
 from ._legacy import holds_legacy_workloads, legacy_warnings
+from ._record import Record
 from ._report import Findings
 from ._trace_lines import TraceFormatter
-from .codec import save_json_file
 from .definition import Definition
 from .environment import get_fib_dataset_path
-from .errors import DataSetNotFound, DuplicateName, Problem, UnknownName
+from .errors import DataSetNotFound, DuplicateName, PartlyAdded, Problem, UnknownName
+from .files import atomic_create_all
 from .solution import Solution
 from .trace import Trace
 from .workload_log import WorkloadLog
@@ -161,50 +162,80 @@ class Store(DataSetFolder):
         """Add definitions, and write each to its file if the set has a root.
 
         Raises:
-            DuplicateName: A definition of that name exists; nothing was added.
+            DuplicateName: A definition of that name, or its file, exists; nothing was added.
+            OSError: They could not be written; nothing was added.
         """
         new = _by_name("definition", definitions, self._definitions)
-        if self.root is not None:
-            for definition in new.values():
-                save_json_file(definition, self._writable(_layout.definition_file(definition)))
+        self._write_new("definition", {_layout.definition_file(item): item for item in new.values()})
         self._definitions = self._definitions.with_records(new)
 
     def add_solutions(self, solutions: Iterable[Solution]) -> None:
         """Add solutions, and write each to its file if the set has a root.
 
         Raises:
-            DuplicateName: A solution of that name exists; nothing was added.
+            DuplicateName: A solution of that name, or its file, exists; nothing was added.
             UnknownName: A solution's definition is not in the set; nothing was added.
+            OSError: They could not be written; nothing was added.
         """
         new = _by_name("solution", solutions, self._solutions)
         owners = {name: self.get_definition(item.definition) for name, item in new.items()}
-        if self.root is not None:
-            for name, solution in new.items():
-                path = _layout.solution_file(solution, owners[name])
-                save_json_file(solution, self._writable(path))
+        self._write_new("solution", {_layout.solution_file(item, owners[name]): item for name, item in new.items()})
         self._index_solutions(new.values())
 
     def add_traces(self, traces: Iterable[Trace]) -> None:
         """Add traces and workload traces; with a root, they are durable when this returns.
 
-        All or nothing: after an error neither memory nor disk has any of them.
+        Traces of up to 64 files are all added or, after an error, none of them, neither in memory nor on disk. Those of
+        more files are added in groups of 64 files (fewer if the process runs out of file descriptors).
 
         Raises:
-            UnknownName: A trace names an unknown definition or solution.
-            OSError: They could not be written.
+            UnknownName: A trace names an unknown definition or solution; nothing was added.
+            PartlyAdded: A later group could not be written (an OSError); it has the traces that were added.
+            OSError: They could not be written; nothing was added.
         """
-        evaluated: list[Trace] = []
-        workloads: list[Trace] = []
+        given: list[tuple[Trace, str]] = []
         files: dict[str, list[bytes]] = {}
         for trace in traces:
-            (workloads if trace.evaluation is None else evaluated).append(trace)
             path = _file_of(trace, self.get_definition(trace.definition), self._owners)
+            given.append((trace, path))
             files.setdefault(path, []).append(self._format_line(trace))
-        later_traces = self._traces.with_traces(evaluated) if evaluated else self._traces
-        later_workloads = self._workloads.with_traces(workloads) if workloads else self._workloads
-        if self.root is not None:
-            append_lines({self._writable(path): lines for path, lines in files.items()})
-        self._traces, self._workloads = later_traces, later_workloads
+        if self.root is None:
+            self._remember(trace for trace, _ in given)
+            return
+        paths = {self._writable(path): path for path in files}
+        added: set[str] = set()
+        try:
+            for group in append_in_groups({path: files[relative] for path, relative in paths.items()}):
+                added.update(paths[path] for path in group)
+        except OSError as error:
+            if not added:
+                raise
+            kept = tuple(trace for trace, path in given if path in added)
+            raise PartlyAdded(kept, len(given), str(error)) from error
+        finally:
+            self._remember(trace for trace, path in given if path in added)
+
+    def _remember(self, traces: Iterable[Trace]) -> None:
+        """Show traces that are durable, or that need not be, in later snapshots."""
+        evaluated: list[Trace] = []
+        workloads: list[Trace] = []
+        for trace in traces:
+            (workloads if trace.evaluation is None else evaluated).append(trace)
+        if evaluated:
+            self._traces = self._traces.with_traces(evaluated)
+        if workloads:
+            self._workloads = self._workloads.with_traces(workloads)
+
+    def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
+        """Write records to files that do not exist yet, all or none; nothing without a root."""
+        if self.root is None:
+            return
+        contents = {self._writable(path): f"{format_json(item, indent=2)}\n".encode() for path, item in records.items()}
+        try:
+            atomic_create_all(contents, keeps_existing=False)
+        except FileExistsError as error:
+            name = Path(str(error.filename)).stem
+            raise DuplicateName(kind, name, str(error.filename), "the one to be added") from error
 
     def workload_log(self) -> WorkloadLog:
         """A log that appends collected workloads to the files of this set, each once; this object does not see them.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ._decoding import decode, structure
-from ._durable import append_lines, rewrite_file
+from ._durable import append_new_lines, rewrite_file
 from ._encoding import format_json, to_plain
 from ._layout import DataFile
 from ._legacy import upgrade
@@ -100,7 +100,7 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
         OSError: Nothing was appended.
     """
     if lines := [format_json(obj).encode() for obj in objs]:
-        append_lines({os.fspath(path): lines})
+        append_new_lines(os.fspath(path), lambda _: lines)
 
 
 def rewrite_jsonl_file(path: str | os.PathLike[str], choose: Callable[[Sequence[bytes]], Iterable[bytes]]) -> bool:

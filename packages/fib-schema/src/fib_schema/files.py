@@ -90,10 +90,7 @@ def atomic_write(
     try:
         with naming(target):
             _write_new(temporary, data, mode=mode, durable=durable)
-            if exclusive:
-                os.link(temporary, target)
-            else:
-                _replace(temporary, target)
+            (_name_new if exclusive else _replace)(temporary, target)
     finally:
         _remove(temporary)
     if durable:
@@ -146,19 +143,25 @@ def _refuse_planted(target: Path) -> None:
         raise PermissionError(errno.EACCES, "belongs to another user, in a folder that all users share", str(target))
 
 
-def atomic_create_all(contents: Mapping[str, bytes]) -> None:
-    """Write new files durably; a file that exists is left unchanged.
+def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) -> None:
+    """Write new files durably.
 
     All are written first and synced together, so that the file system commits them at once.
 
+    Args:
+        contents: By path.
+        keeps_existing: Whether a file that exists is left unchanged; otherwise it is an error, and no file is made.
+
     Raises:
-        OSError: Some could not be written; those that have their name are whole.
+        FileExistsError: A file exists, and `keeps_existing` is not set; none was made.
+        OSError: Some could not be written. With `keeps_existing`, others may have been; without it, none was made.
     """
     folders = {folder for name in contents for folder in make_folders(Path(name).parent)}
     pending: dict[str, Path] = {}
+    named: list[str] = []
     try:
         for name, data in contents.items():
-            if not os.path.exists(name):
+            if not (keeps_existing and os.path.exists(name)):
                 pending[name] = temporary_path(os.path.dirname(name))
                 with naming(name):
                     _write_new(pending[name], data)
@@ -166,8 +169,18 @@ def atomic_create_all(contents: Mapping[str, bytes]) -> None:
             with naming(name):
                 _sync_file(temporary)
         for name, temporary in pending.items():
-            with contextlib.suppress(FileExistsError), naming(name):  # another process was faster
-                os.link(temporary, name)
+            try:
+                with naming(name):
+                    _name_new(temporary, Path(name))
+            except FileExistsError:  # another process was faster
+                if not keeps_existing:
+                    raise
+            else:
+                named.append(name)
+    except BaseException:
+        for name in () if keeps_existing else named:
+            _remove(Path(name))
+        raise
     finally:
         for temporary in pending.values():
             _remove(temporary)
@@ -278,6 +291,28 @@ def _sync_file(path: Path) -> None:
         sync_data(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _name_new(source: Path, target: Path) -> None:
+    """Give a file a name that no file has.
+
+    Where the file system has no hard links (SMB, exFAT), an empty file takes the name first, which a reader may see
+    for an instant and a killed process may leave.
+
+    Raises:
+        FileExistsError: A file has the name.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666))
+        try:
+            _replace(source, target)
+        except BaseException:
+            _remove(target)
+            raise
 
 
 def _replace(source: Path, target: Path) -> None:

@@ -173,7 +173,8 @@ class WorkloadLog:
         """Write tensors; a file that exists has the same content, because its name is derived from it."""
         from .blobs import format_tensors
 
-        atomic_create_all({self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()})
+        contents = {self._blob_file(definition, uuid): format_tensors(group) for uuid, group in tensors.items()}
+        atomic_create_all(contents, keeps_existing=True)
 
     def _blob_file(self, definition: Definition, uuid: str) -> str:
         """The path to write to; only the folder is resolved and cached, because there may be millions of files."""

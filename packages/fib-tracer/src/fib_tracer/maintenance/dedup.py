@@ -7,7 +7,6 @@ that is interrupted leaves orphaned blobs, and nothing else is wrong.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from fib_schema import (
     rewrite_jsonl_file,
 )
 from fib_schema.blobs import load_tensor
+from fib_schema.locks import lock_open_file
 
 from ..policies.calls import RANDOM
 from ..storage.records import workload_digest
@@ -125,8 +125,12 @@ def _exclusive(folder: Path) -> Iterator[None]:
     """Lock out other deduplications: two could each remove the workload that the other keeps."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        unlock = lock_open_file(descriptor, os.fspath(folder))
+        try:
+            yield
+        finally:
+            if unlock is not None:
+                unlock()
     finally:
         os.close(descriptor)
 

@@ -1,0 +1,89 @@
+"""Exclusive locks on files of a data set, for all packages: `flock` where it works, else lock files.
+
+With `flock` the system releases a lock when its process dies, and nothing appears beside the file. Windows has no
+`flock`, and some mounts refuse it (Lustre without ``-o flock``, some FUSE and NFS mounts). There a lock file
+``.NAME.lock`` of `filelock` stands beside the file. What remains of the protection there:
+
+- Writers on all hosts exclude each other, if the mount creates files exclusively (``O_EXCL``).
+- The lock file of a killed process is removed by the next writer on the same host. A writer on another host cannot
+  know that the process is gone: it gives up after `LOCK_FILE_TIMEOUT_SECONDS` with an error that names the lock file.
+- Two hard links of one file have two lock files and do not exclude each other, nor do a host where `flock` works and
+  one where it does not.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+try:
+    from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+
+    HAS_FLOCK = True
+except ImportError:  # Windows
+    HAS_FLOCK = False
+
+LOCK_FILE_TIMEOUT_SECONDS = 60.0
+"""A writer holds its lock for one write and one sync; longer means that it is gone."""
+_POLL_SECONDS = 0.01
+_REFUSED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What `flock` fails with where a file system does not support it."""
+
+
+def lock_open_file(descriptor: int, path: str, *, waits: bool = True) -> Callable[[], object] | None:
+    """Lock an open file or folder exclusively.
+
+    Args:
+        descriptor: The open file. A process that is forked later shares the lock until it is released.
+        path: Its path, for a lock file where `flock` is refused.
+        waits: Whether to wait for another holder.
+
+    Returns:
+        A function that releases the lock; None if another one holds it and `waits` is not set.
+
+    Raises:
+        TimeoutError: Another process does not release its lock file.
+        OSError: The file cannot be locked.
+    """
+    if HAS_FLOCK:
+        try:
+            flock(descriptor, LOCK_EX if waits else LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _REFUSED:
+                raise
+        else:
+            return partial(flock, descriptor, LOCK_UN)
+    return lock_name(path, waits=waits)
+
+
+def lock_name(path: str, *, waits: bool = True) -> Callable[[], object] | None:
+    """Lock a path, which need not exist, exclusively by a lock file; otherwise like `lock_open_file`."""
+    import filelock
+
+    target = Path(os.path.realpath(path))
+    file = str(target.with_name(f".{target.name}.lock"))
+    kind = filelock.SoftFileLock if HAS_FLOCK else filelock.FileLock
+    lock = kind(file, timeout=LOCK_FILE_TIMEOUT_SECONDS, poll_interval=_POLL_SECONDS)
+    try:
+        lock.acquire(blocking=waits)
+    except filelock.Timeout as error:
+        if not waits:
+            return None
+        raise TimeoutError(errno.ETIMEDOUT, _held_text(file), file) from error
+    return lock.release
+
+
+def _held_text(file: str) -> str:
+    try:
+        pid, host = Path(file).read_text(encoding="utf-8", errors="replace").split("\n")[:2]
+    except (OSError, ValueError):
+        pid, host = "unknown", "an unknown host"
+    return (
+        f"another process holds this lock file for more than {LOCK_FILE_TIMEOUT_SECONDS:.0f} s "
+        f"(pid {pid} on {host}); remove it if that process has ended"
+    )

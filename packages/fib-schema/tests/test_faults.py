@@ -1,0 +1,302 @@
+"""Appends whose system calls fail or end the process, at each call in turn."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from fib_schema import (
+    BlobError,
+    Definition,
+    DuplicateName,
+    PartlyAdded,
+    RandomInput,
+    Trace,
+    TraceSet,
+    Workload,
+    append_jsonl_file,
+)
+from fib_schema._durable import append_in_groups
+
+CALLS = ("open", "write", "fdatasync", "fsync", "mkdir", "lseek", "read", "fstat")
+"""System calls of an append."""
+
+
+def trace(definition: str, uuid: str = "w") -> Trace:
+    return Trace(definition, Workload({"M": 1, "K": 2}, {"A": RandomInput(), "B": RandomInput()}, uuid))
+
+
+def wide_set(root: Path, definition: Definition, count: int) -> TraceSet:
+    """A set of many definitions in two folders; half of them have a file of workloads."""
+    names = [f"d{number:04}" for number in range(count)]
+    made = [attrs.evolve(definition, name=name, op_type=f"op{index % 2}") for index, name in enumerate(names)]
+    opened = TraceSet(root, {item.name: item for item in made})
+    opened.add_traces([trace(name, "first") for name in names[::2]])
+    return opened
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def uuids(root: Path, definition: str) -> list[str]:
+    found = [path.read_bytes().splitlines() for path in root.rglob(f"{definition}.jsonl")]
+    return [line.rpartition(b'"uuid":"')[2].split(b'"')[0].decode() for lines in found for line in lines]
+
+
+@contextmanager
+def failing_call(code: int, number: int) -> Iterator[Callable[[], int]]:
+    """Let one call out of `CALLS` fail, counted from 0 over all of them."""
+    count = 0
+    real = {name: getattr(os, name) for name in CALLS}
+
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count - 1 == number:
+                paths = [os.fspath(path) for path in arguments if isinstance(path, str | os.PathLike)]
+                raise OSError(code, os.strerror(code), *paths[:1])
+            return real[name](*arguments, **options)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, counted(name))
+        yield lambda: count
+
+
+@contextmanager
+def limited_to(limit: int, value: int) -> Iterator[None]:
+    """Lower a limit of this process; that of the file size stands for a full disk: it ends `write` in the middle."""
+    limits = resource.getrlimit(limit)
+    resource.setrlimit(limit, (value, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(limit, limits)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EMFILE])
+def test_any_call_that_fails_leaves_all_files_as_they_were_or_nothing_is_missing(
+    tmp_path: Path, definition: Definition, code: int
+) -> None:
+    """Six files, of which three are new; the batch is one group."""
+    for number in range(1000):
+        root = tmp_path / str(number)
+        opened = wide_set(root, definition, 6)
+        before = contents(root)
+        descriptors = os.listdir("/proc/self/fd")
+        with failing_call(code, number) as count:
+            try:
+                opened.add_traces([trace(name) for name in opened.definitions])
+                is_added = True
+            except OSError:
+                is_added = False
+        assert len(os.listdir("/proc/self/fd")) == len(descriptors)
+        if is_added:
+            assert all(uuids(root, name)[-1] == "w" for name in opened.definitions)
+        else:
+            assert contents(root) == before
+        assert [[t.workload.uuid for t in opened.workloads[name]] for name in opened.workloads] == [
+            uuids(root, name) for name in opened.workloads
+        ]
+        if count() <= number:
+            break
+    assert number > 30
+
+
+def test_a_batch_of_more_files_than_descriptors_is_added(tmp_path: Path, definition: Definition) -> None:
+    opened = wide_set(tmp_path, definition, 300)
+    with limited_to(resource.RLIMIT_NOFILE, max(map(int, os.listdir("/proc/self/fd"))) + 8):
+        opened.add_traces([trace(name) for name in opened.definitions])
+    assert all(uuids(tmp_path, name)[-1] == "w" for name in opened.definitions)
+
+
+def test_the_number_of_open_files_does_not_grow_with_the_batch(tmp_path: Path, definition: Definition) -> None:
+    opened = wide_set(tmp_path, definition, 150)
+    before, most = len(os.listdir("/proc/self/fd")), 0
+    real = os.fdatasync
+
+    def count(descriptor: int) -> None:
+        nonlocal most
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        real(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", count)
+        opened.add_traces([trace(name) for name in opened.definitions])
+    assert most - before <= 64
+
+
+def test_a_batch_that_fails_half_way_says_what_is_durable(tmp_path: Path, definition: Definition) -> None:
+    opened = wide_set(tmp_path, definition, 150)
+    given = [trace(name) for name in opened.definitions]
+    path = tmp_path / "workloads" / "op0" / "d0100.jsonl"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(PartlyAdded, match=r"128 of 150 traces were added .*Is a directory.*d0100\.jsonl") as caught:
+        opened.add_traces([*given[:100], *given[101:], given[100]])
+    added = {item.definition for item in caught.value.added}
+    assert len(added) == 128
+    assert isinstance(caught.value.__cause__, IsADirectoryError)
+    for name in opened.definitions:
+        if name != "d0100":
+            assert ("w" in uuids(tmp_path, name)) == (name in added)
+            assert (opened.workloads.get(name, [])[-1:] == [trace(name)]) == (name in added)
+    assert not [name for name, content in contents(tmp_path).items() if not content]
+
+
+KILLED = """
+import os, sys
+from fib_schema._durable import append_in_groups
+root, calls = sys.argv[1], sys.argv[2:]
+real = {name: getattr(os, name) for name in calls}
+def run(number):
+    def counted(name):
+        def call(*arguments, **options):
+            nonlocal number
+            number -= 1
+            if number < 0:
+                os._exit(9)
+            return real[name](*arguments, **options)
+        return call
+    for name in calls:
+        setattr(os, name, counted(name))
+    folder = os.path.join(root, str(number))
+    list(append_in_groups({os.path.join(folder, f"{index % 2}/{index}.jsonl"): [b"new", b"new"] for index in range(8)}))
+for number in range(0, 200, 3):
+    for index in range(4):
+        os.makedirs(f"{root}/{number}/{index % 2}", exist_ok=True)
+        with open(f"{root}/{number}/{index % 2}/{index}.jsonl", "wb") as file:
+            file.write(b"old\\n")
+    if not os.fork():  # 50 times faster than starting an interpreter
+        run(number)
+        os._exit(0)
+    if os.waitstatus_to_exitcode(os.wait()[1]) == 0:
+        break
+"""
+
+
+def test_a_writer_that_is_killed_at_any_call_loses_no_earlier_line(tmp_path: Path) -> None:
+    """At most one file is empty, and whole lines follow whole lines."""
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), *CALLS], check=True)
+    roots = sorted(tmp_path.iterdir(), key=lambda root: int(root.name))
+    assert 15 < len(roots) < 60
+    for root in roots:
+        left = contents(root)
+        assert all(left[f"{index % 2}/{index}.jsonl"].startswith(b"old\n") for index in range(4))
+        assert sum(not content for content in left.values()) <= 1
+        assert set(b"".join(left.values()).split()) <= {b"old", b"new"}
+    assert sum(content.count(b"new\n") for content in left.values()) == 16
+
+
+def test_a_full_disk_is_reported_with_the_path(tmp_path: Path, definition: Definition) -> None:
+    opened = wide_set(tmp_path, definition, 4)
+    before = contents(tmp_path)
+    with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"workloads/op0/d0002\.jsonl"):
+        opened.add_traces([trace(name, f"w{n}") for name in ("d0001", "d0002") for n in range(50)])
+    assert contents(tmp_path) == before
+
+
+def test_only_regular_files_are_appended_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "full.jsonl").symlink_to("/dev/full")
+    for name in ("pipe.jsonl", "full.jsonl"):
+        with pytest.raises(OSError, match=f"is not a regular file.*{name}"):
+            append_jsonl_file([trace("x")], tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe.jsonl").stat().st_mode)
+
+
+@pytest.mark.parametrize("kind", ["hard link", "link", "linked folder", "two spellings"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_file_with_two_names_is_locked_once(tmp_path: Path, kind: str, *, exists: bool) -> None:
+    (tmp_path / "a").mkdir()
+    first, second = tmp_path / "a" / "x.jsonl", tmp_path / "a" / "y.jsonl"
+    if exists or kind == "hard link":
+        first.touch()
+    if kind == "hard link":
+        second.hardlink_to(first)
+    elif kind == "link":
+        second.symlink_to("x.jsonl")
+    elif kind == "linked folder":
+        (tmp_path / "b").symlink_to("a")
+        second = tmp_path / "b" / "x.jsonl"
+    other = f"{tmp_path}/a/../a//x.jsonl" if kind == "two spellings" else str(second)
+    program = (
+        "import sys; from fib_schema._durable import append_in_groups as f; list(f({p: [b'1'] for p in sys.argv[1:]}))"
+    )
+    subprocess.run([sys.executable, "-c", program, str(first), other], check=True, timeout=20)
+    assert first.read_bytes() == b"1\n1\n"
+
+
+def test_writers_that_know_two_files_by_opposite_names_do_not_block_each_other(tmp_path: Path) -> None:
+    for name, other in (("a", "y"), ("b", "x")):
+        (tmp_path / name).touch()
+        (tmp_path / other).hardlink_to(tmp_path / name)
+    program = (
+        "import sys; from fib_schema._durable import append_in_groups as f\n"
+        "for _ in range(60): list(f({p: [b'1'] for p in sys.argv[1:]}))"
+    )
+    pairs = (("a", "b"), ("x", "y"), ("b", "a"))
+    writers = [subprocess.Popen([sys.executable, "-c", program, *map(str, map(tmp_path.joinpath, p))]) for p in pairs]
+    try:
+        assert [writer.wait(timeout=30) for writer in writers] == [0, 0, 0]
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == b"1\n" * 180
+
+
+def test_appending_nothing_makes_no_file(tmp_path: Path, definition: Definition) -> None:
+    opened = TraceSet(tmp_path, {definition.name: definition})
+    assert list(append_in_groups({})) == []
+    opened.add_traces([])
+    workload = trace("gemm").workload
+    assert opened.workload_log().append(definition, {"w": workload}, {}) == ["w"]
+    assert TraceSet.from_path(tmp_path).workload_log().append(definition, {"w": workload}, {}) == []
+    assert list(contents(tmp_path)) == ["workloads/gemm/gemm.jsonl"]
+
+
+def test_definitions_are_written_all_or_none(tmp_path: Path, definition: Definition) -> None:
+    opened = TraceSet.from_path(tmp_path)
+    many = [attrs.evolve(definition, name=f"d{number}", description="x" * 200 * number) for number in range(8)]
+    with limited_to(resource.RLIMIT_FSIZE, 1500), pytest.raises(OSError, match="definitions/gemm/d"):
+        opened.add_definitions(many)
+    assert contents(tmp_path) == dict(opened.definitions) == {}
+    opened.add_definitions(many)
+    assert len(contents(tmp_path)) == 8
+
+
+def test_a_definition_that_another_process_has_added_is_not_replaced(tmp_path: Path, definition: Definition) -> None:
+    first, second = TraceSet.from_path(tmp_path), TraceSet.from_path(tmp_path)
+    first.add_definitions([definition])
+    other = attrs.evolve(definition, name="other")
+    with pytest.raises(DuplicateName, match=r"two definitions are named 'gemm': .*gemm\.json and the one to be added"):
+        second.add_definitions([other, attrs.evolve(definition, description="second")])
+    assert "second" not in "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    assert len(contents(tmp_path)) == 1
+    second.add_definitions([other])
+
+
+def test_a_blob_that_does_not_fit_is_not_there(tmp_path: Path, definition: Definition) -> None:
+    torch = pytest.importorskip("torch")
+    opened = TraceSet(tmp_path, {definition.name: definition})
+    with failing_call(errno.ENOSPC, 1), pytest.raises(OSError, match=r"No space left .*blob/workloads/gemm"):
+        opened.add_workload_blob_tensor("gemm", "u", {"A": torch.zeros(4)})
+    assert contents(tmp_path) == {}
+    opened.add_workload_blob_tensor("gemm", "u", {"A": torch.zeros(4)})
+    with pytest.raises(BlobError):
+        opened.add_workload_blob_tensor("gemm", "u", {"A": torch.ones(4)})
