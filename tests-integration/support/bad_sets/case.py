@@ -1,0 +1,196 @@
+"""One case: a kind of damage and a command, run in a fork of a process that has imported everything."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from fib_bench.report.charts import VEGA_LITE
+
+from . import forked_modules
+from .commands import Case, Command
+from .healthy import write_healthy
+from .kind import Kind
+
+NOBODY = 65534
+_DATA_BYTES = 6 << 30
+_FILE_BYTES = 1 << 30
+"""A command that copies a sparse file of 10 GB fails instead of filling the disk."""
+MAIN: dict[str, Callable[[], int | None]] = {}
+"""The commands' main functions."""
+
+
+def preload(*, has_torch: bool) -> None:
+    """Import the commands and what they use, so that forks start at once.
+
+    Args:
+        has_torch: Whether to import what runs kernels too; a fork of a process with torch takes 25 ms, else 4 ms.
+    """
+    import fib_apply
+    import fib_bench.cli.main
+    import rich.table
+    import vl_convert
+
+    assert fib_apply
+    assert fib_bench
+    assert rich
+    for name in ("fib-bench", "fib-apply", "fib-compile", "fib-tracer", "fib-integrations", "flashinfer-bench"):
+        (found,) = entry_points(group="console_scripts", name=name)
+        MAIN[name] = found.load()
+    if has_torch:
+        import fib_bench.benchmark
+        import fib_tracer
+        import torch._dynamo
+
+        assert fib_tracer
+        torch.set_num_threads(1)
+        forked_modules.install()
+    else:
+        script = _result_in_fork(vl_convert.javascript_bundle)  # the threads that it starts end with the fork
+        vl_convert.javascript_bundle = lambda *_, **__: script
+
+
+def _result_in_fork(function: Callable[..., str]) -> str:
+    with tempfile.NamedTemporaryFile() as file:
+        if (pid := os.fork()) == 0:
+            Path(file.name).write_text(function(vl_version=VEGA_LITE))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return Path(file.name).read_text()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command did.
+
+    Attributes:
+        code: Its exit code; negative: the signal that ended it; None: it ran into its limit of time.
+        output: Both streams.
+        is_shown: It processed the rest of the set.
+        seconds: How long it ran.
+    """
+
+    code: int | None
+    output: str
+    is_shown: bool
+    seconds: float
+
+
+class Running:
+    """A case that runs in a process group of its own, below a folder of its own.
+
+    Args:
+        folder: An empty folder.
+        cache: FIB_CACHE_PATH of the command.
+    """
+
+    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path) -> None:
+        self.kind, self.command, self.folder = kind, command, folder
+        self._started = time.monotonic()
+        self._process = os.fork()
+        if self._process == 0:
+            _run_in_fork(kind, command, folder, cache)
+
+    def outcome(self) -> Outcome | None:
+        """What came out, once the command has ended or its time is over."""
+        ended, status = os.waitpid(self._process, os.WNOHANG)
+        seconds = time.monotonic() - self._started
+        if not ended and seconds < self.command.seconds:
+            return None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process, signal.SIGKILL)  # also what the command has left behind
+        code = os.waitstatus_to_exitcode(status) if ended else None
+        if not ended:
+            os.waitpid(self._process, 0)
+        output = (self.folder / "output").read_bytes().decode("utf-8", "surrogateescape")
+        return Outcome(code, output, self._is_shown(output), seconds)
+
+    def _is_shown(self, output: str) -> bool:
+        written = self.folder / "out" / self.command.writes
+        return self.command.shows in output and (not self.command.writes or written.exists())
+
+    def remove(self) -> None:
+        """Remove the folder; `shutil` cannot remove deeply nested ones."""
+        subprocess.run(["rm", "-rf", str(self.folder)], check=True)
+
+
+def _run_in_fork(kind: Kind, command: Command, folder: Path, cache: Path) -> None:
+    code = 1
+    try:
+        os.setsid()
+        output = os.open(folder / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for number, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+            os.dup2(descriptor, number)
+        case = _prepare(kind, folder)
+        _limit(kind, folder, cache)
+        code = _call(command, case)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException:  # noqa: BLE001 - the border of a process
+        traceback.print_exc()
+    finally:
+        _end(code)
+
+
+def _prepare(kind: Kind, folder: Path) -> Case:
+    write_healthy(folder / "set")
+    write_healthy(folder / "other")
+    path = str(folder / kind.path) if kind.path else ""
+    if kind.is_unprivileged and os.getuid() == 0:
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(folder)], check=True)
+    kind.damage(folder / "set")
+    (folder / "home").mkdir(mode=0o777)
+    return Case(path, folder / "out", folder / "other")
+
+
+def _limit(kind: Kind, folder: Path, cache: Path) -> None:
+    if kind.is_unprivileged and os.getuid() == 0:
+        os.chown(folder / "home", NOBODY, NOBODY)
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        cache = folder / "home" / "cache"
+    resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.chdir(folder / "home")
+    temporary = folder / "home" / "tmp"
+    temporary.mkdir()
+    os.environ |= {"FIB_CACHE_PATH": str(cache), "HOME": str(folder / "home"), "TMPDIR": str(temporary)}
+    os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def _call(command: Command, case: Case) -> int:
+    if command.function is not None:
+        return command.function(case)
+    words = command.arguments(case)
+    sys.argv = words
+    return int(MAIN[words[0]]() or 0)
+
+
+def _end(code: int) -> None:
+    """End as the interpreter does, but without freeing all modules."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001 - the border of a process
+        traceback.print_exc()
+    finally:
+        os._exit(code)

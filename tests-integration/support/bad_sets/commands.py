@@ -1,0 +1,245 @@
+"""Commands that take a data set: what they read, and how to see that they processed the rest of a damaged set."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .healthy import HARDWARE
+from .kind import Kind
+
+FAST = ("--warmup-runs", "1", "--iterations", "1", "--num-trials", "1", "--timeout", "30")
+MEASURE = ("--measure-seconds", "0.01")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The folders of one run of a command.
+
+    Attributes:
+        path: The damaged set, as the command gets it.
+        out: A path that does not exist yet.
+        other: A healthy set.
+    """
+
+    path: str
+    out: Path
+    other: Path
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, or a function of a library, with its arguments.
+
+    Attributes:
+        words: Its name and arguments; ``{set}``, ``{out}`` and ``{other}`` stand for paths.
+        reads: The parts of a set that it parses (`kind.PART_NAMES`, ``settings``): these files must be named.
+        lists: The parts of which it lists the names only.
+        opens: Further parts whose damage it is run on; nothing of these has to be named.
+        codes: The documented exit codes.
+        shows: Text that shows in its output that the rest was processed; empty: nothing has to be shown.
+        writes: A file below `Case.out` that shows that the rest was processed.
+        is_execution: It uses the content of records, so that errors which show in use have to be named.
+        function: Runs instead of a command line.
+        is_machine_readable: Its output is JSON or CSV.
+        seconds: Its limit of time.
+        has_torch: It imports torch.
+        only: The parts whose damage it is run on; empty: all.
+    """
+
+    words: tuple[str, ...]
+    reads: frozenset[str]
+    lists: frozenset[str] = frozenset()
+    opens: frozenset[str] = frozenset()
+    codes: frozenset[int] = frozenset({0, 1, 2})
+    shows: str = ""
+    writes: str = ""
+    is_execution: bool = False
+    function: Callable[[Case], int] | None = None
+    is_machine_readable: bool = False
+    seconds: float = 40.0
+    has_torch: bool = False
+    only: frozenset[str] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """The command without the paths and numbers that are the same for all."""
+        return " ".join(
+            word
+            for word in self.words
+            if word not in (*FAST, *MEASURE, "keeper_py") and "{" not in word and word not in OPTIONS
+        )
+
+    def takes(self, kind: Kind) -> bool:
+        """Whether the kind of damage can concern it."""
+        if self.only:
+            return kind.part in self.only
+        return kind.part == "set" or kind.part in self.reads | self.lists | self.opens
+
+    def arguments(self, case: Case) -> list[str]:
+        """The words for one case."""
+        places: Mapping[str, str] = {"{set}": case.path, "{out}": str(case.out), "{other}": str(case.other)}
+        return [places.get(word, word) for word in self.words]
+
+
+OPTIONS = frozenset(
+    {"--local", "--dataset", "--into", "--output", "--output-folder", "--hardware", HARDWARE, "--definition"}
+)
+
+
+def _logged() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)
+
+
+def _call_keeper() -> int:
+    import fib_apply
+    import torch
+
+    @fib_apply.apply("keeper")
+    def keeper(x: torch.Tensor, s: float) -> torch.Tensor:
+        return x * s
+
+    result = keeper(torch.ones(16), 2.0)
+    print("called keeper" if torch.equal(result, torch.full((16,), 2.0)) else "wrong result")
+    return 0
+
+
+def enable_apply(case: Case) -> int:
+    """What an engine does: route calls by the set, in the foreground, and call the keeper."""
+    import fib_apply
+
+    _logged()
+    runtime = fib_apply.enable_apply(case.path, fib_apply.ApplyConfig(on_error="fallback"))
+    code = _call_keeper()
+    print(json.dumps({name: stats for name, stats in _plain(runtime.explain("keeper")).items() if name == "x"}))
+    fib_apply.disable_apply()
+    return code
+
+
+def _plain(explanation: object) -> dict[str, object]:
+    return {"x": str(explanation)}
+
+
+def enable_tracing(case: Case) -> int:
+    """What an engine does: trace the calls of the keeper into the set."""
+    import fib_tracer
+
+    _logged()
+    with fib_tracer.enable_tracing(case.path) as runtime:
+        code = _call_keeper()
+        print({name: stats.stored for name, stats in runtime.flush().items()})
+    return code
+
+
+def _command(*words: str, reads: str, lists: str = "", **fields: Any) -> Command:
+    """A command; without `shows` or `writes`, one that shows the keeper's name."""
+    machine = any(word in ("--json", "--csv") for word in words)
+    if "writes" not in fields:
+        fields = {"shows": "keeper", **fields}
+    return Command(words, frozenset(reads.split()), frozenset(lists.split()), is_machine_readable=machine, **fields)
+
+
+_ALL = "definition solution workload trace blob"
+_COPY = {"reads": _ALL, "writes": "definitions/activation/keeper.json"}
+_SUMMARY = {"reads": "trace workload", "lists": "definition solution"}
+_TABLE = {"reads": "definition trace", "lists": "solution"}
+_STATS = {"reads": "definition workload"}
+_SAMPLE = {"reads": "definition workload blob", "writes": "definitions/activation/keeper.json"}
+_ENGINE = {"has_torch": True, "seconds": 60, "shows": "called keeper"}
+_RUN: dict[str, Any] = {"is_execution": True, "has_torch": True, "seconds": 90}
+_SETS = frozenset({"set", "settings"})
+_H200 = ("--hardware", HARDWARE)
+_BENCH, _REPORT, _COMPAT = "fib-bench", ("fib-bench", "report"), "flashinfer-bench"
+COMMANDS = (
+    _command(_BENCH, "run", "{set}", *FAST, *MEASURE, reads=f"{_ALL} settings", shows="keeper_py: PASSED", **_RUN),
+    _command(
+        _BENCH,
+        "run",
+        "{set}",
+        "--resume",
+        "--json",
+        "--in-process-trusted",
+        *FAST,
+        *MEASURE,
+        reads="definition solution workload trace settings",
+        **_RUN,
+    ),
+    _command(_BENCH, "validate", "{set}", reads=_ALL, is_execution=True, shows=""),
+    _command(_BENCH, "validate", "{set}", "--json", reads=_ALL, is_execution=True, shows=""),
+    _command(*_REPORT, "summary", "{set}", **_SUMMARY),
+    _command(*_REPORT, "summary", "{set}", "--json", **_SUMMARY),
+    _command(*_REPORT, "summary", "{set}", "--csv", **_SUMMARY),
+    _command(*_REPORT, "best", "{set}", reads="trace"),
+    _command(*_REPORT, "best", "{set}", "--json", reads="trace"),
+    _command(*_REPORT, "best", "{set}", "--csv", reads="trace"),
+    _command(*_REPORT, "compare", "{other}", "{set}", reads="trace", shows=""),
+    _command(*_REPORT, "compare", "{set}", "{other}", "--json", reads="trace"),
+    _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--csv", reads="trace"),
+    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", reads=_ALL, shows=""),
+    _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", **_COPY),
+    _command(*_REPORT, "html", "{set}", "--output", "{out}", reads="trace definition", lists="solution", writes="."),
+    _command(_BENCH, "migrate", "{set}", "{out}", **_COPY),
+    _command(_BENCH, "migrate", "{set}", "{out}", "--json", **_COPY),
+    _command("fib-apply", "table", "{set}", *_H200, **_TABLE),
+    _command("fib-apply", "table", "{set}", *_H200, "--json", **_TABLE),
+    _command(
+        "fib-apply",
+        "explain",
+        "{set}",
+        "--definition",
+        "keeper",
+        *_H200,
+        reads="",
+        opens=frozenset({"definition", "trace"}),
+    ),
+    _command("fib-apply", "explain", "{set}", "--definition", "victim", *_H200, "--json", shows="", **_TABLE),
+    _command("fib-apply", "warm", "{set}", has_torch=True, seconds=60, shows="ready keeper_py", **_TABLE),
+    _command("fib_apply.enable_apply", "{set}", function=enable_apply, **_TABLE, **_ENGINE),
+    _command("fib_tracer.enable_tracing", "{set}", function=enable_tracing, reads="definition", **_ENGINE),
+    _command("fib-compile", "build", "{set}", reads="definition solution", shows="keeper_cpp"),
+    _command("fib-tracer", "stats", "{set}", **_STATS),
+    _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
+    _command("fib-tracer", "dedup", "{set}", "--dry-run", reads="workload", lists="blob", shows=""),
+    _command("fib-tracer", "dedup", "{set}", "--orphans", reads="workload", lists="blob", shows=""),
+    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
+    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_SAMPLE),
+    _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),
+    _command("fib-integrations", "baselines", "{set}", "--dry-run", reads="definition", lists="solution", shows=""),
+    _command("fib-integrations", "baselines", "{set}", "--json", reads="definition", lists="solution", shows=""),
+    _command(
+        _COMPAT,
+        "run",
+        "--local",
+        "{set}",
+        "--no-save-results",
+        *FAST,
+        "--solutions",
+        "keeper_py",
+        reads="settings",
+        only=_SETS,
+        **_RUN,
+    ),
+    _command(_COMPAT, "report", "summary", "--local", "{set}", **_SUMMARY),
+    _command(_COMPAT, "report", "best", "--local", "{set}", reads="trace"),
+    _command(_COMPAT, "report", "visualize", "--local", "{set}", reads="trace"),
+    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", reads=_ALL, shows=""),
+    _command(_COMPAT, "validate", "--dataset", "{set}", reads=_ALL, is_execution=True, shows=""),
+    _command(
+        _COMPAT,
+        "validate",
+        "--dataset",
+        "{set}",
+        "--outputs",
+        "json,text",
+        "--output-folder",
+        "{out}",
+        reads="",
+        shows="",
+        only=_SETS | {"definition"},
+    ),
+)

@@ -1,0 +1,125 @@
+"""Runner: puts kinds of bad sets through commands, several cases at a time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .case import Running, preload
+from .commands import COMMANDS, Command
+from .kind import Kind
+from .kinds_files import FILES
+from .kinds_lines import LINES
+from .kinds_sets import BLOBS, SETS
+from .kinds_values import VALUES
+from .verdicts import problems
+
+HEALTHY = Kind("healthy", lambda _: None, "set", (), is_error=False)
+"""No damage: every command must succeed, or the other verdicts say nothing."""
+KINDS = (HEALTHY, *VALUES, *LINES, *FILES, *BLOBS, *SETS)
+assert len({kind.name for kind in KINDS}) == len(KINDS), Counter(kind.name for kind in KINDS).most_common(3)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case with its verdicts."""
+
+    kind: str
+    command: str
+    code: int | None
+    seconds: float
+    problems: tuple[str, ...]
+    output: str
+
+
+def run_cases(
+    kinds: Sequence[Kind], commands: Sequence[Command] = COMMANDS, *, at_once: int = 2, keep: Path | None = None
+) -> Iterator[Result]:
+    """Run every command on every kind.
+
+    Args:
+        kinds: What to damage.
+        commands: What to run.
+        at_once: The number of concurrent cases.
+        keep: A folder that keeps the data sets of all cases; None: they are removed.
+    """
+    # Not `TemporaryDirectory`: a fork that ends would remove it.
+    root = keep or Path(tempfile.mkdtemp(prefix="bad-sets-"))
+    root.mkdir(exist_ok=True)
+    root.chmod(0o755)  # cases of another user are below
+    (root / "cache").mkdir(exist_ok=True)
+    try:
+        for has_torch in (False, True):
+            concerned = [command for command in commands if command.has_torch == has_torch]
+            cases = [(kind, command) for kind in kinds for command in concerned if command.takes(kind)]
+            random.Random(0).shuffle(cases)  # a run that is interrupted has seen something of everything
+            if cases:
+                preload(has_torch=has_torch)
+                gc.freeze()  # a collection in a fork would copy the pages of all modules
+                yield from _run(cases, root / ("heavy" if has_torch else "light"), at_once, is_kept=keep is not None)
+    finally:
+        if keep is None:
+            subprocess.run(["rm", "-rf", str(root)], check=True)
+
+
+def _run(cases: Iterable[tuple[Kind, Command]], root: Path, at_once: int, *, is_kept: bool) -> Iterator[Result]:
+    waiting = iter(enumerate(cases))
+    running: list[Running] = []
+    root.mkdir()
+    while True:
+        while len(running) < at_once and (case := next(waiting, None)) is not None:
+            number, (kind, command) = case
+            folder = root / f"{number}"
+            folder.mkdir()
+            running.append(Running(kind, command, folder, root.parent / "cache"))
+        if not running:
+            return
+        for case in list(running):
+            if (outcome := case.outcome()) is None:
+                continue
+            running.remove(case)
+            found = tuple(problems(case.kind, case.command, outcome))
+            yield Result(case.kind.name, case.command.name, outcome.code, outcome.seconds, found, outcome.output)
+            if not is_kept:
+                case.remove()
+        time.sleep(0.002)
+
+
+def selected(words: Sequence[str], names: Iterable[str]) -> set[str]:
+    """The names that contain one of the words, or all names without words."""
+    return {name for name in names if not words or any(word in name for word in words)}
+
+
+def print_table(results: Sequence[Result], say: Callable[[str], None] = print) -> None:
+    """Print a line per kind and problem, with the commands that have it; then totals."""
+    lines: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        for problem in result.problems:
+            lines.setdefault((result.kind, problem), []).append(result.command)
+    commands = len({result.command for result in results})
+    for (kind, problem), found in sorted(lines.items()):
+        where = f"all {commands} commands" if len(found) == commands else "; ".join(found[:6])
+        more = f" and {len(found) - 6} more" if len(found) > 6 and len(found) < commands else ""
+        say(f"{kind}\n    {problem}\n    {where}{more}")
+    kinds = {result.kind for result in results}
+    bad = {result.kind for result in results if result.problems}
+    say(
+        f"\n{len(kinds)} kinds, {commands} commands, {len(results)} cases; {len(kinds) - len(bad)} kinds without a problem"
+    )
+    classes = Counter(problem.partition(":")[0] for result in results for problem in result.problems)
+    for name, count in classes.most_common():
+        concerned = {r.kind for r in results if any(p.startswith(name + ":") for p in r.problems)}
+        say(f"{name:10} {count:5} cases of {len(concerned)} kinds")
+
+
+def cpu_count() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
