@@ -111,9 +111,8 @@ def print_table(results: Sequence[Result], say: Callable[[str], None] = print) -
         say(f"{kind}\n    {problem}\n    {where}{more}")
     kinds = {result.kind for result in results}
     bad = {result.kind for result in results if result.problems}
-    say(
-        f"\n{len(kinds)} kinds, {commands} commands, {len(results)} cases; {len(kinds) - len(bad)} kinds without a problem"
-    )
+    good = len(kinds) - len(bad)
+    say(f"\n{len(kinds)} kinds, {commands} commands, {len(results)} cases; {good} kinds without a problem")
     classes = Counter(problem.partition(":")[0] for result in results for problem in result.problems)
     for name, count in classes.most_common():
         concerned = {r.kind for r in results if any(p.startswith(name + ":") for p in r.problems)}
