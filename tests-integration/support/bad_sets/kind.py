@@ -25,7 +25,7 @@ class Kind:
         is_error: ``validate`` has to exit with 1; None: it may exit with 0 or 1, and nothing has to be named with 0.
         keeps_rest: The rest of the set has to be processed.
         path: Where the set is that commands get, relative to the folder of the case.
-        is_unprivileged: Commands run as a user who is not root: permissions of files have no effect on root.
+        is_unprivileged: Commands run without root's right to ignore the permissions of files.
         shows_when: ``listed``: already the listing of names fails; ``parsed``; or ``used``: only `run` and
             `validate` have to name it.
         is_warned: ``validate`` has to name it, error or not.

@@ -144,7 +144,7 @@ _NAMES = [
     *each_part("a name with bidi characters", _extra_name("vic\u202etim"), **_LEGITIMATE_NAME),
     *each_part("a name that is not UTF-8", _extra_name(b"vic\xfftim"), **_LEGITIMATE_NAME),
     *each_part("a name of 249 bytes", _extra_name("v" * 249), **_LEGITIMATE_NAME),
-    *each_part("a name with markup", _extra_name("[red]victim[/nothing]"), **_LEGITIMATE_NAME),
+    *each_part("a name with markup", _extra_name("[red]victim[nothing]"), **_LEGITIMATE_NAME),
     *each_part("a name with format characters", _extra_name("%s{0}%n"), **_LEGITIMATE_NAME),
     *each_part("a hidden name", _extra_name(".victim"), **_LEGITIMATE_NAME),
 ]
@@ -177,7 +177,7 @@ _BAD_NAMES = [
         _bad_named(b"vic\xfftim"),
         named=("vic\\xfftim", "vic\\udcfftim", "vic\ufffdtim"),
     ),
-    *each_part("rubbish in a name with markup", _bad_named(b"[red]victim[/nothing]"), named=("[red]victim[/nothing]",)),
+    *each_part("rubbish in a name with markup", _bad_named(b"[red]victim[nothing]"), named=("[red]victim[nothing]",)),
 ]
 
 
@@ -208,6 +208,18 @@ def _on_folder(name: str, change: Callable[[Path], None], **fields: Any) -> list
     return kinds
 
 
+def _rubbish_below(path: Path) -> None:
+    folder = path.parent / "fol\nder"
+    folder.mkdir()
+    (folder / f"rubbish{path.suffix}").write_text("rubbish")
+
+
+def _rubbish_namesake(path: Path) -> None:
+    folder = path.parent / "other"
+    folder.mkdir()
+    (folder / path.name).write_text("rubbish")
+
+
 _FOLDER_KINDS = [
     *_on_folder("a file", _replaced(lambda path: void(path.write_text("x")))),
     *_on_folder("a FIFO", _replaced(os.mkfifo)),
@@ -225,18 +237,13 @@ _FOLDER_KINDS = [
         is_unprivileged=True,
         named=("activation", "victim"),
     ),
+    *each_part("rubbish of the same file name in another folder", _rubbish_namesake, named=("other/victim",)),
     *each_part(
         "a folder with a newline in its name, rubbish in it",
         lambda path: void(_rubbish_below(path)),
         named=("fol\\nder", "fol\\x0ader"),
     ),
 ]
-
-
-def _rubbish_below(path: Path) -> None:
-    folder = path.parent / "fol\nder"
-    folder.mkdir()
-    (folder / path.name).write_text("rubbish")
 
 
 FILES = (*_ENCODED, *_OBJECTS, *_NAMES, *_BAD_NAMES, *_FOLDER_KINDS)

@@ -160,7 +160,7 @@ SETS = (
     _set("read-only", _read_only, is_unprivileged=True),
     _set(
         "a link to a set",
-        lambda root: void((root.rename(root.with_name("other")), root.symlink_to("other"))),
+        lambda root: void((root.rename(root.with_name("real")), root.symlink_to("real"))),
         keeps_rest=True,
     ),
     *(
@@ -169,7 +169,7 @@ SETS = (
             ("with a newline", "se\nt"),
             ("with an escape sequence", "se\x1b[2Jt"),
             ("with bidi characters", "se\u202et"),
-            ("with markup", "[red]set[/b]"),
+            ("with markup", "[red]set[bold]"),
             ("in bytes that are not UTF-8", b"se\xfft"),
             ("with a percent sign", "%s%d{0}"),
             ("like an option", "-set"),

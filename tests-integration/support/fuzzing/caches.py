@@ -41,7 +41,10 @@ for word in "$@"; do
 done
 case " $* " in
   *" -c "*) cp "$in" "$out" ;;
-  *" -shared "*) if grep -q 'factor 3' "$in"; then cp "{folder}/three.so" "$out"; else cp "{folder}/one.so" "$out"; fi ;;
+  *" -shared "*)
+    library=one.so
+    grep -q 'factor 3' "$in" && library=three.so
+    cp "{folder}/$library" "$out" ;;
   *) exec c++ "$@" ;;
 esac
 """
@@ -50,7 +53,7 @@ esac
 def records() -> tuple[Definition, dict[str, Solution]]:
     """The definition and the solutions, as an engine has read them."""
     found = {}
-    for name in FACTORS:
+    for name, factor in FACTORS.items():
         language = "python" if name == "python" else "cpp"
         plain = solution(name, "keeper", language)
         if name == "python":
@@ -60,7 +63,7 @@ def records() -> tuple[Definition, dict[str, Solution]]:
             ]
         else:
             source = plain["sources"][0]
-            source["content"] = source["content"].replace("* s;", f"* s * {FACTORS[name]};  // factor {FACTORS[name]}")
+            source["content"] = source["content"].replace("* s;", f"* s * {factor};  // factor {factor}")
         found[name] = parse_json(json.dumps(plain), Solution)
     return parse_json(json.dumps(definition("keeper")), Definition), found
 
