@@ -110,9 +110,9 @@ class Evaluation(Record):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Caveats of the evaluation, from ``extra["flags"]``."""
+        """Caveats of the evaluation, from ``extra["flags"]``; without elements that are no text."""
         flags = (self.extra or NO_FIELDS).get("flags", ())
-        return tuple(flags) if isinstance(flags, list | tuple) else ()
+        return tuple(flag for flag in flags if isinstance(flag, str)) if isinstance(flags, list | tuple) else ()
 
     def is_ranked(self, allow_flags: Collection[str] = ()) -> bool:
         """Whether it takes part in rankings.
