@@ -11,7 +11,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event, Skipped, Working
-from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, remaining_plan
+from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, finished_pairs
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
 
@@ -155,7 +155,7 @@ class TestWhatIsLost:
         lost = _skip_of_crash(part, self.working(part, "a", 0), "it exited with status 7")
         reason = "the judge process died during this evaluation: it exited with status 7"
         assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True), 1)
-        assert self.left(remaining_plan(part, lost)) == {"1": "b", "2": "a"}
+        assert self.left(part.without(finished_pairs(lost))) == {"1": "b", "2": "a"}
 
     @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])
     def test_a_reference_loses_it_for_all_solutions(
@@ -164,17 +164,17 @@ class TestWhatIsLost:
         lost = _skip_of_crash(part, self.working(part, None, index), "")
         assert lost.count == count
         assert lost.skip.solution is None
-        assert self.left(remaining_plan(part, lost)) == left
+        assert self.left(part.without(finished_pairs(lost))) == left
 
     def test_what_is_evaluated_is_not_run_again(self, part: DefinitionPlan) -> None:
         evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00Z")
         done = Evaluated(Trace("double", part.workloads[1], "a", evaluation))
-        part = remaining_plan(part, done)
+        part = part.without(finished_pairs(done))
         assert self.left(part) == {"1": "ab"}
         assert part.count == 2
 
     def test_turning_to_something_changes_nothing(self, part: DefinitionPlan) -> None:
-        assert remaining_plan(part, self.working(part, "a", 0)) == part
+        assert part.without(finished_pairs(self.working(part, "a", 0))) == part
 
     def test_a_judge_that_dies_before_it_works_is_an_error(self, part: DefinitionPlan) -> None:
         with pytest.raises(JudgeFailed, match="it was ended by SIGSEGV"):

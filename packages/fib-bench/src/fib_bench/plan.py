@@ -64,12 +64,17 @@ class DefinitionPlan:
         """The number of evaluations."""
         return sum(map(len, self.pending.values()))
 
-    def without(self, workload: str, solution: str | None) -> DefinitionPlan:
-        """The plan without a pair that is done or skipped; without a solution, without all pairs of the workload."""
-        left = tuple(s for s in self.pending.get(workload, ()) if solution not in {None, s.name})
-        pending = {uuid: left if uuid == workload else some for uuid, some in self.pending.items()}
-        if not left:
-            pending.pop(workload, None)
+    def without(self, done: Container[tuple[str, str | None]]) -> DefinitionPlan:
+        """The plan without pairs that are done or skipped.
+
+        Args:
+            done: Pairs of a workload's uuid and a solution's name; None stands for all solutions.
+        """
+        pending: dict[str, tuple[Solution, ...]] = {}
+        for uuid, solutions in self.pending.items():
+            left = tuple(s for s in solutions if (uuid, s.name) not in done and (uuid, None) not in done)
+            if left:
+                pending[uuid] = left
         return attrs.evolve(self, pending=pending, workloads=tuple(w for w in self.workloads if w.uuid in pending))
 
     def split(self, pieces: int) -> Iterator[DefinitionPlan]:

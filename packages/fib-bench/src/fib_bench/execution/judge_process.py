@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -86,10 +86,11 @@ class JudgeProcess:
         """
         while True:
             at: Working | None = None
+            done: set[tuple[str, str | None]] = set()
             try:
                 for event in self._execute(part):
                     at = event if isinstance(event, Working) else at
-                    part = remaining_plan(part, event)
+                    done.update(finished_pairs(event))
                     yield event
                 return
             except EOFError:
@@ -100,8 +101,8 @@ class JudgeProcess:
                 self._connection.close()
                 end = self._exit_reason()
                 self._environment = self._start()
-            lost = _skip_of_crash(part, at, end)
-            part = remaining_plan(part, lost)
+            lost = _skip_of_crash(part.without(done), at, end)
+            part = part.without({*done, *finished_pairs(lost)})
             yield lost
 
     def _execute(self, part: DefinitionPlan) -> Iterator[Event]:
@@ -169,14 +170,14 @@ def _skip_of_crash(part: DefinitionPlan, at: Working | None, end: str) -> Skippe
     return Skipped(skip, 1 if at.solution else len(part.pending[at.workload.uuid]))
 
 
-def remaining_plan(part: DefinitionPlan, event: Event) -> DefinitionPlan:
-    """The plan without the work that an event reports as done or skipped."""
+def finished_pairs(event: Event) -> Sequence[tuple[str, str | None]]:
+    """The work that an event reports as done or skipped, as in `DefinitionPlan.without`."""
     match event:
         case Evaluated(trace=trace):
-            return part.without(trace.workload.uuid, trace.solution)
+            return [(trace.workload.uuid, trace.solution)]
         case Skipped(skip=Skip(workload=str(workload), solution=solution)):
-            return part.without(workload, solution)
-    return part
+            return [(workload, solution)]
+    return []
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ references are computed once, not once per solution.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +23,7 @@ from ..plan import DefinitionPlan, Skip
 from ..worker.server_client import ForkServerClient
 
 _SHARE_OF_MEMORY = 0.5
+_MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
 
 
 class Execution:
@@ -79,11 +81,12 @@ class Execution:
         prepared: list[PreparedWorkload] = []
         yield from self._prepare(part, block, prepared)
         solutions = _solutions_of(part, block) if prepared else []
+        names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
         try:
             for index, solution in enumerate(solutions):
                 ahead = [solution for solution in solutions[index:] if solution.name not in part.unbuildable]
                 self._judge.start_ahead(part.definition, ahead)
-                todo = [p for p in prepared if solution in part.pending[p.workload.uuid]]
+                todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
                 yield from self._evaluate(part, solution, todo)
         finally:
             self._judge.dismiss_ahead()
@@ -104,7 +107,7 @@ class Execution:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
-        yield from (Working(name, solution.name, workload) for workload in [*waiting.values()][:1])
+        yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
         unbuildable = part.unbuildable.get(solution.name)
         evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
         for workload, evaluation in evaluations:
@@ -113,16 +116,16 @@ class Execution:
             else:
                 yield Evaluated(Trace(name, workload, solution.name, evaluation))
             del waiting[workload.uuid]
-            yield from (Working(name, solution.name, workload) for workload in [*waiting.values()][:1])
+            yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
 
     def _blocks(self, part: DefinitionPlan) -> Iterator[list[Workload]]:
-        """Split the workloads into blocks that fit into memory."""
+        """Split the workloads into blocks that fit into memory and are soon prepared."""
         limit = self._memory_bytes()
         block: list[Workload] = []
         used = 0
         for workload in part.workloads:
             size = self._judge.workload_bytes(part.definition, workload)
-            if block and used + size > limit:
+            if block and (used + size > limit or len(block) == _MOST_IN_BLOCK):
                 yield block
                 block, used = [], 0
             block.append(workload)

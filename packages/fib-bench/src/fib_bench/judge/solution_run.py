@@ -85,13 +85,13 @@ class SolutionRun:
         pending, batch_size = list(workloads), len(workloads)
         while pending:
             batch, had_captures = pending[:batch_size], self.candidate.may_capture
-            done: list[PreparedWorkload] = []
+            done: set[int] = set()
             for prepared, evaluation in self._evaluate_batch(batch):
-                done.append(prepared)
+                done.add(id(prepared))
                 if isinstance(evaluation, Evaluation):
                     evaluation = isolated(self.candidate.worker.isolation, evaluation)
                 yield prepared, evaluation
-            pending = [prepared for prepared in pending if not any(prepared is one for one in done)]
+            pending = [prepared for prepared in pending if id(prepared) not in done]
             if had_captures == self.candidate.may_capture:
                 batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
 
