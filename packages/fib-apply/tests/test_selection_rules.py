@@ -91,6 +91,22 @@ class TestEvaluationsThatCount:
     def test_harmless_flags_do_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         assert names_of(rank([new_trace("a", extra={"flags": ["fixed_inputs"]})])) == ["a"]
 
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_a_quick_pass_never_replaces_a_full_evaluation(
+        self, rank: Ranker, new_trace: Callable[..., Trace], order: tuple[int, int]
+    ) -> None:
+        full = new_trace("a", 2.0, timestamp="2026-01-01")
+        quick = new_trace("a", 0.1, extra={"flags": ["quick"]}, timestamp="2026-01-02")
+        ranking = rank([(full, quick)[index] for index in order])
+        assert ranking.candidates == (Candidate("a", 2.0),)
+        ranking = rank([quick, new_trace("b", 3.0)])
+        assert names_of(ranking) == ["b"]
+        assert ranking.left_out == (("a", "only a quick run measured it"),)
+
+    @pytest.mark.parametrize("flags", [5, {"quick": 1}, "quick", None, [["quick"]]])
+    def test_invalid_flags_are_ignored(self, rank: Ranker, new_trace: Callable[..., Trace], flags: object) -> None:
+        assert names_of(rank([new_trace("a", extra={"flags": flags})])) == ["a"]
+
     def test_evaluations_of_another_version_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         old = {"solution_hash": "of another"}
         ranking = rank([new_trace("a", 0.1, extra=old), new_trace("b", extra={"solution_hash": "hash of b"})])

@@ -10,6 +10,7 @@ import attrs
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event, Planned, Skipped
+from fib_bench.report import latest
 from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, UnknownName, Workload
 
 GOOD = "def run(x):\n    return x * 2\n"
@@ -63,6 +64,36 @@ def test_resume_runs_what_is_missing_or_has_changed(make_data_set: MakeDataSet, 
     file = next(root.rglob("a.json"))
     file.write_text(file.read_text().replace("x * 2", "x + x"))
     assert {t.solution for t in benchmark(root).run(resume=True).traces} == {"a"}
+
+
+def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    root = make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"))
+    quick = {t.solution: t.evaluation for t in benchmark(root, quick=True).run().traces}
+    assert quick["wrong"].status == "INCORRECT_NUMERICAL"
+    assert quick["wrong"].flags == ()
+    assert quick["good"].status == "PASSED"
+    assert quick["good"].flags == ("unranked: cpu timing", "quick")
+    assert list(quick["good"].extra["trials"]) == ["normal", "normal", "wide"]
+    assert benchmark(root, quick=True).run(resume=True).traces == ()
+    (full,) = benchmark(root).run(resume=True).traces
+    assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 5)
+    benchmark(root, quick=True).run()
+    assert {t.solution: "quick" in t.evaluation.flags for t in latest(TraceSet.from_path(root).traces["double"])} == {
+        "good": False,
+        "wrong": False,
+    }
+
+
+def test_results_appear_before_all_workloads_are_prepared(
+    make_data_set: MakeDataSet, make_solution: MakeSolution
+) -> None:
+    sizes = tuple(range(1, 81))
+    root = make_data_set(make_solution(GOOD), sizes=sizes)
+    events: list[Event] = []
+    benchmark(root, quick=True, measure_seconds=0.001, profile_baseline=False).run(observe=events.append)
+    kinds = [type(event) for event in events if isinstance(event, Evaluated) or getattr(event, "solution", "") is None]
+    assert kinds.count(Evaluated) == len(sizes)
+    assert Evaluated in kinds[:70]
 
 
 def test_what_cannot_run_is_reported_and_the_rest_runs(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from fib_schema import Trace
+
 CPU_TIMING = "unranked: cpu timing"
 """The worker itself read the clock, on the CPU; such a latency ranks nobody unless a report includes it."""
 INTERPRETED = "interpreted"
 """A Triton kernel ran in the interpreter: outputs were checked, the latency has no meaning."""
+QUICK = "quick"
+"""The run had fewer checks and one short timing (`BenchmarkConfig.quick`); such a latency ranks nobody."""
 TRUSTED = "trusted"
 """The solution ran inside the judge's process, without isolation and audits."""
 
@@ -13,3 +17,8 @@ UNSEALED = "unsealed"
 """The worker was not sealed while it was timed: the solution failed in a sealed one."""
 UNVERIFIED = "unverified: reference failed"
 """The reference failed on inputs of timed calls, which were compared with known answers only."""
+
+
+def is_quick(trace: Trace) -> bool:
+    """Whether a trace passed in a quick run; it never replaces a trace of a full run."""
+    return trace.evaluation is not None and QUICK in trace.evaluation.flags

@@ -19,6 +19,7 @@ from fib_schema import (
 )
 
 from .config.benchmark import BenchmarkConfig
+from .flags import is_quick
 from .sandbox.model import Isolation
 
 
@@ -105,7 +106,8 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
         trace_set: The data set.
         config: Names and limits.
         hardware: The device's name, as traces state it.
-        resume: Skip pairs that have a trace from this hardware and from the same version of the solution.
+        resume: Skip pairs that have a trace from this hardware and from the same version of the solution. A trace with
+            the flag ``quick`` counts in quick runs only.
 
     Raises:
         UnknownName: A name in the configuration matches nothing.
@@ -187,14 +189,18 @@ def _plan_definition(
         skipped.append(Skip(definition.name, None, None, "it has no workloads"))
         return None
     workloads = workloads[: config.max_workloads]
-    done = _done(trace_set.traces.get(definition.name, []), hardware) if resume else frozenset()
+    traces = trace_set.traces.get(definition.name, []) if resume else []
+    done = _done((trace for trace in traces if config.quick or not is_quick(trace)), hardware)
+    hashes = [solution.hash() for solution in solutions]
     pending: dict[str, tuple[Solution, ...]] = {}
     for workload in workloads:
-        left = [s for s in solutions if (workload.uuid, s.name, s.hash()) not in done]
-        for solution in solutions:
-            if solution not in left:
+        left = []
+        for solution, content in zip(solutions, hashes, strict=True):
+            if (workload.uuid, solution.name, content) in done:
                 reason = "a trace of it exists (resume)"
                 skipped.append(Skip(definition.name, solution.name, workload.uuid, reason))
+            else:
+                left.append(solution)
         if left:
             pending[workload.uuid] = tuple(left)
     return DefinitionPlan(definition, tuple(w for w in workloads if w.uuid in pending), pending)

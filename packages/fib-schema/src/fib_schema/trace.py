@@ -35,7 +35,7 @@ def _status(value: object) -> EvaluationStatus:
     return _checks.member_of(EvaluationStatus, "status", value)
 
 
-UNRANKED_FLAGS = frozenset({"low_precision"})
+UNRANKED_FLAGS = frozenset({"low_precision", "quick"})
 """Flags in ``extra["flags"]`` that exclude a trace from rankings unless they are allowed."""
 
 

@@ -102,7 +102,12 @@ def _exclusion(evaluation: Evaluation, known: str | None) -> str:
     if known is None:
         return "the solution is missing, or its file is damaged"
     measured = None if evaluation.extra is None else evaluation.extra.get("solution_hash")
-    return "" if measured in (None, known) else "only another version was measured"
+    if measured not in (None, known):
+        return "only another version was measured"
+    return "only a quick run measured it" if _QUICK in evaluation.flags else ""
+
+
+_QUICK = "quick"  # the flag of fib-bench for passes of shortened runs, which must not replace those of full runs
 
 
 def _is_later(first: Evaluation | None, second: Evaluation) -> bool:

@@ -42,6 +42,11 @@ class _Evaluation(msgspec.Struct, gc=False):
     performance: _Performance | None = None
     extra: dict[str, Any] | None = None
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Always empty: the full parser reads flagged evaluations."""
+        return ()
+
     def is_ranked(self) -> bool:
         """Always true: the full parser reads flagged evaluations."""
         return True

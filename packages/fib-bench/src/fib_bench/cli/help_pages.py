@@ -45,8 +45,8 @@ work could not run at all; the reasons are printed at the end.""",
 examples:
   fib-bench run DIR --device cuda:0
   fib-bench run DIR --resume                       only what has no trace yet
-  fib-bench run DIR --definitions rmsnorm_h4096 --solutions mine --max-workloads 3 --timeout 30
-                                                   a quick look at one solution
+  fib-bench run DIR --quick --solutions mine --max-workloads 3
+                                                   a quick look at one solution, unranked
   fib-bench run DIR --devices all                  on all GPUs of this machine
   fib-bench run DIR --executor ray --address HOST:6379 --device cuda:0
                                                    on all GPUs of a cluster

@@ -29,7 +29,7 @@ from ..report import summarise
 from .data_set_commands import add_migrate, add_validate
 from .help_pages import add_help
 from .printing import error_console, output_console, print_json, safe_text
-from .progress import progress_on
+from .progress import format_trace, progress_on
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
 from .selftest_command import add_selftest
@@ -66,13 +66,23 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(_plain_result(result))
     else:
-        ran = {trace.definition for trace in result.traces}
-        print_leaderboard(output_console(), [row for row in summarise(trace_set).leaderboard if row.definition in ran])
+        _print_result(trace_set, result, is_quick=config.quick)
         print_skipped(errors, result.skipped)
         print_seconds(errors, result.seconds)
         if not result.traces and not result.failures:
             errors.print("nothing to run; see the reasons above", style="yellow")
     return _exit_code(result, errors)
+
+
+def _print_result(trace_set: TraceSet, result: RunResult, *, is_quick: bool) -> None:
+    """Print the leaderboard of the definitions that ran; of a quick run, which ranks nobody, only its evaluations."""
+    console = output_console()
+    if is_quick:
+        for trace in result.traces:
+            console.print(safe_text(format_trace(trace)), soft_wrap=True)
+        return
+    ran = {trace.definition for trace in result.traces}
+    print_leaderboard(console, [row for row in summarise(trace_set).leaderboard if row.definition in ran])
 
 
 def _exit_code(result: RunResult, errors: Console) -> int:

@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
+from ..flags import CPU_TIMING, INTERPRETED
 from ..report import failure_text, speedup_of
 from ..report.trace_fields import labels_of, shown_latency_of, timed_by
 from .printing import safe_cell, safe_text
@@ -42,7 +43,9 @@ def format_trace(trace: Trace) -> str:
         return f"{head}: {failure_text(evaluation)}"
     latency, labels, methods = shown_latency_of(evaluation), labels_of(evaluation), timed_by(performance)
     facts = [] if latency is None else [format_latency(latency)]
-    facts += labels or [text for text in (speedup_of(performance).text,) if text != "-"]
+    if not {CPU_TIMING, INTERPRETED} & set(labels) and (text := speedup_of(performance).text) != "-":
+        facts.append(text)
+    facts += labels
     facts += [f"timed by: {methods}"] if methods and latency is not None else []
     return f"{head}: {evaluation.status} {', '.join(facts)}"
 

@@ -89,6 +89,12 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--seed", type=int, metavar="N", help=f"seed of the inputs (default: {_DEFAULTS['seed']})")
     group.add_argument(
+        "--quick",
+        action="store_const",
+        const=True,
+        help="two distributions and one short timing, for an edit-run loop; traces are flagged and unranked",
+    )
+    group.add_argument(
         "--synthesize-missing",
         action="store_const",
         const=True,

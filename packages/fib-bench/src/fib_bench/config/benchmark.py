@@ -56,6 +56,8 @@ class BenchmarkConfig(EvalConfig):
     memory_bytes: int | None = checked_field(None, optional(whole(least=1)))
     """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
     seed: int = checked_field(0, whole())
+    quick: bool = checked_field(False, flag)
+    """Check two distributions and time shortly; passing traces carry the flag ``quick`` and rank nobody."""
     synthesize_missing: bool = checked_field(False, flag)
     """Make valid inputs if the blob of a workload is missing, instead of skipping the workload."""
     defaults: EvalConfig = attrs.field(factory=EvalConfig)
@@ -106,6 +108,8 @@ class BenchmarkConfig(EvalConfig):
         for layers in (bundled_layers(), self.data_set_layers or Layers(), self.layers):
             for layer in layers.of(definition):
                 resolved = resolved.overridden_by(layer)
+        if self.quick:
+            resolved = resolved.shortened()
         top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
         return resolved.overridden_by(top)
 

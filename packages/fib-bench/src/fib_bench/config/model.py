@@ -131,6 +131,18 @@ class ResolvedEvalConfig:
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
     extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)
 
+    def shortened(self) -> ResolvedEvalConfig:
+        """These settings for a quick evaluation: fewer input sets, and one short timing."""
+        return attrs.evolve(
+            self,
+            warmup_runs=min(self.warmup_runs, 3),
+            iterations=min(self.iterations, 10),
+            max_iterations=min(self.max_iterations, 200),
+            num_trials=min(self.num_trials, 2),
+            measure_seconds=min(self.measure_seconds, 0.05),
+            confidence=max(self.confidence, 0.05),
+        )
+
     def tolerance(self, dtype: str) -> Tolerance:
         """The tolerances for outputs of a dtype, named as definitions do; integers and booleans have none."""
         if "float" not in dtype:

@@ -82,7 +82,7 @@ class InProcessWorker:
             raise UnsupportedDevice(config.device, str(error)) from error
         self._device = torch.device(config.device)
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self._device)}
-        self._recorder = EvaluationRecorder(self._environment, where, None)
+        self._recorder = EvaluationRecorder(self._environment, where, None, is_quick=config.quick)
         self._registry = BuilderRegistry.get_instance()
         self._costs: dict[tuple[str, int], float] = {}
 

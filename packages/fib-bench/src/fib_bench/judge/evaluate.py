@@ -85,7 +85,7 @@ class Judge:
         if self._watch is not None:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
-        self._recorder = EvaluationRecorder(self._environment, where, config.baseline)
+        self._recorder = EvaluationRecorder(self._environment, where, config.baseline, is_quick=config.quick)
         self._baselines = Baselines(self._server, config.device, config.timeout_seconds, baselines or {})
         self._context: DeviceContext | None = None
         self.phases = PhaseTimer()

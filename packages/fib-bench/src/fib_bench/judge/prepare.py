@@ -37,6 +37,7 @@ _MOST_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
 
+_QUICK_DISTRIBUTIONS = 2
 _TYPICAL = ("normal", "variant", "redrawn")
 _LENIENT_RATIO = 0.99
 _LENIENT_CAP = 0.25
@@ -238,7 +239,8 @@ class Preparation:
         """Add sets of other distributions, unless the reference has no finite outputs for them."""
         trials, left_out = list(prepared.trials), {}
         normal = trials[0]
-        for distribution in distributions_of(self.definition, self.config.distributions):
+        wanted = distributions_of(self.definition, self.config.distributions)
+        for distribution in wanted[:_QUICK_DISTRIBUTIONS] if self.run.quick else wanted:
             if distribution == "normal":
                 continue
             if self._is_late():

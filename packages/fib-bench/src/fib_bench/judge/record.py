@@ -11,7 +11,7 @@ from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, P
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
-from ..flags import CPU_TIMING, INTERPRETED
+from ..flags import CPU_TIMING, INTERPRETED, QUICK
 from ..sandbox.model import Isolation
 from ..worker.client import Worker, WorkerLost
 from .baselines import BASELINE, REFERENCE, InterleavedBaselines
@@ -31,11 +31,13 @@ class EvaluationRecorder:
         environment: The hardware and the versions.
         where: The host and the device.
         baseline: The name of the solution that speedups are quoted against.
+        is_quick: Whether passing evaluations carry the flag ``quick``.
     """
 
     environment: Environment
     where: Mapping[str, str]
     baseline: str | None
+    is_quick: bool = False
 
     def evaluation(
         self,
@@ -56,7 +58,9 @@ class EvaluationRecorder:
         if precision is not None:
             extra["precision"] = precision.to_extra()
         all_flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ()), *flags]
-        all_flags += timing_flags(solution, self.environment.hardware) if performance is not None else ()
+        if performance is not None:
+            all_flags += timing_flags(solution, self.environment.hardware)
+            all_flags += [QUICK] if self.is_quick else []
         if all_flags:
             extra["flags"] = list(dict.fromkeys(all_flags))
         return Evaluation(

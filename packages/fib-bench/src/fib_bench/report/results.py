@@ -20,7 +20,7 @@ import attrs
 from fib_schema import Evaluation, Performance, Trace, TraceSet, Workload
 from fib_schema.display import escape_line
 
-from ..flags import CPU_TIMING
+from ..flags import CPU_TIMING, is_quick
 from .ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, ratio_of, speedup_of
 from .trace_fields import baseline_of, blocking_flags, latency_of, reference_timing_of, timing_of
 
@@ -159,12 +159,13 @@ def group_results(
 
 
 def latest(traces: Iterable[Trace]) -> list[Trace]:
-    """The last trace of each solution on each workload and device."""
+    """The last trace of each solution on each workload and device; of quick runs only where there is no other."""
     kept: dict[tuple[str | None, str, str], Trace] = {}
     for trace in traces:
         if trace.evaluation is not None:
             key = (trace.solution, trace.workload.uuid, trace.evaluation.environment.hardware)
-            kept[key] = trace
+            if not is_quick(trace) or is_quick(kept.get(key, trace)):
+                kept[key] = trace
     return list(kept.values())
 
 
