@@ -309,7 +309,9 @@ def make_judge(
     def make(root: Path | None = None, **fields: object) -> Judge:
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
         judge = Judge(config, root=root, server=SharedServer(server))
-        judge._context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds)
+        judge._context = attrs.evolve(
+            device_context, timeout_seconds=judge._config.timeout_seconds, phases=judge.phases
+        )
         judges.append(judge)
         return judge
 
@@ -373,7 +375,8 @@ def shared_server(
         unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
         config = attrs.evolve(config, **unset)
         execution = Execution(config, root, baselines, SharedServer(server))
-        execution._judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds)
+        judge = execution._judge
+        judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
         return execution
 
     monkeypatch.setattr("fib_bench.execution.local.JudgeProcess", execution)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.events import Evaluated, Event, Planned, Skipped
+from fib_bench.events import Evaluated, Event, Phase, Planned, Skipped
 from fib_bench.report import latest
 from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, UnknownName, Workload
 
@@ -82,6 +83,18 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
         "good": False,
         "wrong": False,
     }
+
+
+def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    compiles = (
+        "import time\nSEEN = set()\ndef run(x):\n    SEEN or time.sleep(0.3)\n    SEEN.add(1)\n    return x * 2\n"
+    )
+    root = make_data_set(make_solution(compiles))
+    begin, times = time.monotonic(), []
+    result = benchmark(root, quick=True).run(observe=lambda _: times.append(time.monotonic()))
+    assert times[-1] - begin <= sum(result.seconds.values()) <= time.monotonic() - begin
+    assert result.seconds["compile"] >= 0.3
+    assert list(result.seconds) == [phase for phase in Phase if phase in result.seconds]
 
 
 def test_results_appear_before_all_workloads_are_prepared(

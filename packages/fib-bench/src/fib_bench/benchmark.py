@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from types import TracebackType
@@ -27,7 +27,7 @@ class RunResult:
     traces: tuple[Trace, ...]
     skipped: tuple[Skip, ...]
     seconds: Mapping[Phase, float] = attrs.field(factory=dict)
-    """Seconds of the judge by phase."""
+    """Seconds by phase, which add up to the wall time of the run on each device."""
     is_stopped: bool = False
     """Whether it was stopped before all work was done."""
     excluded_devices: tuple[DeviceExcluded, ...] = ()
@@ -111,10 +111,13 @@ class Benchmark:
             UnsupportedDevice: The configuration's device cannot be measured on.
         """
         traces: list[Trace] = []
-        seconds: Counter[Phase] = Counter()
+        seconds: dict[Phase, float] = {}
         excluded_devices: list[DeviceExcluded] = []
         check_names(self._trace_set, self._config)
+        begin = time.monotonic()
         with closing(self._make_executor()) as executor:
+            devices = executor.device_count
+            seconds[Phase.START] = (time.monotonic() - begin) * devices
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
             skipped = list(plan.skipped)
             observe(Planned(plan))
@@ -132,15 +135,18 @@ class Benchmark:
                 elif isinstance(event, DeviceExcluded):
                     excluded_devices.append(event)
                 elif isinstance(event, PhaseTimes):
-                    seconds.update(event.seconds)
+                    for phase, taken in event.seconds.items():
+                        seconds[phase] = seconds.get(phase, 0.0) + taken
                 observe(event)
             self._executor = None
+        seconds[Phase.OTHER] = max((time.monotonic() - begin) * devices - sum(seconds.values()), 0.0)
         if left:
             skipped.append(
                 Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
             )
         is_stopped, self._is_stopped = self._is_stopped and left > 0, False
-        return RunResult(tuple(traces), tuple(skipped), dict(seconds), is_stopped, tuple(excluded_devices))
+        by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}
+        return RunResult(tuple(traces), tuple(skipped), by_phase, is_stopped, tuple(excluded_devices))
 
     def _make_executor(self) -> Executor:
         name = self._config.baseline

@@ -16,8 +16,11 @@ class Phase(StrEnum):
     """A phase of an evaluation."""
 
     START = "start"
-    """Worker processes start and create their device context."""
+    """The judge and its workers start and create their device context."""
     BUILD = "build"
+    """Solutions are loaded; C++ and CUDA are compiled."""
+    COMPILE = "compile"
+    """The first call of a solution on each workload, in which Triton, TileLang and torch.compile compile."""
     INPUTS = "inputs"
     REFERENCE = "reference"
     """The reference computes expected outputs."""
@@ -30,6 +33,8 @@ class Phase(StrEnum):
     """Solutions are timed, interleaved with the reference and the baseline."""
     AUDIT = "audit"
     """Background activity, kernel profile."""
+    OTHER = "other"
+    """Plan, records, messages and the end of processes; devices that are idle at the end of a run; trusted runs."""
 
 
 @attrs.frozen

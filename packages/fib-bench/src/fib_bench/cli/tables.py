@@ -172,10 +172,11 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
 
 
 def print_seconds(console: Console, seconds: Mapping[Phase, float]) -> None:
-    """Print the time that each phase of a run took."""
+    """Print the time that each phase of a run took; the sum is the wall time, times the number of devices."""
     if seconds:
         shown = ", ".join(f"{phase} {spent:.1f}" for phase, spent in seconds.items())
-        console.print(f"seconds: {shown}", markup=False, highlight=False, soft_wrap=True)
+        text = f"{sum(seconds.values()):.1f} seconds: {shown}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def format_latency(milliseconds: float) -> str:

@@ -57,6 +57,11 @@ class Executor(Protocol):
         """The hardware and the versions that traces state."""
         ...
 
+    @property
+    def device_count(self) -> int:
+        """The number of devices that share the work."""
+        ...
+
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
         """Run plans, and yield events as they occur."""
         ...
@@ -137,6 +142,11 @@ class Scheduler:
     def environment(self) -> Environment:
         """The hardware and the versions that traces state; they are equal for all workers."""
         return self._environment
+
+    @property
+    def device_count(self) -> int:
+        """The number of devices that share the work."""
+        return len(self._factories)
 
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
         """Run plans; with several workers the work on a definition is split.

@@ -188,7 +188,8 @@ class SolutionRun:
         with self._bind(prepared) as function:
             precision = PrecisionWatch(prepared.error_bounds)
             for index, item in enumerate(prepared.trials):
-                outputs = function.check(item, f"input set {index} ({item.distribution})")
+                with self.context.phases.during(Phase.CHECK if index else Phase.COMPILE):
+                    outputs = function.check(item, f"input set {index} ({item.distribution})")
                 if item.distribution == "normal":
                     layout = prepared.layout
                     precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
