@@ -415,7 +415,7 @@ def test_a_killed_run_leaves_no_process_and_no_folder(
         process.stderr.read()  # ends when the last of them has ended
     assert process.returncode == -signal_number
     assert survivors() == {}
-    assert list(tmp_path.glob("fib-worker-*")) == []
+    assert list(tmp_path.glob("fib-bench-run-*")) == []
 
 
 def _is_stopped(pid: int) -> bool:

@@ -102,7 +102,7 @@ def test_a_worker_that_overstays_is_killed(worker: Worker, build: Callable[[str]
 
 def test_a_closed_worker_is_gone_with_its_folder(server: ForkServerClient) -> None:
     with server.spawn() as worker:
-        folder = worker._folder
+        folder = worker._folder.path
         assert folder.is_dir()
     assert not folder.exists()
     assert not Path(f"/proc/{worker.pid}").exists()

@@ -15,13 +15,13 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 from fib_schema import Problem
 
 from ..errors import InvalidConfig
+from ..temporary_folders import TemporaryFolder
 from . import landlock, limits, namespaces, seccomp, users
 from . import syscalls as kernel
 from .environment import NOBODY, readable_paths, unreadable_path
@@ -104,9 +104,9 @@ def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
     policy = SandboxPolicy(device, limit=limit_from_environment())
     prepare(policy)
-    with tempfile.TemporaryDirectory() as folder:
+    with TemporaryFolder() as folder:
         if (pid := os.fork()) == 0:
-            print(isolate(_paths_of_trial(policy, Path(folder))).explain(), flush=True)
+            print(isolate(_paths_of_trial(policy, folder.path)).explain(), flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
 

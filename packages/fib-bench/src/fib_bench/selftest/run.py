@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import error_line
 from ..report.trace_fields import Timing, timing_of
+from ..temporary_folders import TemporaryFolder
 from .cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from .definitions import OPS
 from .gain import Gain
@@ -142,8 +142,8 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
     config = BenchmarkConfig(device=device, **{**SETTINGS, **settings})
     limits = sorted({case.limit_seconds or math.inf for case in chosen}, reverse=True)
     found: dict[str, Outcome] = {}
-    with tempfile.TemporaryDirectory(prefix="fib-selftest-") as folder:
-        trace_set = _write(Path(folder), chosen, kind)
+    with TemporaryFolder() as folder:
+        trace_set = _write(folder.path, chosen, kind)
         for limit in limits:
             some = [case for case in chosen if (case.limit_seconds or math.inf) == limit]
             limited = attrs.evolve(config, timeout_seconds=min(limit, config.timeout_seconds))

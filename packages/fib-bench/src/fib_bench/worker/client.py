@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import signal
 import socket
 import time
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 import msgspec
 
 from ..sandbox.model import Isolation, Threat
+from ..temporary_folders import TemporaryFolder
 from ..transport.messages import Settled, WorkerReply
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
 from ..transport.server_messages import Exited
@@ -90,7 +89,9 @@ class Worker:
         folder: Its home, removed when it is closed.
     """
 
-    def __init__(self, server: ServerReports, pid: int, channel: socket.socket, output: int, folder: Path) -> None:
+    def __init__(
+        self, server: ServerReports, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
+    ) -> None:
         self._server = server
         self._generation = server.generation
         self.pid = pid
@@ -221,7 +222,7 @@ class Worker:
             os.close(self._handle)
         if not self._is_orphaned:
             self._server.forget(self.pid)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.remove()
 
     @property
     def _is_orphaned(self) -> bool:

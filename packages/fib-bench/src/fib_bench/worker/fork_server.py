@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ from ..sandbox.limits import most_tasks, tasks_on_machine
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.policy import limit_from_environment, prepare, protect_memory
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..temporary_folders import remove_folder
 from ..timing.linked.native import preload
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
@@ -117,7 +117,7 @@ class Server:
     def remove_folders(self) -> None:
         """Remove the folders of workers that ran when the judge went away: it may have been killed."""
         for folder in self._workers.values():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(Path(folder))
 
     def _answer(self) -> None:
         while (request := self._receiver.take()) is not None:

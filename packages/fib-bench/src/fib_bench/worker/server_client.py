@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import WorkerPoolFailed
+from ..sandbox.users import SPARE_UIDS
+from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
 from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerReply, Spawn, Spawned
 from .client import Worker
@@ -78,6 +79,7 @@ class ForkServerClient:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
+        remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
         with theirs:
@@ -97,16 +99,16 @@ class ForkServerClient:
         Raises:
             WorkerPoolFailed: The server has ended and does not start again.
         """
-        folder = Path(tempfile.mkdtemp(prefix="fib-worker-"))
+        folder = TemporaryFolder()
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_end, False)
         try:
-            pid = self._fork(folder, (theirs.fileno(), write_end))
+            pid = self._fork(folder.path, (theirs.fileno(), write_end))
         except BaseException:
             ours.close()
             os.close(read_end)
-            folder.rmdir()
+            folder.remove()
             raise
         finally:
             theirs.close()

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -21,6 +20,8 @@ from pathlib import Path
 import torch
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import staged
+
+from ...temporary_folders import TemporaryFolder
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, DIGEST_BLOCKS = 24, 12, 256, 128
 ELEMENT, PAIR_SWAP, WHOLE = 0, 1, 2
@@ -239,10 +240,10 @@ def build_host(cache_folder: Path) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         raise NativeError("a C++ compiler is needed to time CUDA solutions: none found (set CXX)")
-    with staged(target) as built, tempfile.TemporaryDirectory() as folder:
+    with staged(target) as built, TemporaryFolder() as folder:
         for name, text in sources.items():
-            Path(folder, name).write_text(text, "utf-8")
-        command = [compiler, *_FLAGS, "-o", str(built), str(Path(folder, "composer.cpp")), "-ldl"]
+            (folder.path / name).write_text(text, "utf-8")
+        command = [compiler, *_FLAGS, "-o", str(built), str(folder.path / "composer.cpp"), "-ldl"]
         run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
             raise NativeError(f"{compiler} failed to build the timing module:\n{run.stderr[-4000:]}")

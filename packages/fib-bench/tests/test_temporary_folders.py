@@ -1,0 +1,169 @@
+"""Temporary folders of runs: removed whatever they hold, swept after a kill, and nothing of others with them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fib_bench.temporary_folders import TemporaryFolder, remove_abandoned, remove_folder
+
+OTHER_UID = 60_599
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+HOLDS = """
+import sys
+from fib_bench.temporary_folders import TemporaryFolder
+print(TemporaryFolder().path, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for temporary files, which all users share; they cannot reach `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="fib-tests-") as path:
+        shared = Path(path)
+        shared.chmod(0o1777)
+        monkeypatch.setattr(tempfile, "tempdir", path)
+        monkeypatch.setenv("TMPDIR", path)
+        yield shared
+
+
+@contextmanager
+def another_run() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process that holds a folder, and the folder."""
+    command = [sys.executable, "-c", HOLDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
+        process.kill()
+
+
+def nest(folder: Path, levels: int) -> None:
+    """Make nested folders, each with a file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("inner", dir_fd=descriptor)
+        inner = os.open("inner", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=descriptor))
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_only_its_user_can_open_it(umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with TemporaryFolder() as folder:
+            assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)
+
+
+def test_it_is_removed_whatever_it_holds(shared: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    with TemporaryFolder() as folder:
+        nest(folder.path, 1_500)
+        (folder.path / "link").symlink_to(tmp_path)
+        os.link(tmp_path / "precious", folder.path / "hard")
+        os.mkfifo(folder.path / "pipe")
+    assert list(shared.iterdir()) == []
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
+@needs_root
+def test_an_ordinary_user_removes_folders_that_are_closed_to_their_owner(shared: Path) -> None:
+    if (pid := os.fork()) == 0:
+        status = 1
+        try:
+            os.setresgid(OTHER_UID, OTHER_UID, OTHER_UID)
+            os.setresuid(OTHER_UID, OTHER_UID, OTHER_UID)
+            folder = TemporaryFolder()
+            (folder.path / "closed" / "inner" / "leaf").mkdir(parents=True)
+            (folder.path / "closed" / "inner" / "file").touch()
+            (folder.path / "closed" / "inner").chmod(0)
+            (folder.path / "closed").chmod(0)
+            folder.remove()
+            status = 0 if not folder.path.exists() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_live_one_is_not(shared: Path) -> None:
+    with another_run() as (killed, abandoned), another_run() as (_, held), TemporaryFolder() as own:
+        nest(abandoned, 3)
+        remove_abandoned()
+        assert abandoned.is_dir()
+        killed.kill()
+        killed.wait()
+        remove_abandoned()
+        assert set(shared.iterdir()) == {held, own.path}
+
+
+def test_what_is_no_folder_of_a_run_is_left_alone(shared: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    (shared / "fib-bench-run-link").symlink_to(precious)
+    (shared / "fib-bench-run-file").touch()
+    (shared / "another-folder").mkdir()
+    os.mkfifo(shared / "fib-bench-run-pipe")
+    remove_abandoned()
+    assert len(list(shared.iterdir())) == 4
+    assert (precious / "file").exists()
+
+
+@needs_root
+def test_folders_of_other_users_are_left_alone_unless_they_are_of_workers(shared: Path) -> None:
+    foreign = shared / "fib-bench-run-planted"
+    foreign.mkdir()
+    os.chown(foreign, OTHER_UID, OTHER_UID)
+    remove_abandoned()
+    assert foreign.is_dir()
+    remove_abandoned({OTHER_UID})
+    assert not foreign.exists()
+
+
+def run_as_other(command: str, path: str) -> int:
+    words = ["sh", "-c", command, "sh", path]
+    done = subprocess.run(words, user=OTHER_UID, group=OTHER_UID, extra_groups=[], capture_output=True, check=False)
+    return done.returncode
+
+
+@needs_root
+def test_another_user_can_neither_open_nor_replace_nor_hold_it(shared: Path) -> None:
+    with TemporaryFolder() as folder:
+        assert run_as_other("true", "") == 0
+        for attack in ("ls $1", "mv $1 $1-moved", "rmdir $1", "flock -n $1 true", "touch $1/file"):
+            assert run_as_other(attack, str(folder.path)) != 0, attack
+
+
+def test_a_folder_that_is_swept_while_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    make, names = tempfile.mkdtemp, []
+
+    def make_and_lose(prefix: str) -> str:
+        names.append(make(prefix=prefix))
+        if len(names) == 1:
+            remove_abandoned()
+        return names[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
+    with TemporaryFolder() as folder:
+        assert str(folder.path) == names[1]
+        assert [folder.path] == list(shared.iterdir())
+
+
+def test_a_link_is_not_followed_when_a_folder_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "precious")
+    remove_folder(tmp_path / "link")
+    assert (tmp_path / "precious").is_dir()
+    remove_folder(tmp_path / "missing")
