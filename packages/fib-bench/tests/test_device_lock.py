@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fib_bench.errors import DeviceLockHeld, UnsafeFolder
-from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, lock_of
+from fib_bench.errors import DeviceLockHeld, InvalidConfig, UnsafeFolder
+from fib_bench.judge.device_lock import FOLDER_VARIABLE, WAIT_VARIABLE, DeviceLock, SharedDeviceLock, lock_of
 from fib_bench.shared_folder import user_name
+
+VICTIM_UID, OTHER_UID = 60_598, 60_599
 
 HOLDS = """
 import sys, torch
@@ -148,7 +151,114 @@ def test_the_target_of_a_planted_file_stays_as_it_is(folder: Path, tmp_path: Pat
     assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == ("text", 0o600)
 
 
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The default folder that all users share, in a folder where everybody can make entries."""
+    with tempfile.TemporaryDirectory(prefix="fib-tests-") as path:
+        Path(path).chmod(0o1777)
+        monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+        monkeypatch.setattr("fib_bench.judge.device_lock._FOLDER", Path(path, "locks"))
+        yield Path(path, "locks")
+
+
+def shared_lock() -> SharedDeviceLock:
+    lock = lock_of(torch.device("cpu"))
+    assert isinstance(lock, SharedDeviceLock)
+    return lock
+
+
+def test_two_runs_of_a_user_exclude_each_other_without_the_shared_lock(shared: Path) -> None:
+    shared.touch()  # planted
+    first, second = shared_lock(), shared_lock()
+    assert first.shared is None
+    first.acquire()
+    with pytest.raises(DeviceLockHeld):
+        second.own.acquire(0)
+    first.release()
+    second.acquire()
+    assert second.is_held
+    second.release()
+
+
+def test_the_own_lock_is_private_whatever_the_umask(shared: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = shared_lock()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(lock.own.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o1777
+
+
+def test_a_shared_lock_that_is_held_for_ever_does_not_block(
+    shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(WAIT_VARIABLE, "0.1")
+    with DeviceLock(shared / "cpu.lock"):
+        lock = shared_lock()
+        for _ in range(2):
+            lock.acquire()
+            assert lock.is_held
+            lock.release()
+        assert capsys.readouterr().err.count("this run goes on, and runs of other users may disturb it") == 1
+    lock.acquire()
+    assert lock.shared is not None
+    assert lock.shared.is_held
+    lock.release()
+    assert not lock.shared.is_held
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan"])
+def test_a_bad_limit_is_an_error(shared: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(WAIT_VARIABLE, text)
+    with pytest.raises(InvalidConfig, match=WAIT_VARIABLE):
+        lock_of(torch.device("cpu"))
+
+
+PLANS = {
+    "closed folder": "mkdir -m 700 $1",
+    "folder that is not sticky": "mkdir -m 777 $1",
+    "file": "touch $1",
+    "pipe": "mkfifo -m 666 $1",
+    "link": "ln -s /etc $1",
+    "dangling link": "ln -s $1-missing $1",
+    "lock is a pipe": "mkdir -m 1777 $1 && mkfifo -m 666 $1/cpu.lock",
+    "lock is a link": "mkdir -m 1777 $1 && ln -s /etc/passwd $1/cpu.lock",
+    "lock is a folder": "mkdir -m 1777 $1 && mkdir $1/cpu.lock",
+    "lock has two names": "mkdir -m 1777 $1 && touch $1/cpu.lock && chmod 666 $1/cpu.lock && ln $1/cpu.lock $1/other",
+    "lock is closed": "mkdir -m 1777 $1 && touch $1/cpu.lock && chmod 600 $1/cpu.lock",
+    "own folder": f"mkdir -m 777 $1-{VICTIM_UID}",
+    "link for the own folder": f"ln -s /etc $1-{VICTIM_UID}",
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+@pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
+def test_another_user_cannot_block_or_redirect_it(shared: Path, monkeypatch: pytest.MonkeyPatch, plan: str) -> None:
+    cache = shared.parent / "cache"
+    cache.mkdir(0o700)
+    os.chown(cache, VICTIM_UID, VICTIM_UID)
+    monkeypatch.setenv("FIB_CACHE_PATH", str(cache))
+    subprocess.run(["sh", "-ec", plan, "sh", str(shared)], check=True, user=OTHER_UID, group=OTHER_UID, extra_groups=[])
+    if (pid := os.fork()) == 0:
+        status = 1
+        try:
+            os.setgroups([])
+            os.setresgid(VICTIM_UID, VICTIM_UID, VICTIM_UID)
+            os.setresuid(VICTIM_UID, VICTIM_UID, VICTIM_UID)
+            lock = shared_lock()
+            lock.acquire()
+            is_own = lock.own.path.stat().st_uid == VICTIM_UID and lock.own.path.parent.stat().st_uid == VICTIM_UID
+            status = 0 if lock.is_held and is_own else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not os.path.lexists(f"{shared}-missing")
+
+
 def test_the_folder_does_not_depend_on_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert not lock_of(torch.device("cpu")).path.is_relative_to(tmp_path)
+    lock = shared_lock()
+    assert not lock.own.path.is_relative_to(tmp_path)
+    assert lock.shared is None or not lock.shared.path.is_relative_to(tmp_path)

@@ -14,7 +14,7 @@ from ..timing.clock_monitor import ClockWatch
 from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
-from .device_lock import DeviceLock
+from .device_lock import DeviceLock, SharedDeviceLock
 from .phase_timer import PhaseTimer
 
 
@@ -60,7 +60,7 @@ class DeviceContext:
     settings_before: DeviceState | None = None
     """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
-    lock: DeviceLock | None = None
+    lock: DeviceLock | SharedDeviceLock | None = None
     """Held by the one run that measures on the device."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
 

@@ -1,7 +1,13 @@
 """Device lock: one run at a time measures on a physical device, among all processes and users of a machine.
 
-A lock is an ``flock`` on a file, named by the device's UUID, in a folder that all users share. The kernel
-releases it when the process that holds it ends, however that happens. The holder writes into the file who it is.
+A lock is an ``flock`` on a file, named by the device's UUID. The kernel releases it when the process that holds it
+ends, however that happens. The holder writes into the file who it is.
+
+`lock_of` takes two of them: first one in a folder of this user, then one in a folder that all users share. Any user can
+hold the shared one for ever, or make its folder unusable, and no mechanism without a privileged daemon prevents
+that. So it is waited for only so long, and a run that cannot have it says so and goes on: it then excludes
+the other runs of its own user. A user who wants to disturb measurements does not need the lock for that.
+
 It is no `filelock.FileLock`: that one opens paths rather than entries of a checked folder, and truncates the
 file on every attempt, so that a waiting run would erase the holder's note.
 """
@@ -11,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import re
 import shlex
 import stat
@@ -25,15 +32,26 @@ from typing import Self
 
 import msgspec
 import torch
+from fib_schema import Problem, get_fib_cache_path
 from fib_schema.display import escape_line
 
-from ..errors import DeviceLockHeld, UnsafeFolder
+from ..errors import DeviceLockHeld, InvalidConfig, UnsafeFolder
 from ..shared_folder import open_folder, user_name
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
-"""The folder of the locks, for containers that share a device but not ``/tmp``."""
+"""The only folder of locks, for containers that share a device but not ``/tmp``."""
+WAIT_VARIABLE = "FIB_BENCH_LOCK_SECONDS"
+"""How long a run waits for the lock that all users share; an hour if it is not set."""
+_WAIT_SECONDS = 3600.0
 _FOLDER = Path("/tmp/fib-bench-locks")
-_FOR_ALL = 0o1777
+_FOR_ALL, _PRIVATE = 0o1777, 0o700
+_PLANTED = {
+    errno.ELOOP: "it is a link",
+    errno.EISDIR: "it is a folder",
+    errno.ENXIO: "it is a socket",
+    errno.EACCES: "other users cannot open it",
+}
+"""What an entry of a shared folder can be that another user has put there."""
 _POLL_SECONDS = 0.05
 _NOTICE_SECONDS = 1.0
 _MOST_BYTES = 2_000  # of the holder's note
@@ -58,19 +76,20 @@ class DeviceLock:
     """The lock of one device, for one thread; a context manager.
 
     Args:
-        path: Its file, made if it is not there. Any user may lock it.
+        path: Its file, made if it is not there.
         on_wait: Called once with a message if another run holds the lock for more than a second; by default it
             prints to the standard error.
+        is_private: Whether only this user may lock it; else all users may.
 
     Raises:
         UnsafeFolder: Another user could replace the folder or the file.
         OSError: The file cannot be made.
     """
 
-    def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None) -> None:
+    def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None, *, is_private: bool = False) -> None:
         self.path = path
         self._on_wait = on_wait or _print
-        self._descriptor = _open_file(path)
+        self._descriptor = _open_file(path, _PRIVATE if is_private else _FOR_ALL)
         self._is_held = False
 
     def __enter__(self) -> Self:
@@ -142,15 +161,97 @@ class DeviceLock:
             os.pwrite(self._descriptor, msgspec.json.encode(note), 0)
 
 
-def lock_of(device: torch.device) -> DeviceLock:
+class SharedDeviceLock:
+    """The lock of one device among the runs of this user and, as far as they allow it, those of other users.
+
+    Args:
+        own: The lock that only this user can take.
+        shared: The lock that all users can take; None if it is not usable.
+        wait_seconds: How long to wait for the shared one.
+        on_wait: Called with a message if the run goes on without the shared one.
+    """
+
+    def __init__(
+        self, own: DeviceLock, shared: DeviceLock | None, wait_seconds: float, on_wait: Callable[[str], None]
+    ) -> None:
+        self.own = own
+        self.shared = shared
+        self._wait_seconds = wait_seconds
+        self._left_seconds = wait_seconds
+        self._on_wait = on_wait
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds the lock among the runs of this user."""
+        return self.own.is_held
+
+    def acquire(self) -> None:
+        """Wait until no other run of this user holds the lock, then, for a limited time, for those of other users."""
+        self.own.acquire()
+        if self.shared is None:
+            return
+        try:
+            self.shared.acquire(self._left_seconds)
+            self._left_seconds = self._wait_seconds
+        except DeviceLockHeld as error:
+            if self._left_seconds:
+                self._on_wait(
+                    f"no longer waiting for device lock {error.path} after {self._left_seconds:g} s ({WAIT_VARIABLE}): "
+                    f"held by {error.holder}; this run goes on, and runs of other users may disturb it"
+                )
+            self._left_seconds = 0.0  # from now on it is only tried
+
+    def release(self) -> None:
+        """Release what is held."""
+        if self.shared is not None:
+            self.shared.release()
+        self.own.release()
+
+
+def lock_of(device: torch.device) -> DeviceLock | SharedDeviceLock:
     """The lock of a device, not yet held.
 
     Raises:
-        UnsafeFolder: Another user could replace the folder or the file.
+        UnsafeFolder: Another user could replace the folder that `FOLDER_VARIABLE` names, or its file.
         OSError: The file cannot be made.
     """
-    folder = Path(os.environ.get(FOLDER_VARIABLE) or _FOLDER)
-    return DeviceLock(folder / f"{identity_of(device)}.lock")
+    name = f"{identity_of(device)}.lock"
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return DeviceLock(Path(folder) / name)
+    own = _own_lock(name)
+    try:
+        shared = DeviceLock(_FOLDER / name)
+    except (UnsafeFolder, OSError) as error:
+        _print(f"runs of other users on this device are not excluded: {error}")
+        shared = None
+    return SharedDeviceLock(own, shared, _wait_seconds(), _print)
+
+
+def _own_lock(name: str) -> DeviceLock:
+    """The lock among the runs of this user; if another user has taken the folder's name, in the cache.
+
+    The name of the machine is part of that folder, because a cache may be shared among machines.
+    """
+    try:
+        return DeviceLock(_FOLDER.with_name(f"{_FOLDER.name}-{os.geteuid()}") / name, is_private=True)
+    except (UnsafeFolder, OSError):
+        folder = get_fib_cache_path() / f"{_FOLDER.name}-{platform.node()}"
+        return DeviceLock(folder / name, is_private=True)
+
+
+def _wait_seconds() -> float:
+    """The limit of `WAIT_VARIABLE`.
+
+    Raises:
+        InvalidConfig: It is no number of seconds.
+    """
+    text = os.environ.get(WAIT_VARIABLE)
+    if not text:
+        return _WAIT_SECONDS
+    with suppress(ValueError):
+        if (seconds := float(text)) >= 0:
+            return seconds
+    raise InvalidConfig((Problem("environment", WAIT_VARIABLE, f"{text!r} is not a number of seconds"),))
 
 
 def identity_of(device: torch.device) -> str:
@@ -160,8 +261,8 @@ def identity_of(device: torch.device) -> str:
     return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))
 
 
-def _open_file(path: Path) -> int:
-    folder = open_folder(path.parent, _FOR_ALL)
+def _open_file(path: Path, mode: int) -> int:
+    folder = open_folder(path.parent, mode)
     try:
         return _open_entry(folder, path)
     finally:
@@ -182,10 +283,10 @@ def _open_entry(folder: int, path: Path) -> int:
     try:
         descriptor = os.open(path.name, flags, dir_fd=folder)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in _PLANTED:
             raise
         owner = user_name(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_uid)
-        raise UnsafeFolder(str(path), owner, "it is a link") from error
+        raise UnsafeFolder(str(path), owner, _PLANTED[error.errno]) from error
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
         os.close(descriptor)
@@ -194,4 +295,5 @@ def _open_entry(folder: int, path: Path) -> int:
 
 
 def _print(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    with suppress(OSError):  # a closed stderr must not end the run
+        print(escape_line(message), file=sys.stderr, flush=True)
