@@ -458,6 +458,17 @@ class TestRuntimes:
         with pytest.raises(DataSetNotFound):
             enable_apply(tmp_path / "nowhere")
 
+    def test_a_definition_that_changes_later_goes_to_its_fallback(
+        self, tmp_path: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        made = TraceSet.from_path(tmp_path)
+        made.add_definitions([definition()])
+        runtime = ApplyRuntime(tmp_path)
+        (path,) = made.definitions_path.rglob("*.json")
+        path.write_text("{}")
+        assert runtime.dispatch("gemm", (A, B), fallback=lambda a, b: "fallback") == "fallback"
+        assert "calls of 'gemm' go to their fallbacks" in caplog.text
+
     def test_reload_a_changed_data_set(self, gemm: Any, tmp_path: Any) -> None:
         found = TraceSet.from_path(tmp_path)
         found.add_definitions([definition()])

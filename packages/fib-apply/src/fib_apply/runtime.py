@@ -119,10 +119,8 @@ class ApplyRuntime:
             if name in self._dispatchers:
                 return self._dispatchers[name]
             made: Dispatcher | None = None
-            if name not in self._table.definitions:
-                logger.info("the data set has no definition %r; its calls go to their fallbacks", name)
-            else:
-                definition = self._table.definition(name)
+            definition = _load_definition(self._table, name)
+            if definition is not None:
                 pool = CandidatePool(
                     definition,
                     self._table.rankings(name),
@@ -292,11 +290,13 @@ class ApplyRuntime:
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).
+            InvalidRecord: Its file has changed since the table was made.
         """
         from .explain import explain
 
         dispatcher = self.dispatcher(name)
         if dispatcher is None:
+            self._table.definition(name)
             raise UnknownName("definition", name, self._table.definitions)
         return explain(dispatcher, self.left_out())
 
@@ -320,6 +320,17 @@ def connect(site: Rebindable) -> None:
 
 def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
     return ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
+
+
+def _load_definition(table: ApplyTable, name: str) -> Definition | None:
+    """A definition; None, which is logged, if the data set has none, or its file has changed since."""
+    try:
+        return table.definition(name)
+    except UnknownName:
+        logger.info("the data set has no definition %r; its calls go to their fallbacks", name)
+    except FibError as error:
+        logger.warning("calls of %r go to their fallbacks: %s", name, error)
+    return None
 
 
 def _key_builder(definition: Definition) -> ApplyKeyBuilder:
