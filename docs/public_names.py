@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MODULES = (
     "fib_schema",
+    "fib_schema.signing",
     "fib_compile",
     "fib_bench",
     "fib_bench.evaluators",
