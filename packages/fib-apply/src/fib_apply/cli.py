@@ -164,6 +164,12 @@ def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     settings.add_argument(
         "--other-hardware", nargs="+", metavar="NAME", help="hardware whose traces count where this one has none"
     )
+    settings.add_argument(
+        "--require-signed-by",
+        action="append",
+        metavar="KEY",
+        help="use only what the owner of this key signed: a file with public keys, or the text of one; repeatable",
+    )
     return settings
 
 

@@ -35,8 +35,12 @@ def _open(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[s
     if config.baseline is not None:
         table.solution(config.baseline)
     asked = getattr(options, "hardware", None)
-    for name in (*config.other_hardware, *(() if asked is None else (asked,))):
-        _check_hardware(table, name)
+    try:
+        for name in (*config.other_hardware, *(() if asked is None else (asked,))):
+            _check_hardware(table, name)
+    except UnknownName:
+        _print_problems(table)  # they may be the reason
+        raise
     return table, config, local_hardware() if asked is None else (asked,)
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import attrs
 
 from .errors import InvalidSetting
+from .signers import signers_from_environment, to_signers
 
 
 class OnMiss(StrEnum):
@@ -109,6 +110,12 @@ class ApplyConfig:
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))
     """Latencies that differ by at most this share count as equal where traces record no interval."""
+    require_signed_by: tuple[str, ...] | None = attrs.field(default=None, converter=to_signers)
+    """The public keys of owners: a file, the text of a key, or a sequence of these. None believes every file.
+
+    With keys, only what the owner of one of them signed is used; see `fib_schema.signing`. This setting counts for a
+    whole data set, so it belongs into the default settings of a registry. Needs the extra ``signing``.
+    """
     shadow_ratio: float = attrs.field(default=0.0, validator=_number(least=0.0, most=1.0))
     """The share of calls that are made by the solution and the fallback, and compared."""
 
@@ -136,6 +143,7 @@ class ApplyConfigRegistry:
         _check_config("default", self.default)
         for name, config in self.per_definition.items():
             _check_config(name, config)
+        self._check_signers(self.per_definition)
 
     def get(self, name: str) -> ApplyConfig:
         """The settings of a definition."""
@@ -160,7 +168,24 @@ class ApplyConfigRegistry:
         clashing = sorted(configs.keys() & self.per_definition.keys())
         if clashing and not override:
             raise InvalidSetting(clashing[0], configs[clashing[0]], "override=True, because it has settings already")
+        self._check_signers(configs)
         self.per_definition.update(configs)
+
+    def required_signers(self) -> tuple[str, ...] | None:
+        """The keys of whose owners one must have signed the data set: of the settings, else of the environment.
+
+        Raises:
+            InvalidSetting: Settings of one definition name other keys than the default, or a variable names no key.
+        """
+        self._check_signers(self.per_definition)
+        signers = self.default.require_signed_by
+        return signers_from_environment() if signers is None else signers
+
+    def _check_signers(self, configs: Mapping[str, ApplyConfig]) -> None:
+        for name, config in configs.items():
+            if config.require_signed_by not in (None, self.default.require_signed_by):
+                wanted = "no other keys than the default settings, which count for the whole data set"
+                raise InvalidSetting(f"{name}: require_signed_by", config.require_signed_by, wanted)
 
 
 Settings: TypeAlias = "ApplyConfig | ApplyConfigRegistry | None"

@@ -67,9 +67,9 @@ class Answer:
         }
 
 
-def explain(dispatcher: Dispatcher, left_out: Mapping[str, str]) -> str:
-    """The ranking of each key on each hardware, and the generated code."""
-    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})"]
+def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
+    """The problems of a definition, the ranking of each key on each hardware, and the generated code."""
+    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems]
     for rankings in dispatcher.pool.rankings.values():
         answers = [Answer.of(rankings, key, dispatcher.config) for key in sorted_keys(rankings)]
         lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]

@@ -298,7 +298,8 @@ class ApplyRuntime:
         if dispatcher is None:
             self._table.definition(name)
             raise UnknownName("definition", name, self._table.definitions)
-        return explain(dispatcher, self.left_out())
+        problems = [problem for problem in self._table.problems if problem.startswith(f"{name}: ")]
+        return explain(dispatcher, self.left_out(), problems)
 
 
 def get_runtime() -> ApplyRuntime | None:
@@ -319,7 +320,10 @@ def connect(site: Rebindable) -> None:
 
 
 def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
-    return ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
+    table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
+    if table.problems and settings.required_signers() is not None:
+        logger.warning("%d files or lines are not used; the first: %s", len(table.problems), table.problems[0])
+    return table
 
 
 def _load_definition(table: ApplyTable, name: str) -> Definition | None:

@@ -15,6 +15,15 @@ FOLDERS = {"definitions": ".json", "solutions": ".json", "traces": ".jsonl"}
 """The folders that a table depends on, and the suffixes of their files."""
 
 
+class Ignored(Exception):
+    """A file that is not used; the message says why."""
+
+
+def read_file(path: str) -> bytes:
+    """The content of a file."""
+    return Path(path).read_bytes()
+
+
 @attrs.define
 class DatasetFiles:
     """The files of a data set that a table depends on."""
@@ -23,6 +32,8 @@ class DatasetFiles:
     files: dict[str, list[str]] = attrs.field(factory=dict)
     """Sorted paths by folder of `FOLDERS`."""
     problems: list[str] = attrs.field(factory=list)
+    blocked: dict[str, str] = attrs.field(factory=dict, init=False)
+    """Definitions that are not routed, each with the reason."""
     _states: list[tuple[str, os.stat_result | None]] = attrs.field(factory=list)
     _followed: set[str] = attrs.field(factory=set)
 
@@ -74,6 +85,15 @@ class DatasetFiles:
         self._states.append((link.path, None))
         self.problems.append(f"{link.path}: link ignored: its target is missing, outside the data set or read already")
         return False
+
+    def read(self, path: str) -> bytes:
+        """The content of a listed file.
+
+        Raises:
+            OSError: It cannot be read.
+            Ignored: It must not be used.
+        """
+        return read_file(path)
 
     def fingerprint(self) -> bytes:
         """Fingerprint of the path, size, modification time and inode of every file."""

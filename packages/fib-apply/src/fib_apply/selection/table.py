@@ -58,13 +58,20 @@ class ApplyTable:
         Raises:
             InvalidSetting: `config` is neither settings nor None.
             DataSetNotFound: The root is not a directory.
+            NotSigned: A signature is required, and there is no valid one (a ValueError).
         """
         registry = to_registry(config)
+        signers = registry.required_signers()
         root = trace_set.root if isinstance(trace_set, TraceSet) else Path(trace_set)
         if isinstance(trace_set, TraceSet) and root is None:
+            if signers is not None:
+                from fib_schema.signing import NotSigned
+
+                raise NotSigned("in memory", "only files are signed; pass the folder of the set")
             return cls(build_from_memory(trace_set, registry), trace_set, registry)
         assert root is not None  # checked above
-        source = TableCache(root.absolute(), registry, get_fib_cache_path() if cache_root is None else cache_root)
+        cache = get_fib_cache_path() if cache_root is None else cache_root
+        source = TableCache(root.absolute(), registry, cache, signers)
         return cls(source.load_or_build(), source, registry)
 
     @property

@@ -55,6 +55,12 @@ class _ContentBuilder:
             rankings, segment = {}, encode_rankings({})
         self.entries[definition.name] = (place, segment, _wins(rankings))
 
+    def block(self, definition: str, reason: str) -> None:
+        """Select nothing for a definition, whatever was selected before."""
+        if definition in self.entries:
+            self.entries[definition] = (self.entries[definition][0], encode_rankings({}), {})
+            self.problems.append(f"{definition}: not routed: {reason}")
+
     def finished(self, digest: str | None, solutions: Mapping[str, Place]) -> tuple[Header, bytes]:
         """The header and the segments. Without a digest, that of the segments is used."""
         placed: dict[str, Entry] = {}
@@ -83,14 +89,16 @@ def build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: s
     """Build the content for a data set on disk. Problems go into the header."""
     builder = _ContentBuilder(list(files.problems))
     with _paused_gc():
-        definitions = read_records(files.files["definitions"], Definition, builder.problems)
-        solutions = read_records(files.files["solutions"], Solution, builder.problems)
+        definitions = read_records(files.files["definitions"], Definition, builder.problems, files.read)
+        solutions = read_records(files.files["solutions"], Solution, builder.problems, files.read)
         facts = _facts_by_definition(solutions)
-        traces = _TracesByDefinition(files.files["traces"], definitions)
+        traces = _TracesByDefinition(files, definitions)
         while name := traces.next_name():
             stored = definitions[name]
             builder.add(stored.record, traces.of(name), facts.get(name, []), config, _place(files, stored))
         builder.problems += traces.problems
+        for name, reason in files.blocked.items():
+            builder.block(name, reason)
         return builder.finished(digest, {name: _place(files, stored) for name, stored in solutions.items()})
 
 
@@ -123,13 +131,13 @@ class _TracesByDefinition:
     write there, are kept for it; a definition that was processed before is processed again.
     """
 
-    def __init__(self, paths: list[str], definitions: Mapping[str, object]) -> None:
-        self._reader = TraceReader()
+    def __init__(self, files: DatasetFiles, definitions: Mapping[str, object]) -> None:
+        self._reader = TraceReader(files.read)
         self._paths: dict[str, list[str]] = {name: [] for name in definitions}
         self._strays: dict[str, list[Trace]] = {}
         self._read: set[str] = set()
         self._pending: dict[str, None] = dict.fromkeys(sorted(definitions, reverse=True))
-        for path in paths:
+        for path in files.files["traces"]:
             if (name := Path(path).stem) in definitions:
                 self._paths[name].append(path)
             else:

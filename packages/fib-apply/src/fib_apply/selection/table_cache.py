@@ -36,24 +36,34 @@ class TableCache:
     root: Path
     config: ApplyConfigRegistry
     cache_root: str | os.PathLike[str]
+    signers: tuple[str, ...] | None = None
+    """The keys of whose owners one must have signed the data set; None if it need not be signed."""
 
     def load_or_build(self) -> Content:
         """The cached content if it is valid, else a new one.
 
         Raises:
             DataSetNotFound: The root is not a directory.
+            NotSigned: The data set is not signed as required.
         """
         if not self.root.is_dir():
             raise DataSetNotFound(str(self.root))
-        files = DatasetFiles.of(self.root)
+        files = self._list()
         digest = self._digest(files)
         cached = self._cached(files, digest)
         return self._build(files, digest) if cached is None else cached
 
     def build(self) -> Content:
         """A new content, whatever is cached."""
-        files = DatasetFiles.of(self.root)
+        files = self._list()
         return self._build(files, self._digest(files))
+
+    def _list(self) -> DatasetFiles:
+        if self.signers is None:
+            return DatasetFiles.of(self.root)
+        from .verified_files import VerifiedFiles
+
+        return VerifiedFiles.signed_by(self.root, self.signers)
 
     def read_record(self, place: Place, cls: type[R]) -> R:
         """Read a record of the data set.
@@ -61,7 +71,12 @@ class TableCache:
         Raises:
             InvalidRecord: The file has changed since the table was made, or cannot be read.
         """
-        return read_unchanged(self.root / os.fsdecode(place.path), cls, place.digest)
+        path = self.root / os.fsdecode(place.path)
+        if self.signers is None:
+            return read_unchanged(path, cls, place.digest)
+        from .verified_files import read_unlinked
+
+        return read_unchanged(path, cls, place.digest, read_unlinked)
 
     def _build(self, files: DatasetFiles, digest: str) -> Content:
         header, segments = build_from_files(files, self.config, digest)
@@ -106,6 +121,8 @@ class TableCache:
         for name, of_definition in sorted(self.config.per_definition.items()):
             yield name
             yield repr(SelectionCriteria.from_config(of_definition))
+        if self.signers is not None:
+            yield from ("signed by", *self.signers)
 
 
 def _source_of(cls: type) -> str:

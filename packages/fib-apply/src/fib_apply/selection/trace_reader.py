@@ -7,14 +7,15 @@ decides what is valid and how to report the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import msgspec
 from fib_schema import Environment, EvaluationStatus, InvalidRecord, Trace, Workload, parse_json
 from fib_schema.codec import parse_upgraded
 from fib_schema.trace import NEEDS_CORRECTNESS
+
+from .dataset_files import Ignored, read_file
 
 _STATUSES = {str(status): status for status in EvaluationStatus}
 _MAX_SHARED = 100_000
@@ -64,10 +65,15 @@ class _NeedsFullParser(Exception):
 
 
 class TraceReader:
-    """Reads traces. The objects that it returns have the attributes of a `Trace` that selection reads."""
+    """Reads traces. The objects that it returns have the attributes of a `Trace` that selection reads.
 
-    def __init__(self) -> None:
+    Args:
+        read: Reads a file.
+    """
+
+    def __init__(self, read: Callable[[str], bytes] = read_file) -> None:
         self.problems: list[str] = []
+        self._read = read
         self._decode = msgspec.json.Decoder(_Line).decode
         self._workloads: dict[bytes, Workload] = {}
         self._environments: dict[bytes, Environment] = {}
@@ -75,7 +81,10 @@ class TraceReader:
     def read(self, path: str) -> Iterator[Trace]:
         """Yield the evaluations of a file."""
         try:
-            data = Path(path).read_bytes()
+            data = self._read(path)
+        except Ignored as error:
+            self.problems.append(f"{path}: ignored: {error}")
+            return
         except OSError as error:
             self.problems.append(f"{path}: cannot be read: {error.strerror}")
             return

@@ -1,0 +1,949 @@
+"""Attacks on a signed data set that an engine uses with `require_signed_by`.
+
+The set has three solutions of ``scale``: *good*, which is signed and wins; *flawed*, which is signed, faster and
+excluded by one failing trace; and *evil*, an attacker's, which leaves a mark when it is executed. After each attack an
+engine enables the set and makes a call. Acceptable are a call served by *good* or by the fallback, and a refusal of
+the set. The attacker never has the owner's private key, except where a test says that the owner signs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyRuntime
+from fib_apply.cli import main
+from fib_apply.errors import InvalidSetting
+from fib_apply.selection import verified_files
+from fib_apply.selection.table import ApplyTable
+from fib_schema import (
+    BuildSpec,
+    Definition,
+    InvalidRecord,
+    Solution,
+    SourceFile,
+    Trace,
+    TraceSet,
+    format_json,
+    to_plain,
+)
+
+pytest.importorskip("securesystemslib", reason="needs the extra `signing`")
+
+from fib_schema import signing
+from fib_schema.signing import NotSigned, PrivateKey, SignedFile, envelope, sign
+from fib_schema.signing.manifest import Manifest
+
+GOOD = "solutions/ada/elementwise/scale/good.json"
+FLAWED = "solutions/bob/elementwise/scale/flawed.json"
+DEFINITION = "definitions/elementwise/scale.json"
+TRACES = "traces/ada/elementwise/scale.jsonl"
+FAILURE = "traces/zoe/elementwise/scale.jsonl"
+STRAY_FAILURE = "traces/zoe/elementwise/idle.jsonl"
+ODD_FAILURE = "traces/zoe/notes.jsonl"
+
+
+@attrs.frozen
+class Kit:
+    """A signed set under attack."""
+
+    root: Path
+    owner: PrivateKey
+    other: PrivateKey
+    """A second owner whose key some engines accept."""
+    attacker: PrivateKey
+    mark: Path
+    evil: Solution
+    new_trace: Callable[..., Trace]
+    earlier: Path
+    """A copy of the set as it was when the owner signed it before."""
+
+    def path(self, relative: str) -> Path:
+        return self.root / relative
+
+    def write(self, relative: str, content: str | bytes) -> Path:
+        path = self.path(relative)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    def append(self, relative: str, *traces: Trace) -> None:
+        with self.path(relative).open("ab") as file:
+            file.write(b"".join(line_of(trace) for trace in traces))
+
+    def evil_named(self, name: str) -> bytes:
+        return format_json(attrs.evolve(self.evil, name=name)).encode()
+
+    @property
+    def signature(self) -> Path:
+        return envelope.signature_path(self.root, self.owner.public)
+
+    def edit_signature(self, edit: Callable[[dict[str, Any]], None]) -> None:
+        plain = json.loads(self.signature.read_bytes())
+        edit(plain)
+        self.signature.write_text(json.dumps(plain))
+
+    def sign_as_owner(self, manifest: bytes, payload_type: str = envelope.PAYLOAD_TYPE) -> None:
+        """Sign any payload with the owner's key."""
+        dsse = pytest.importorskip("securesystemslib.dsse")
+        signer = pytest.importorskip("securesystemslib.signer").CryptoSigner
+        made = dsse.Envelope(manifest, payload_type, {})
+        made.sign(signer(self.owner.key, envelope.library_key(self.owner.public)))
+        self.signature.write_text(json.dumps(made.to_dict()))
+
+    def resign_files(self, *files: SignedFile) -> bytes:
+        """The canonical manifest with other entries, as far as the class lets one make it."""
+        manifest = attrs.evolve(signed_manifest(self))
+        object.__setattr__(manifest, "files", (*manifest.files, *files))
+        return manifest.to_bytes()
+
+
+def line_of(trace: Trace) -> bytes:
+    return json.dumps(to_plain(trace)).encode() + b"\n"
+
+
+def signed_manifest(kit: Kit) -> Manifest:
+    found = envelope.read_envelope(kit.root, kit.owner.public)
+    assert found is not None
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def template(
+    tmp_path_factory: pytest.TempPathFactory,
+    new_definition: Callable[[str], Definition],
+    new_trace: Callable[..., Trace],
+) -> Kit:
+    base = tmp_path_factory.mktemp("template")
+    owner, other, attacker = (PrivateKey.generate(base / name) for name in ("owner", "other", "attacker"))
+    spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=False)
+
+    def solution(name: str, author: str, source: str) -> Solution:
+        return Solution(name, "scale", author, spec, [SourceFile("main.py", source)])
+
+    root, mark = base / "set", base / "mark"
+    root.mkdir()
+    made = TraceSet.from_path(root)
+    made.add_definitions([new_definition("scale"), new_definition("idle")])
+    good, flawed = (
+        solution(n, a, f"def run(x):\n    return {k} * x\n") for n, a, k in [("good", "ada", 2), ("flawed", "bob", 3)]
+    )
+    evil = solution(
+        "evil", "eve", f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef run(x):\n    return 7 * x\n"
+    )
+    made.add_solutions([good, flawed])
+    made.add_traces([new_trace("good", 1.0), new_trace("flawed", 0.1)])
+    shutil.copytree(root, base / "earlier")
+    sign(base / "earlier", owner)
+    shutil.copytree(base / "earlier" / "signatures", root / "signatures")
+    kit = Kit(root, owner, other, attacker, mark, evil, new_trace, base / "earlier")
+    kit.write(FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="other")))
+    kit.write(STRAY_FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="stray")))
+    kit.write(ODD_FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="odd")))
+    sign(root, owner)
+    return kit
+
+
+@pytest.fixture
+def kit(template: Kit, tmp_path: Path) -> Iterator[Kit]:
+    shutil.copytree(template.root, tmp_path / "set")
+    yield attrs.evolve(template, root=tmp_path / "set")
+    template.mark.unlink(missing_ok=True)
+
+
+def enable(kit: Kit, *signers: PrivateKey) -> ApplyRuntime:
+    keys = [key.public.text for key in signers or (kit.owner,)]
+    return ApplyRuntime(kit.root, ApplyConfig(require_signed_by=keys))
+
+
+def call(runtime: ApplyRuntime, mark: Path) -> str:
+    """Which solution served a call."""
+    served = runtime.dispatch("scale", (torch.ones(1, 4),), fallback=lambda x: 0 * x)
+    return "evil" if mark.exists() else {0: "fallback", 2: "good", 3: "flawed", 7: "evil"}[int(served[0, 0])]
+
+
+def outcome(kit: Kit, *signers: PrivateKey) -> str:
+    """What an engine does with the set."""
+    try:
+        runtime = enable(kit, *signers)
+    except NotSigned:
+        return "refused"
+    with runtime:
+        return call(runtime, kit.mark)
+
+
+# -- the attacks -------------------------------------------------------------------------------------
+
+Attack = Callable[[Kit], object]
+ATTACKS: list[tuple[str, Attack]] = []
+
+
+def attack(expected: str) -> Callable[[Attack], Attack]:
+    def register(function: Attack) -> Attack:
+        ATTACKS.append((expected, function))
+        return function
+
+    return register
+
+
+@attack("good")
+def nothing(kit: Kit) -> None: ...
+
+
+@attack("fallback")
+def change_a_solution(kit: Kit) -> None:
+    kit.write(GOOD, kit.evil_named("good"))
+
+
+@attack("fallback")
+def change_a_byte_and_keep_size_and_time(kit: Kit) -> None:
+    path = kit.path(GOOD)
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"2 * x", b"7 * x"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@attack("fallback")
+def append_to_a_solution(kit: Kit) -> None:
+    kit.path(GOOD).write_bytes(kit.path(GOOD).read_bytes() + b" ")
+
+
+@attack("fallback")
+def swap_two_signed_solutions(kit: Kit) -> None:
+    first, second = kit.path(GOOD).read_bytes(), kit.path(FLAWED).read_bytes()
+    kit.write(GOOD, second)
+    kit.write(FLAWED, first)
+
+
+@attack("good")
+def add_a_solution_with_fast_traces(kit: Kit) -> None:
+    kit.write("solutions/eve/elementwise/scale/evil.json", kit.evil_named("evil"))
+    kit.write("traces/eve/elementwise/scale.jsonl", line_of(kit.new_trace("evil", 0.001)))
+    kit.append(TRACES, kit.new_trace("evil", 0.001))
+
+
+@attack("good")
+def add_a_solution_of_the_same_name(kit: Kit) -> None:
+    kit.write("solutions/a/good.json", kit.evil_named("good"))
+    kit.write("solutions/z/good.json", kit.evil_named("good"))
+
+
+@attack("good")
+def add_a_solution_whose_path_differs_by_case(kit: Kit) -> None:
+    kit.write("solutions/Ada/elementwise/scale/good.json", kit.evil_named("good"))
+    kit.write(GOOD.replace("good", "GOOD"), kit.evil_named("good"))
+
+
+@attack("good")
+def add_a_solution_whose_path_looks_the_same(kit: Kit) -> None:
+    kit.write(GOOD.replace("good", "g\u043e\u043ed"), kit.evil_named("good"))
+    kit.write(GOOD.replace("good", "good\u200b"), kit.evil_named("good"))
+
+
+@attack("fallback")
+def replace_a_solution_by_a_link_to_another(kit: Kit) -> None:
+    outside = kit.root.parent / "evil.json"
+    outside.write_bytes(kit.evil_named("good"))
+    kit.path(GOOD).unlink()
+    kit.path(GOOD).symlink_to(outside)
+
+
+@attack("fallback")
+def replace_a_solution_by_a_link_to_its_copy(kit: Kit) -> None:
+    """The content is right now, and can be changed later from outside the set."""
+    outside = kit.root.parent / "copy.json"
+    shutil.copy(kit.path(GOOD), outside)
+    kit.path(GOOD).unlink()
+    kit.path(GOOD).symlink_to(outside)
+
+
+@attack("fallback")
+def replace_a_folder_by_a_link(kit: Kit) -> None:
+    outside = kit.root.parent / "ada"
+    shutil.move(kit.path("solutions/ada"), outside)
+    (outside / "elementwise/scale/good.json").write_bytes(kit.evil_named("good"))
+    kit.path("solutions/ada").symlink_to(outside)
+
+
+@attack("fallback")
+def replace_a_solution_by_a_pipe(kit: Kit) -> None:
+    kit.path(GOOD).unlink()
+    os.mkfifo(kit.path(GOOD))
+
+
+@attack("fallback")
+def replace_a_solution_by_a_socket(kit: Kit) -> None:
+    kit.path(GOOD).unlink()
+    folder = os.open(kit.path(GOOD).parent, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(f"/proc/self/fd/{folder}/good.json")
+    os.close(folder)
+
+
+@attack("fallback")
+def replace_a_solution_by_a_folder(kit: Kit) -> None:
+    kit.path(GOOD).unlink()
+    kit.write(f"{GOOD}/good.json", kit.evil_named("good"))
+
+
+@attack("fallback")
+def remove_a_solution(kit: Kit) -> None:
+    kit.path(GOOD).unlink()
+
+
+@attack("fallback")
+def make_a_solution_unreadably_large(kit: Kit) -> None:
+    os.truncate(kit.path(GOOD), 1 << 40)
+
+
+@attack("fallback")
+def change_a_definition(kit: Kit) -> None:
+    path = kit.path(DEFINITION)
+    path.write_bytes(path.read_bytes().replace(b"elementwise", b"elementwisf"))
+
+
+@attack("good")
+def add_a_definition_of_the_same_name(kit: Kit) -> None:
+    content = kit.path(DEFINITION).read_bytes().replace(b"float32", b"float16")
+    kit.write("definitions/a/scale.json", content)
+    kit.write("definitions/z/scale.json", content)
+
+
+@attack("fallback")
+def remove_a_definition(kit: Kit) -> None:
+    kit.path(DEFINITION).unlink()
+
+
+@attack("fallback")
+def replace_a_definition_by_an_earlier_one(kit: Kit) -> None:
+    content = kit.path(DEFINITION).read_bytes()
+    kit.write("definitions/elementwise/idle.json", content)
+    kit.write(DEFINITION, kit.earlier.joinpath("definitions/elementwise/idle.json").read_bytes())
+
+
+@attack("fallback")
+def remove_a_failure(kit: Kit) -> None:
+    kit.path(FAILURE).unlink()
+
+
+@attack("fallback")
+def empty_the_file_of_a_failure(kit: Kit) -> None:
+    kit.write(FAILURE, b"")
+
+
+@attack("fallback")
+def cut_a_failure(kit: Kit) -> None:
+    os.truncate(kit.path(FAILURE), kit.path(FAILURE).stat().st_size - 2)
+
+
+@attack("fallback")
+def turn_a_failure_into_another_one_of_the_same_size(kit: Kit) -> None:
+    kit.write(FAILURE, kit.path(FAILURE).read_bytes().replace(b"scale", b"scalf"))
+
+
+@attack("fallback")
+def overwrite_a_failure_by_spaces(kit: Kit) -> None:
+    kit.write(FAILURE, b" " * kit.path(FAILURE).stat().st_size)
+
+
+@attack("fallback")
+def move_a_failure(kit: Kit) -> None:
+    kit.path(FAILURE).rename(kit.path("traces/zoe/elementwise/idle.json"))
+
+
+@attack("fallback")
+def hide_a_failure_by_a_folder(kit: Kit) -> None:
+    kit.path(FAILURE).unlink()
+    kit.path(FAILURE).mkdir()
+
+
+@attack("fallback")
+def hide_a_failure_by_a_pipe(kit: Kit) -> None:
+    kit.path(FAILURE).unlink()
+    os.mkfifo(kit.path(FAILURE))
+
+
+@attack("fallback")
+def remove_a_failure_in_the_file_of_another_definition(kit: Kit) -> None:
+    kit.path(STRAY_FAILURE).unlink()
+
+
+@attack("fallback")
+def remove_a_failure_in_a_file_of_no_definition(kit: Kit) -> None:
+    kit.path(ODD_FAILURE).unlink()
+
+
+@attack("fallback")
+def remove_a_failure_and_the_definition_of_its_file(kit: Kit) -> None:
+    kit.path(STRAY_FAILURE).unlink()
+    kit.path("definitions/elementwise/idle.json").unlink()
+
+
+@attack("fallback")
+def remove_all_traces(kit: Kit) -> None:
+    shutil.rmtree(kit.path("traces"))
+
+
+@attack("fallback")
+def return_one_file_to_its_earlier_state(kit: Kit) -> None:
+    shutil.rmtree(kit.path("traces/zoe"))
+    shutil.copytree(kit.earlier / "traces", kit.path("traces"), dirs_exist_ok=True)
+
+
+@attack("good")
+def append_a_later_success_of_a_flawed_solution(kit: Kit) -> None:
+    for relative, uuid in ((FAILURE, "other"), (STRAY_FAILURE, "stray"), (ODD_FAILURE, "odd")):
+        kit.append(relative, kit.new_trace("flawed", 0.001, uuid=uuid, timestamp="2030-01-01T00:00:00"))
+
+
+@attack("good")
+def append_a_later_success_in_a_new_file(kit: Kit) -> None:
+    traces = [
+        kit.new_trace("flawed", 0.001, uuid=uuid, timestamp="2030-01-01T00:00:00") for uuid in ("other", "stray", "odd")
+    ]
+    kit.write("traces/eve/scale.jsonl", b"".join(line_of(trace) for trace in traces))
+
+
+@attack("good")
+def append_a_failure_of_the_winner(kit: Kit) -> None:
+    """Ignored by intention: else anybody who can append could switch solutions off one by one."""
+    kit.append(TRACES, kit.new_trace("good", status="REWARD_HACK", timestamp="2030-01-01T00:00:00"))
+
+
+@attack("good")
+def append_gigabytes(kit: Kit) -> None:
+    os.truncate(kit.path(TRACES), 1 << 40)
+
+
+@attack("refused")
+def remove_the_signature(kit: Kit) -> None:
+    kit.signature.unlink()
+
+
+@attack("refused")
+def sign_with_another_key(kit: Kit) -> None:
+    change_a_solution(kit)
+    sign(kit.root, kit.attacker)
+    envelope.signature_path(kit.root, kit.attacker.public).replace(kit.signature)
+
+
+@attack("refused")
+def claim_the_key_id_of_the_owner(kit: Kit) -> None:
+    sign_with_another_key(kit)
+    kit.edit_signature(lambda plain: plain["signatures"][0].update(keyid=kit.owner.public.id))
+
+
+@attack("good")
+def add_a_signature_file_of_another_key(kit: Kit) -> None:
+    sign(kit.root, kit.attacker)
+
+
+@attack("refused")
+def add_a_signature_of_another_key_to_the_file(kit: Kit) -> None:
+    sign(kit.root, kit.attacker)
+    added = json.loads(envelope.signature_path(kit.root, kit.attacker.public).read_bytes())["signatures"]
+    kit.edit_signature(lambda plain: plain["signatures"].extend(added))
+
+
+def edit_payload(kit: Kit, edit: Callable[[bytes], bytes]) -> None:
+    def apply(plain: dict[str, Any]) -> None:
+        plain["payload"] = base64.b64encode(edit(base64.b64decode(plain["payload"]))).decode()
+
+    kit.edit_signature(apply)
+
+
+@attack("refused")
+def change_the_manifest(kit: Kit) -> None:
+    edit_payload(kit, lambda data: data.replace(b'"serial":2', b'"serial":3'))
+
+
+@attack("refused")
+def drop_an_entry_of_the_manifest(kit: Kit) -> None:
+    def drop(data: bytes) -> bytes:
+        plain = json.loads(data)
+        plain["files"] = [file for file in plain["files"] if file["path"] != FAILURE]
+        return json.dumps(plain, separators=(",", ":")).encode()
+
+    kit.path(FAILURE).unlink()
+    edit_payload(kit, drop)
+
+
+@attack("refused")
+def change_the_payload_type(kit: Kit) -> None:
+    kit.edit_signature(lambda plain: plain.update(payloadType="application/vnd.in-toto+json"))
+
+
+@attack("refused")
+def reuse_a_signature_that_was_made_for_another_purpose(kit: Kit) -> None:
+    """The owner's key has signed these bytes, as a message of another kind."""
+    data = signed_manifest(kit).to_bytes()
+    kit.sign_as_owner(data, "text/plain")
+    kit.edit_signature(lambda plain: plain.update(payloadType=envelope.PAYLOAD_TYPE))
+
+
+@attack("refused")
+def remove_all_signatures_from_the_file(kit: Kit) -> None:
+    kit.edit_signature(lambda plain: plain.update(signatures=[]))
+
+
+@attack("refused")
+def use_an_empty_signature(kit: Kit) -> None:
+    kit.edit_signature(lambda plain: plain["signatures"][0].update(sig=""))
+
+
+@attack("refused")
+def use_a_malleable_signature(kit: Kit) -> None:
+    """A signature whose scalar is not reduced, which lax verifiers accept as a second one of the same message."""
+    order = 2**252 + 27742317777372353535851937790883648493
+
+    def change(plain: dict[str, Any]) -> None:
+        data = base64.b64decode(plain["signatures"][0]["sig"])
+        scalar = int.from_bytes(data[32:], "little") + order
+        plain["signatures"][0]["sig"] = base64.b64encode(data[:32] + scalar.to_bytes(32, "little")).decode()
+
+    kit.edit_signature(change)
+
+
+@attack("refused")
+def cut_the_signature_file(kit: Kit) -> None:
+    os.truncate(kit.signature, 500)
+
+
+@attack("refused")
+def make_the_signature_file_huge(kit: Kit) -> None:
+    os.truncate(kit.signature, 1 << 40)
+
+
+@attack("refused")
+def nest_the_signature_file(kit: Kit) -> None:
+    kit.signature.write_bytes(b"[" * 10_000_000)
+
+
+@attack("refused")
+def write_no_json(kit: Kit) -> None:
+    kit.signature.write_bytes(b"\xff\xfe\x00")
+
+
+@attack("refused")
+def repeat_a_key_of_the_envelope(kit: Kit) -> None:
+    text = kit.signature.read_text()
+    other = base64.b64encode(signed_manifest(kit).to_bytes().replace(b'"serial":2', b'"serial":3')).decode()
+    kit.signature.write_text(text[:-1] + f',"payload":"{other}"}}')
+
+
+@attack("refused")
+def add_a_field_to_the_envelope(kit: Kit) -> None:
+    kit.edit_signature(lambda plain: plain.update(unsigned={"allow": ["solutions/**"]}))
+
+
+@attack("refused")
+def replace_the_signature_by_a_pipe(kit: Kit) -> None:
+    kit.signature.unlink()
+    os.mkfifo(kit.signature)
+
+
+@attack("refused")
+def replace_the_signature_by_a_link(kit: Kit) -> None:
+    kit.signature.rename(kit.root.parent / "moved")
+    kit.signature.symlink_to(kit.root.parent / "moved")
+
+
+@attack("refused")
+def replace_the_signature_by_a_folder(kit: Kit) -> None:
+    kit.signature.unlink()
+    kit.signature.mkdir()
+
+
+@attack("fallback")
+def use_the_signature_of_another_set(kit: Kit) -> None:
+    other = kit.root.parent / "other"
+    (other / "definitions").mkdir(parents=True)
+    (other / "definitions/x.json").write_text("{}")
+    sign(other, kit.owner)
+    shutil.copytree(other / "signatures", kit.root / "signatures", dirs_exist_ok=True)
+
+
+@attack("refused")
+def have_the_owner_sign_a_repeated_entry(kit: Kit) -> None:
+    entry = next(file for file in signed_manifest(kit).files if file.path == GOOD)
+    kit.sign_as_owner(kit.resign_files(entry))
+
+
+@attack("refused")
+def have_the_owner_sign_a_path_that_leaves_the_set(kit: Kit) -> None:
+    kit.sign_as_owner(kit.resign_files(SignedFile("traces/../../evil.json", 1, "0" * 64)))
+
+
+@attack("refused")
+def have_the_owner_sign_an_absolute_path(kit: Kit) -> None:
+    kit.sign_as_owner(kit.resign_files(SignedFile("/etc/passwd", 1, "0" * 64)))
+
+
+@attack("refused")
+def have_the_owner_sign_a_repeated_key(kit: Kit) -> None:
+    data = signed_manifest(kit).to_bytes()
+    kit.sign_as_owner(data[:-1] + b',"serial":9}')
+
+
+@attack("refused")
+def have_the_owner_sign_another_format(kit: Kit) -> None:
+    kit.sign_as_owner(signed_manifest(kit).to_bytes().replace(b'"format":1', b'"format":2'))
+
+
+@attack("refused")
+def have_the_owner_sign_spaces(kit: Kit) -> None:
+    kit.sign_as_owner(signed_manifest(kit).to_bytes() + b" ")
+
+
+@pytest.mark.parametrize(("expected", "attack"), ATTACKS, ids=[function.__name__ for _, function in ATTACKS])
+def test_an_attack_on_the_files_executes_nothing_unsigned(kit: Kit, expected: str, attack: Attack) -> None:
+    attack(kit)
+    assert outcome(kit) == expected
+    assert not kit.mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("expected", "attack"),
+    [("evil", add_a_solution_with_fast_traces), ("flawed", append_a_later_success_in_a_new_file)],
+)
+def test_the_same_attack_succeeds_without_the_setting(kit: Kit, expected: str, attack: Attack) -> None:
+    attack(kit)
+    with ApplyRuntime(kit.root) as runtime:
+        assert call(runtime, kit.mark) == expected
+
+
+def test_each_ignored_file_is_reported_once(kit: Kit, capsys: pytest.CaptureFixture[str]) -> None:
+    change_a_solution(kit)
+    add_a_solution_with_fast_traces(kit)
+    kit.path(STRAY_FAILURE).unlink()
+    key = kit.owner.public.text
+    for command in (["table"], ["explain", "--definition", "scale"]):
+        assert main([command[0], str(kit.root), *command[1:], "--hardware", "cpu", "--require-signed-by", key]) in (
+            0,
+            2,
+        )
+        lines = capsys.readouterr().err.replace(f"{kit.root}/", "").splitlines()
+        size = kit.path(GOOD).stat().st_size
+        signed = next(file.size for file in signed_manifest(kit).files if file.path == GOOD)
+        assert sorted(line.removeprefix("fib-apply: ") for line in lines if "hardware" not in line) == [
+            "scale: not routed: traces/zoe/elementwise/idle.jsonl is missing, and its traces were signed",
+            f"{GOOD}: ignored: changed after signing: it has {size} bytes, and {signed} were signed",
+            "solutions/eve/elementwise/scale/evil.json: ignored: not signed: added after signing",
+            "traces/eve/elementwise/scale.jsonl: ignored: not signed: added after signing",
+            "traces/zoe/elementwise/idle.jsonl: ignored: signed, but missing",
+        ]
+
+
+def test_names_of_files_cannot_control_the_terminal(kit: Kit) -> None:
+    kit.write("solutions/eve/\x1b[2Jgreen\u202e.json", b"{}")
+    problems = ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.owner.public.text)).problems
+    assert any(r"\x1b[2Jgreen\u202e.json" in problem for problem in problems)
+    assert all(problem.isprintable() for problem in problems)
+
+
+def test_the_reason_is_in_the_log_and_in_the_explanation(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:
+    remove_a_failure(kit)
+    with enable(kit) as runtime:
+        assert "is missing, and its traces were signed" in runtime.explain("scale")
+    assert f"{kit.path(FAILURE)}: ignored: signed, but missing" in caplog.text
+
+
+# -- races -------------------------------------------------------------------------------------------
+
+
+def test_a_solution_that_changes_after_the_table_was_made_is_not_executed(kit: Kit) -> None:
+    runtime = enable(kit)
+    change_a_solution(kit)
+    with runtime:
+        assert call(runtime, kit.mark) == "fallback"
+
+
+@pytest.mark.parametrize("replace", [replace_a_solution_by_a_pipe, replace_a_solution_by_a_link_to_another])
+def test_a_solution_that_is_replaced_after_the_table_was_made_is_not_waited_for(kit: Kit, replace: Attack) -> None:
+    runtime = enable(kit)
+    replace(kit)
+    with pytest.raises(InvalidRecord):
+        runtime.table.solution("good")
+    with runtime:
+        assert call(runtime, kit.mark) == "fallback"
+
+
+@pytest.mark.parametrize("victim", [GOOD, DEFINITION, TRACES, FAILURE])
+def test_the_bytes_that_are_used_are_those_that_were_verified(
+    kit: Kit, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attacker changes a file right after each of its verifications."""
+    original = verified_files.SignedFiles.read
+
+    def read(self: signing.SignedFiles, path: str) -> bytes:
+        data = original(self, path)
+        if path == victim:
+            kit.write(victim, kit.evil_named("good") if victim == GOOD else b"")
+        return data
+
+    monkeypatch.setattr(verified_files.SignedFiles, "read", read)
+    assert outcome(kit) == ("good" if victim in (TRACES, FAILURE) else "fallback")
+    assert outcome(kit) == "fallback"
+    assert not kit.mark.exists()
+
+
+def test_a_file_that_disappears_between_two_readings_blocks_its_definition(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`idle.jsonl` holds traces of `scale`, so the files of `scale` are read twice."""
+    original = verified_files.SignedFiles.read
+    counts: dict[str, int] = {}
+
+    def read(self: signing.SignedFiles, path: str) -> bytes:
+        counts[path] = counts.get(path, 0) + 1
+        if path == FAILURE and counts[path] == 2:
+            kit.path(FAILURE).unlink()
+        return original(self, path)
+
+    (kit.root / "definitions/elementwise/idle.json").rename(kit.root / "definitions/elementwise/zero.json")
+    text = kit.path("definitions/elementwise/zero.json").read_text().replace('"idle"', '"zero"')
+    kit.write("definitions/elementwise/zero.json", text)
+    kit.path(STRAY_FAILURE).rename(kit.path("traces/zoe/elementwise/zero.jsonl"))
+    sign(kit.root, kit.owner)
+    monkeypatch.setattr(verified_files.SignedFiles, "read", read)
+    assert outcome(kit) == ("fallback" if counts.get(FAILURE, 0) > 1 else "good")
+    assert counts[FAILURE] == 2
+
+
+def test_a_concurrent_writer_never_gets_its_solution_executed(kit: Kit, tmp_path: Path) -> None:
+    good, evil = kit.path(GOOD).read_bytes(), kit.evil_named("good")
+    failure = kit.path(FAILURE).read_bytes()
+    stop = threading.Event()
+
+    def attack_forever() -> None:
+        while not stop.is_set():
+            for content in (evil, good, evil[:100]):
+                kit.path(GOOD).write_bytes(content)
+            temporary = kit.root / "temporary"
+            temporary.write_bytes(evil)
+            temporary.replace(kit.path(GOOD))
+            kit.path(GOOD).write_bytes(good)
+            kit.path(FAILURE).unlink()
+            kit.path(FAILURE).write_bytes(failure)
+
+    thread = threading.Thread(target=attack_forever)
+    thread.start()
+    seen = {"believed": 0, "ignored": 0}
+    try:
+        for _ in range(60):
+            table = ApplyTable.load_or_build(
+                kit.root, ApplyConfig(require_signed_by=kit.owner.public.text), cache_root=tmp_path / "cache"
+            )
+            for rankings in table.rankings("scale").values():
+                assert all(c.solution == "good" for ranking in rankings.by_key.values() for c in ranking.candidates)
+            for name in table._header.solutions:
+                try:
+                    assert table.solution(name).sources[0].content in {
+                        f"def run(x):\n    return {k} * x\n" for k in (2, 3)
+                    }
+                    seen["believed"] += 1
+                except InvalidRecord:
+                    seen["ignored"] += 1
+    finally:
+        stop.set()
+        thread.join()
+    assert min(seen.values()) > 0, seen
+
+
+def test_reloading_believes_nothing_unsigned(kit: Kit) -> None:
+    with enable(kit) as runtime:
+        assert call(runtime, kit.mark) == "good"
+        change_a_solution(kit)
+        runtime.reload()
+        assert call(runtime, kit.mark) == "fallback"
+
+
+def test_reloading_a_set_without_its_signature_keeps_the_table(kit: Kit) -> None:
+    with enable(kit) as runtime:
+        remove_the_signature(kit)
+        with pytest.raises(NotSigned, match="has no signature by"):
+            runtime.reload()
+        assert call(runtime, kit.mark) == "good"
+
+
+def test_an_earlier_state_is_accepted_as_a_whole(kit: Kit) -> None:
+    """The known limit: nothing but its serial tells that a signed state is not the last one."""
+    shutil.rmtree(kit.root)
+    shutil.copytree(kit.earlier, kit.root)
+    assert outcome(kit) == "flawed"
+    assert signed_manifest(kit).serial == 1
+
+
+# -- caches ------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_cached_without_the_setting_is_not_used_with_it(kit: Kit) -> None:
+    append_a_later_success_in_a_new_file(kit)
+    with ApplyRuntime(kit.root) as runtime:
+        assert call(runtime, kit.mark) == "flawed"
+    assert outcome(kit) == "good"
+
+
+def test_a_table_that_was_cached_for_one_signer_is_not_used_for_another(kit: Kit) -> None:
+    add_a_solution_with_fast_traces(kit)
+    sign(kit.root, kit.attacker)
+    assert (
+        "evil"
+        in ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.attacker.public.text))
+        .for_hardware("cpu")
+        .def_best.values()
+    )
+    assert outcome(kit) == "good"
+
+
+def test_a_cached_table_does_not_outlive_its_signature(kit: Kit) -> None:
+    assert outcome(kit) == "good"
+    remove_the_signature(kit)
+    assert outcome(kit) == "refused"
+
+
+def test_a_change_that_the_cache_does_not_notice_executes_nothing(kit: Kit) -> None:
+    """Size, time and inode are as before, so the cached table is used; it came from verified bytes."""
+    assert outcome(kit) == "good"
+    change_a_byte_and_keep_size_and_time(kit)
+    assert outcome(kit) == "fallback"
+
+
+# -- several signers and settings --------------------------------------------------------------------
+
+
+def test_two_signed_states_are_never_mixed(kit: Kit) -> None:
+    """Accepted keys signed both; `flawed` passes only with the source of one and the traces of the other."""
+    fixed = TraceSet.from_path(kit.root).get_solution("flawed")
+    assert fixed is not None
+    old_source = kit.path(FLAWED).read_bytes()
+    kit.write(
+        FLAWED, format_json(attrs.evolve(fixed, sources=[SourceFile("main.py", "def run(x):\n    return 2 * x\n")]))
+    )
+    for relative in (FAILURE, STRAY_FAILURE, ODD_FAILURE):
+        kit.path(relative).unlink()
+    sign(kit.root, kit.other)
+    assert outcome(kit, kit.other) == "good"  # the fixed `flawed` computes the same
+    kit.write(FLAWED, old_source)
+    assert outcome(kit, kit.owner, kit.other) == "fallback"
+    assert outcome(kit, kit.other, kit.owner) == "good"
+
+
+def test_the_first_key_that_has_signed_counts(kit: Kit) -> None:
+    assert outcome(kit, kit.other, kit.owner) == "good"
+    assert outcome(kit, kit.other, kit.attacker) == "refused"
+
+
+def test_an_invalid_signature_of_the_first_key_is_not_passed_over(kit: Kit) -> None:
+    path = envelope.signature_path(kit.root, kit.other.public)
+    path.write_text("{}")
+    assert outcome(kit, kit.other, kit.owner) == "refused"
+
+
+def test_settings_of_a_definition_do_not_weaken_the_requirement(kit: Kit) -> None:
+    change_a_solution(kit)
+    config = ApplyConfigRegistry(
+        ApplyConfig(require_signed_by=kit.owner.public.text), {"scale": ApplyConfig(margin=0.5)}
+    )
+    with ApplyRuntime(kit.root, config) as runtime:
+        assert call(runtime, kit.mark) == "fallback"
+
+
+def test_settings_of_a_definition_cannot_name_another_key(kit: Kit) -> None:
+    own, other = (ApplyConfig(require_signed_by=key.public.text) for key in (kit.owner, kit.attacker))
+    with pytest.raises(InvalidSetting, match="count for the whole data set"):
+        ApplyConfigRegistry(own, {"scale": other})
+    with pytest.raises(InvalidSetting, match="count for the whole data set"):
+        ApplyConfigRegistry(own).register("scale", other)
+    with pytest.raises(InvalidSetting, match="count for the whole data set"):
+        ApplyConfigRegistry(per_definition={"scale": own})
+
+
+@pytest.mark.parametrize(
+    "value", ["", [], (), [""], ["ssh-ed25519 AAAA"], 3, b"key", "no-such-file.pub", {"a": 1}, [None]]
+)
+def test_a_setting_without_a_key_is_an_error(value: object) -> None:
+    with pytest.raises(InvalidSetting, match="require_signed_by"):
+        ApplyConfig(require_signed_by=value)  # type: ignore[arg-type]
+
+
+def test_a_private_key_is_no_signer(template: Kit) -> None:
+    with pytest.raises(InvalidSetting, match="is a private key"):
+        ApplyConfig(require_signed_by=template.root.parent / "owner")
+
+
+@pytest.mark.parametrize("kind", ["ecdsa"])
+def test_keys_of_other_types_are_refused(tmp_path: Path, kind: str) -> None:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("needs ssh-keygen")
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(tmp_path / "key")], check=True)
+    with pytest.raises(InvalidSetting, match="must be 'ssh-ed25519'"):
+        ApplyConfig(require_signed_by=tmp_path / "key.pub")
+
+
+def test_keys_are_taken_from_files_and_text(template: Kit) -> None:
+    own, other = template.owner.public.text, template.other.public.text
+    folder = template.root.parent
+    assert ApplyConfig(require_signed_by=folder / "owner.pub").require_signed_by == (own,)
+    assert ApplyConfig(require_signed_by=f"# two\n{own} a comment\n\n{other}\n").require_signed_by == (own, other)
+    both = ApplyConfig(require_signed_by=[str(folder / "owner.pub"), other, own])
+    assert both.require_signed_by == (own, other)
+    assert attrs.evolve(both, margin=0.1).require_signed_by == (own, other)
+
+
+def test_a_set_in_memory_is_not_signed(kit: Kit, new_definition: Callable[[str], Definition]) -> None:
+    memory = TraceSet(definitions={"scale": new_definition("scale")})
+    with pytest.raises(NotSigned, match="in memory"):
+        ApplyRuntime(memory, ApplyConfig(require_signed_by=kit.owner.public.text))
+
+
+def test_objects_of_an_opened_set_are_not_believed(kit: Kit) -> None:
+    opened = TraceSet.from_path(kit.root)
+    opened.add_solutions([kit.evil])
+    opened.add_traces([kit.new_trace("evil", 0.001)])
+    with ApplyRuntime(opened, ApplyConfig(require_signed_by=kit.owner.public.text)) as runtime:
+        assert call(runtime, kit.mark) == "good"
+
+
+class TestEnvironment:
+    def test_requires_a_signature(self, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_REQUIRE_SIGNED_BY", kit.owner.public.text)
+        change_a_solution(kit)
+        with ApplyRuntime(kit.root) as runtime:
+            assert call(runtime, kit.mark) == "fallback"
+        remove_the_signature(kit)
+        with pytest.raises(NotSigned):
+            ApplyRuntime(kit.root)
+
+    @pytest.mark.parametrize("value", ["", " ", "/no/such/file.pub"])
+    def test_names_no_key(self, kit: Kit, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+        """For example by ``-e FIB_REQUIRE_SIGNED_BY=$KEY`` with a variable that is not set."""
+        monkeypatch.setenv("FIB_REQUIRE_SIGNED_BY", value)
+        with pytest.raises(InvalidSetting, match="FIB_REQUIRE_SIGNED_BY"):
+            ApplyRuntime(kit.root)
+
+    def test_does_not_replace_settings(self, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_REQUIRE_SIGNED_BY", kit.attacker.public.text)
+        assert outcome(kit) == "good"
+
+
+def test_nothing_of_signing_is_imported_without_the_setting(kit: Kit) -> None:
+    code = (
+        "import sys, fib_apply; from fib_apply.selection.table import ApplyTable;"
+        f"ApplyTable.load_or_build({str(kit.root)!r});"
+        "print([n for n in sys.modules if n.startswith(('fib_schema.signing', 'cryptography', 'securesystemslib'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
