@@ -16,6 +16,7 @@ from fib_schema import (
     InvalidRecord,
     Severity,
     Solution,
+    SupportedLanguages,
     TargetNotEmpty,
     Trace,
     TraceSet,
@@ -152,7 +153,7 @@ class TestUpgrade:
     def test_a_native_solution_of_the_variant(self) -> None:
         new, changes = upgrade(VARIANT, Solution)
         assert new["spec"] == {
-            "language": "cuda",
+            "language": "cutlass",
             "target_hardware": ["NVIDIA B200", "NVIDIA H100", "cuda"],
             "entry_point": "binding.cpp::run",
             "dependencies": ["cutlass"],
@@ -168,7 +169,10 @@ class TestUpgrade:
         [
             (["pytorch"], "main.py::run", "python"),
             (["pytorch", "triton"], "main.py::run", "triton"),
-            (["cute_dsl"], "main.py::run", "python"),
+            (["cute_dsl"], "main.py::run", "cute_dsl"),
+            (["pytorch", "cutile"], "main.py::run", "cutile"),
+            (["cutlass"], "main.py::run", "python"),
+            (["cuda_cpp", "cutlass"], "main.cu::run", "cutlass"),
             (["cudnn"], "main.py::run", "python"),
             (["cudnn"], "main.cu::run", "cuda"),
             (["cpp"], "main.cpp::run", "cpp"),
@@ -190,6 +194,11 @@ class TestUpgrade:
     def test_a_current_solution_stays_as_it_is(self, hardware: object) -> None:
         spec = {**SOLUTION["spec"], "target_hardware": hardware}
         current = {**SOLUTION, "spec": spec}
+        assert upgrade(current, Solution) == (current, [])
+
+    @pytest.mark.parametrize("language", SupportedLanguages)
+    def test_a_current_language_stays_as_it_is(self, language: str) -> None:
+        current = {**SOLUTION, "spec": {**SOLUTION["spec"], "language": language}}
         assert upgrade(current, Solution) == (current, [])
 
     JSON = st.recursive(
@@ -219,7 +228,7 @@ class TestReading:
         assert trace_set.definitions["scaled"].inputs["scale"].is_scalar
         solution = trace_set.get_solution("native")
         assert solution is not None
-        assert solution.spec.language == "cuda"
+        assert solution.spec.language == "cutlass"
         with pytest.warns(DataWarning, match="legacy schema.*migrate") as caught:
             traces = trace_set.traces["scaled"]
         assert len(caught) == 1

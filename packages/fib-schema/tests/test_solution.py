@@ -1,6 +1,6 @@
 import attrs
 import pytest
-from fib_schema import BuildSpec, CompileOptions, InvalidField, Solution, SourceFile
+from fib_schema import BuildSpec, CompileOptions, InvalidField, Solution, SourceFile, format_json, parse_json
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +123,17 @@ def test_the_hash_ignores_the_order_of_unknown_fields():
 
 def test_a_unique_name_ends_in_the_hash():
     assert SOLUTION.with_unique_name().name == f"s_{SOLUTION.hash()[:8]}"
+
+
+@pytest.mark.parametrize(
+    ("language", "is_compiled", "is_embedded"),
+    [
+        *((name, False, False) for name in ["python"]),
+        *((name, False, True) for name in ["triton", "tilelang", "cute_dsl", "cutile", "helion"]),
+        *((name, True, False) for name in ["cpp", "cuda", "cutlass"]),
+    ],
+)
+def test_a_language_is_python_embedded_in_it_or_compiled(language, is_compiled, is_embedded):
+    spec = attrs.evolve(SPEC, language=language)
+    assert (spec.language.is_compiled, spec.language.is_embedded) == (is_compiled, is_embedded)
+    assert attrs.evolve(SOLUTION, spec=spec) == parse_json(format_json(attrs.evolve(SOLUTION, spec=spec)), Solution)

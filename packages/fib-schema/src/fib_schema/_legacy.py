@@ -29,9 +29,10 @@ LogReader = Callable[[str], "str | None"]
 Plain = dict[str, Any]
 
 _LANGUAGES: Mapping[str, str] = MappingProxyType({
-    "pytorch": "python", "cute_dsl": "python", "cutile": "python", "cudnn_frontend": "python",
-    "cuda_cpp": "cuda", "cutlass": "cuda", "cudnn": "cuda", "cublas": "cuda",
+    "pytorch": "python", "cudnn_frontend": "python", "cuda_cpp": "cuda", "cudnn": "cuda", "cublas": "cuda",
 })  # fmt: skip
+_COMPILED = frozenset(language for language in SupportedLanguages if language.is_compiled)
+_EMBEDDED = frozenset(language for language in SupportedLanguages if language.is_embedded)
 _NATIVE_SUFFIXES = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu"})
 _ANY_DEVICE = "LOCAL"
 
@@ -146,7 +147,7 @@ def _with_language(spec: Plain, kept: Plain) -> tuple[Plain, list[str]]:
     language = _language(names, spec.get("entry_point"))
     new = {("language" if k == key else k): (language if k == key else v) for k, v in spec.items()}
     changes = [f"{key} {', '.join(names)} is language {language!r} now (kept in 'extra')"]
-    if language in {"cuda", "cpp"} and new.get("binding") is None:
+    if language in _COMPILED and new.get("binding") is None:
         new["binding"] = "torch"
         changes.append("'binding' is 'torch', the only one that the variant has")
     return new, changes
@@ -158,10 +159,9 @@ def _language(names: list[str], entry_point: Any) -> str:
     entry = entry_point.partition("::")[0] if isinstance(entry_point, str) else ""
     suffix = PurePosixPath(entry).suffix
     if suffix in _NATIVE_SUFFIXES:
-        return "cpp" if set(known) == {"cpp"} else "cuda"
+        return "cpp" if set(known) == {"cpp"} else "cutlass" if "cutlass" in known else "cuda"
     if suffix == ".py":
-        current = set(SupportedLanguages) - {"cuda", "cpp"}
-        return next((name for name in known if name in current and name != "python"), "python")
+        return next((name for name in known if name in _EMBEDDED), "python")
     return known[0]
 
 

@@ -24,6 +24,24 @@ class SupportedLanguages(StrEnum):
     CPP = "cpp"
     CUDA = "cuda"
     TILELANG = "tilelang"
+    CUTE_DSL = "cute_dsl"
+    CUTILE = "cutile"
+    HELION = "helion"
+    CUTLASS = "cutlass"
+    """CUDA with the headers of CUTLASS."""
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether compilers of C++ and CUDA make a library of it ahead of time."""
+        return self in _COMPILED
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it is embedded in Python and compiles a kernel when that is first called."""
+        return not self.is_compiled and self is not SupportedLanguages.PYTHON
+
+
+_COMPILED = frozenset({SupportedLanguages.CPP, SupportedLanguages.CUDA, SupportedLanguages.CUTLASS})
 
 
 class SupportedBindings(StrEnum):
