@@ -21,12 +21,14 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_compile import BuilderRegistry, jit_environment
+from fib_compile import BuilderRegistry, interpreter_environment, jit_environment
 from fib_compile._toolchain import MissingTool, find_cxx, find_nvcc
 from fib_compile.device import hardware_from_device, library_versions
 from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
@@ -96,6 +98,10 @@ CASES = (
     Case("Triton", "triton", ("rmsnorm_triton.py",), "both"),
     Case("TileLang", "tilelang", ("rmsnorm_tilelang.py",)),
     Case("TileLang to C", "tilelang", ("rmsnorm_tilelang_c.py",), "cpu"),
+    Case("Helion", "helion", ("rmsnorm_helion.py",), "both"),
+    Case("cuTile", "cutile", ("rmsnorm_cutile.py",)),
+    Case("CuTe DSL", "cute_dsl", ("rmsnorm_cute_dsl.py",)),
+    Case("CUTLASS through TVM-FFI", "cutlass", ("rmsnorm_cutlass.cu",)),
     Case("CUDA through TVM-FFI", "cuda", CUDA_FFI),
     Case(PREBUILT, "cuda", CUDA_FFI),
     Case("C++ through TVM-FFI", "cpp", ("rmsnorm.cpp",), "both", "cpu"),
@@ -136,12 +142,10 @@ def build_and_run(case: Case, device: str) -> dict[str, Any]:
 
 
 def _import_framework(case: Case) -> None:
-    if case.language in ("cpp", "cuda"):
-        import tvm_ffi  # noqa: F401
-    elif case.language == "triton":
-        import triton  # noqa: F401
-    elif case.language == "tilelang":
-        import tilelang  # noqa: F401
+    frameworks = {"python": "torch", "cutile": "cuda.tile", "cute_dsl": "cutlass.cute"}
+    name = case.solution().spec.language
+    with suppress(ImportError):  # the build reports it
+        import_module("tvm_ffi" if name.is_compiled else frameworks.get(name, name))
 
 
 def _errors(runnable: Any, inputs: Sequence[Any], expected: Sequence[Any]) -> list[float]:
@@ -172,8 +176,6 @@ def run_case(case: Case, device: str, root: Path, prebuilt: Path | None) -> dict
         if prebuilt is None:
             return {**row, "result": "no --prebuilt cache"}
         environment = {"FIB_CACHE_PATH": str(prebuilt), "FIB_CACHE_ONLY": "1"}
-    if device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
     try:
         cold = None if case.title == PREBUILT else _child(case, device, environment)
         return {**row, "cold": cold, "cached": _child(case, device, environment)}
@@ -281,6 +283,8 @@ def main() -> int:
     if options.child:
         case = next(case for case in CASES if case.title == options.child)
         os.environ.update(jit_environment(case.solution()))
+        if options.device == "cpu":
+            os.environ.update(interpreter_environment(case.solution()))
         options.out.write_text(json.dumps(build_and_run(case, options.device)))
         return 0
     return report(options.device, options.out, options.jobs, options.prebuilt)

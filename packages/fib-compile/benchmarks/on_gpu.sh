@@ -10,5 +10,6 @@ site=${SITE:-${TMPDIR:-/tmp}/fib-site}
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$wheels"/*.whl
 if [ "${1:-}" = install ]; then exit; fi
 root=$PWD
-export PYTHONPATH=$site:$root/packages/fib-schema/src:$root/packages/fib-compile/src PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# CuTe DSL's module is in a folder of its own, which its .pth file adds only where pip installs it into the system.
+export PYTHONPATH=$site:$(printf '%s:' "$site"/nvidia_cutlass_dsl/*_packages)$root/packages/fib-schema/src:$root/packages/fib-compile/src PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 python3 "$root/packages/fib-compile/benchmarks/on_gpu.py" --out "${OUT:-out}" "$@"

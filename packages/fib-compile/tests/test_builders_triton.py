@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from fib_compile import PythonBuilder, TritonBuilder, jit_environment
+from fib_compile import jit_environment
 from fib_schema import Solution
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra 'triton'")
@@ -27,13 +27,6 @@ def add_one(x, y, n, BLOCK: tl.constexpr):
 def run(x, y):
     add_one[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
 """
-
-
-def test_only_triton_solutions_are_built(make_solution: Callable[..., Solution]) -> None:
-    solution = make_solution(KERNEL, language="triton", dps=True)
-
-    assert TritonBuilder().can_build(solution)
-    assert not PythonBuilder().can_build(solution)
 
 
 def test_a_kernel_runs_through_the_interpreter(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
+from fib_compile import BuilderRegistry, BuildError, BuildState, PythonBuilder, TorchBuilder, TVMFFIBuilder
+from fib_compile._toolchain import MissingTool, find_nvcc
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
+KERNEL = Path(__file__).parents[1] / "benchmarks" / "kernels" / "rmsnorm_cutlass.cu"
 
 CUTLASS = """
 #include <cutlass/version.h>
@@ -42,6 +45,46 @@ def test_headers_are_found(definition: Definition, make_solution: MakeSolution, 
     assert Path(build(definition, make_solution, "CUTLASS >= 4")).is_file()
 
 
+def test_the_language_cutlass_implies_its_headers(
+    definition: Definition, make_solution: MakeSolution, cutlass: Path
+) -> None:
+    solution = make_solution({"kernel.cpp": CUTLASS}, language="cutlass")
+    first = BuilderRegistry([PythonBuilder(), TVMFFIBuilder()]).build(definition, solution).metadata.misc["library"]
+    assert Path(first).is_file()
+
+    cutlass.write_text(cutlass.read_text().replace("4", "5"))
+    assert TVMFFIBuilder().build(definition, solution).metadata.misc["library"] != first
+
+
+def test_the_language_cutlass_without_headers_says_where_they_are_searched(
+    definition: Definition, make_solution: MakeSolution, cutlass: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
+    monkeypatch.setattr("fib_compile._dependencies.find_spec", lambda name: None)
+    solution = make_solution({"kernel.cpp": CUTLASS}, language="cutlass")
+
+    with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
+        TVMFFIBuilder().build(definition, solution)
+    with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
+        TorchBuilder().build(definition, make_solution({"k.cpp": ""}, language="cutlass", binding="torch"))
+
+
+@pytest.mark.skipif(find_spec("cutlass_library") is None, reason="needs CUTLASS: pip install nvidia-cutlass")
+@pytest.mark.slow  # nvcc takes 10 s
+def test_the_cutlass_kernel_of_the_benchmark_compiles_without_a_device(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        find_nvcc()
+    except MissingTool:
+        pytest.skip("needs nvcc")
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
+    solution = make_solution({"kernel.cu": KERNEL.read_text()}, language="cutlass")
+    (outcome,) = BuilderRegistry([TVMFFIBuilder()]).build_many([(definition, solution)])
+
+    assert outcome.state is BuildState.BUILT, outcome.error
+
+
 def test_another_version_makes_another_library(
     definition: Definition, make_solution: MakeSolution, cutlass: Path
 ) -> None:
@@ -55,6 +98,7 @@ def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(
 ) -> None:
     first = build(definition, make_solution, "cutlass")
     monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
+    monkeypatch.setattr("fib_compile._dependencies.find_spec", lambda name: None)
     assert build(definition, make_solution, "cutlass") == first
     with pytest.raises(BuildError, match="install 'nvidia-cutlass'"):
         build(definition, make_solution, "cutlass", text=CUTLASS + "// other")

@@ -8,7 +8,7 @@ import sys
 import fib_compile
 import pytest
 
-HEAVY = ("torch", "numpy", "triton", "tilelang", "tvm_ffi", "ninja", "msgspec")
+HEAVY = ("torch", "numpy", "triton", "tilelang", "helion", "cuda.tile", "cutlass", "tvm_ffi", "ninja", "msgspec")
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

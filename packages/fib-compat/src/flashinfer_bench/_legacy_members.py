@@ -7,9 +7,7 @@ from operator import attrgetter, methodcaller
 from types import MappingProxyType
 from typing import Any
 
-from fib_schema import SupportedLanguages, format_json
-
-_COMPILED_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
+from fib_schema import format_json
 
 
 def _method(name: str, call: Callable[[Any], Any], doc: str) -> Any:
@@ -35,7 +33,7 @@ LEGACY_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "Solution": {
             "requires_build": _method(
                 "requires_build",
-                lambda self: self.spec.language in _COMPILED_LANGUAGES,
+                lambda self: self.spec.language.is_compiled,
                 "Whether the solution is compiled ahead of time.",
             ),
             "to_json": _method("to_json", lambda self: format_json(self, indent=2), "Format as JSON."),

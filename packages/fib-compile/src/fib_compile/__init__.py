@@ -17,6 +17,9 @@ __all__ = [
     "Builder",
     "BuilderConflict",
     "BuilderRegistry",
+    "CuTileBuilder",
+    "CuteDSLBuilder",
+    "HelionBuilder",
     "InvalidDevice",
     "InvalidLimit",
     "Limits",
@@ -29,6 +32,7 @@ __all__ = [
     "TritonBuilder",
     "UnknownDType",
     "__version__",
+    "interpreter_environment",
     "jit_environment",
     "reference_solution",
 ]
@@ -36,8 +40,17 @@ __all__ = [
 require_linux("fib-compile")
 
 if TYPE_CHECKING:
-    from .builder import Builder, Limits, jit_environment
-    from .builders import PythonBuilder, TileLangBuilder, TorchBuilder, TritonBuilder, TVMFFIBuilder
+    from .builder import Builder, Limits, interpreter_environment, jit_environment
+    from .builders import (
+        CuteDSLBuilder,
+        CuTileBuilder,
+        HelionBuilder,
+        PythonBuilder,
+        TileLangBuilder,
+        TorchBuilder,
+        TritonBuilder,
+        TVMFFIBuilder,
+    )
     from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
     from .registry import BuilderRegistry, BuildOutcome, BuildState, reference_solution
     from .runnable import Runnable, RunnableMetadata
@@ -48,8 +61,9 @@ else:
         __name__,
         "fib-compile",
         {
-            "builder": "Builder Limits jit_environment",
-            "builders": "PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder TritonBuilder",
+            "builder": "Builder Limits interpreter_environment jit_environment",
+            "builders": "CuteDSLBuilder CuTileBuilder HelionBuilder PythonBuilder TVMFFIBuilder TileLangBuilder "
+            "TorchBuilder TritonBuilder",
             "errors": "BuildError BuilderConflict InvalidDevice InvalidLimit UnknownDType",
             "registry": "BuildOutcome BuildState BuilderRegistry reference_solution",
             "runnable": "Runnable RunnableMetadata",

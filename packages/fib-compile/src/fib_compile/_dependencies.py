@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import attrs
-from fib_schema import Solution
+from fib_schema import Solution, SupportedLanguages
 
 from ._toolchain import MissingTool, cuda_folders
 from .errors import BuildProblem
@@ -31,13 +31,14 @@ class Dependency:
 
 
 def native_dependencies(solution: Solution) -> tuple[Dependency, ...]:
-    """Resolve the dependencies of a compiled solution.
+    """Resolve the dependencies of a compiled solution; the language ``cutlass`` implies that of this name.
 
     Raises:
         BuildProblem: A name is unknown.
         MissingTool: A dependency is not on this machine.
     """
-    names = sorted({dependency_name(text) for text in solution.spec.dependencies})
+    implied = {"cutlass"} if solution.spec.language is SupportedLanguages.CUTLASS else set()
+    names = sorted(implied | {dependency_name(text) for text in solution.spec.dependencies})
     for name in names:
         if name not in _RESOLVERS:
             known = ", ".join(_RESOLVERS)
@@ -95,9 +96,7 @@ def _cutlass() -> Dependency:
         if version.is_file():
             tools = folder.parent / "tools" / "util" / "include"
             return Dependency("cutlass", _version_in(version) or "", (str(folder), str(tools)))
-    raise MissingTool(
-        "dependency 'cutlass' needs its headers; install 'nvidia-cutlass', or set CUTLASS_PATH to a checkout"
-    )
+    raise MissingTool("CUTLASS's headers are missing; set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'")
 
 
 def _cutlass_folders() -> Iterator[Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import attrs
-from fib_schema import Definition, Solution, get_fib_cache_path
+from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
 
 from .errors import check_limit
 from .runnable import Runnable
@@ -21,8 +21,13 @@ JIT_FOLDER = "jit"
 _JIT_VARIABLES = {
     "TRITON_CACHE_DIR": "triton",
     "TILELANG_CACHE_DIR": "tilelang",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_TILE_CACHE_DIR": "cutile",
+    "CUTE_DSL_CACHE_DIR": "cute_dsl",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",  # Helion's cache is below it
 }
+_INTERPRETERS = {SupportedLanguages.TRITON: "TRITON_INTERPRET", SupportedLanguages.HELION: "HELION_INTERPRET"}
+INTERPRETED_LANGUAGES = frozenset(_INTERPRETERS)
+"""Languages with an interpreter, which runs kernels on the CPU."""
 
 
 def _never() -> bool:
@@ -128,3 +133,13 @@ def jit_environment(solution: Solution) -> dict[str, str]:
     """
     root = get_fib_cache_path() / CACHE_FOLDER / JIT_FOLDER / solution.hash()[:20]
     return {variable: str(root / folder) for variable, folder in _JIT_VARIABLES.items()}
+
+
+def interpreter_environment(solution: Solution) -> dict[str, str]:
+    """Environment variables that make the interpreter of a solution's language run its kernels on the CPU.
+
+    Use them for a process that runs this solution alone, and set them before it imports the solution; Triton reads its
+    variable when it is imported. Other interpreters are switched off, because Helion refuses to run beside Triton's.
+    """
+    own = _INTERPRETERS.get(solution.spec.language)
+    return {name: "1" if name == own else "0" for name in _INTERPRETERS.values()} if own else {}

@@ -31,8 +31,8 @@ read or write a file; 130 after an interrupt; 141 if the reader of the output ha
 
 _BUILD = """\
 Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no code of a solution runs,
-and no GPU is needed. Python, Triton and TileLang solutions are skipped, because they compile when they are
-imported or called. Cached libraries are not built again. Failures are recorded and not repeated with the
+and no GPU is needed. Solutions in Python and in languages embedded in it are skipped, because they compile
+when they are imported or called. Cached libraries are not built again. Failures are recorded and not repeated with the
 same compiler (see: cache prune --failures)."""
 
 _BUILD_EXAMPLES = """\

@@ -28,6 +28,9 @@ _LIBRARIES: Mapping[str, str] = {
     "torch": "torch",
     "triton": "triton",
     "tilelang": "tilelang",
+    "helion": "helion",
+    "cutile": "cuda-tile",
+    "cute_dsl": "nvidia-cutlass-dsl",
     "tvm_ffi": "apache-tvm-ffi",
 }
 

@@ -26,7 +26,7 @@ class EntryKind(StrEnum):
     LIBRARY = "library"
     SOURCES = "sources"
     JIT = "jit"
-    """Kernels that Triton, TileLang or Inductor compiled at run time for one solution."""
+    """Kernels that Triton, TileLang, cuTile, CuTe DSL or Inductor compiled at run time for one solution."""
     FAILURE = "failure"
     LOG = "log"
     TEMPORARY = "temporary"

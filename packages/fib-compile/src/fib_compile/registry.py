@@ -225,13 +225,14 @@ class BuilderRegistry:
         for builder in self._builders:
             if builder.can_build(solution):
                 return builder
-        raise BuildError(solution.name, None, self._no_builder(solution.spec))
+        raise BuildError(solution.name, None, self._no_builder(solution))
 
-    def _no_builder(self, spec: BuildSpec) -> str:
+    def _no_builder(self, solution: Solution) -> str:
+        spec = solution.spec
         binding = f" with binding '{spec.binding}'" if spec.binding else ""
         available = ", ".join(builder.name for builder in self._builders)
-        missing = [(kind.name, kind.unavailable_reason()) for kind in builder_classes() if not kind.is_available()]
-        unavailable = "".join(f"; {name} is unavailable: {reason}" for name, reason in missing)
+        others = [kind for kind in builder_classes() if not kind.is_available() and kind().can_build(solution)]
+        unavailable = "".join(f"; {kind.name} is unavailable: {kind.unavailable_reason()}" for kind in others)
         return f"no builder for language '{spec.language}'{binding} (available: {available}{unavailable})"
 
 

@@ -21,7 +21,7 @@ class RunnableMetadata:
     """How a runnable was built and what it implements."""
 
     build_type: str
-    """The builder's name: ``python``, ``triton``, ``tilelang``, ``tvm_ffi``, ``torch``, or a third party's."""
+    """The builder's name: a language that is Python or embedded in it, ``tvm_ffi``, ``torch``, or a third party's."""
     definition_name: str
     solution_name: str
     destination_passing_style: bool = True

@@ -19,7 +19,6 @@ from fib_schema import Definition, FibError, Solution
 
 from ..config.benchmark import BenchmarkConfig
 from ..plan import BuildFailure, DefinitionPlan
-from ..worker.caches import COMPILED
 from ..worker.server_client import ForkServerClient
 from .ray_cluster import DeviceSlot, RayError, TaskUnschedulableError, on_node, ray, to_local_error
 
@@ -188,7 +187,7 @@ class Builds:
         beside = [self._baselines[name]] if name in self._baselines else []
         for solutions in part.pending.values():
             for solution in (*solutions, *beside):
-                if solution.spec.language in COMPILED:
+                if solution.spec.language.is_compiled:
                     yield (name, solution.name), solution
 
     def _wait(self, node: _Node) -> None:

@@ -16,15 +16,13 @@ from pathlib import Path
 import attrs
 from fib_compile.builder import CACHE_FOLDER
 from fib_compile.inventory import EntryKind, cache_entries
-from fib_schema import Solution, SupportedLanguages, get_fib_cache_path, parse_json
+from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import staged
 
 from ..transport.messages import Build
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
-COMPILED = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
-"""Languages that are compiled ahead of time."""
 
 
 @attrs.frozen
@@ -67,7 +65,7 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
 def _make(folder: Path, owner: CacheOwner, uid: int) -> None:
     with staged(folder, keeps_existing=True) as temporary:
         temporary.mkdir(mode=0o700)
-        if owner.solution is not None and owner.solution.spec.language in COMPILED:
+        if owner.solution is not None and owner.solution.spec.language.is_compiled:
             _copy_compiled(owner.solution.name, temporary)
         _give(temporary, uid)
 

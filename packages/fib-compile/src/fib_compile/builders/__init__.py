@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from .python import PythonBuilder, TileLangBuilder, TritonBuilder
+from .python import CuteDSLBuilder, CuTileBuilder, HelionBuilder, PythonBuilder, TileLangBuilder, TritonBuilder
 from .torch import TorchBuilder
 from .tvm_ffi import TVMFFIBuilder
 
-__all__ = ["PythonBuilder", "TVMFFIBuilder", "TileLangBuilder", "TorchBuilder", "TritonBuilder", "builder_classes"]
+__all__ = [
+    "CuTileBuilder",
+    "CuteDSLBuilder",
+    "HelionBuilder",
+    "PythonBuilder",
+    "TVMFFIBuilder",
+    "TileLangBuilder",
+    "TorchBuilder",
+    "TritonBuilder",
+    "builder_classes",
+]
 
 
 def builder_classes() -> tuple[type[PythonBuilder | TVMFFIBuilder | TorchBuilder], ...]:
     """All builders, highest priority first, available or not."""
-    return (TritonBuilder, TileLangBuilder, PythonBuilder, TVMFFIBuilder, TorchBuilder)
+    embedded = (TritonBuilder, TileLangBuilder, HelionBuilder, CuTileBuilder, CuteDSLBuilder)
+    return (*embedded, PythonBuilder, TVMFFIBuilder, TorchBuilder)

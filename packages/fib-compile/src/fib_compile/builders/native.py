@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
-from fib_schema import Definition, Solution, SupportedBindings, SupportedLanguages
+from fib_schema import Definition, Solution, SupportedBindings
 
 from .._architectures import runs_on
 from .._cache import LIBRARY, ArtifactStore, Failure, temporary_folder, unwritable, write_sources
@@ -20,7 +20,6 @@ from ..errors import BuildError, BuildProblem
 from ..runnable import Runnable, RunnableMetadata
 
 CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
-_LANGUAGES = (SupportedLanguages.CPP, SupportedLanguages.CUDA)
 
 
 class NativeBuilder(Builder):
@@ -53,8 +52,8 @@ class NativeBuilder(Builder):
         """
 
     def can_build(self, solution: Solution) -> bool:
-        """Whether the solution is in C++ or CUDA, with a binding of this builder."""
-        return solution.spec.language in _LANGUAGES and solution.spec.binding in self.bindings
+        """Whether the solution is compiled from C++ or CUDA, with a binding of this builder."""
+        return solution.spec.language.is_compiled and solution.spec.binding in self.bindings
 
     def build(self, definition: Definition, solution: Solution) -> Runnable:
         """Compile a solution, or take its library from the cache.

@@ -1,15 +1,17 @@
-"""PythonBuilder, TritonBuilder and TileLangBuilder. Solutions in Python and in languages embedded in it.
+"""PythonBuilder and its subclasses. Solutions in Python and in languages embedded in it.
 
-Building imports the solution, so its top-level code runs in the calling process. Triton and TileLang compile kernels
-when they first run. Without a GPU, Triton's interpreter can run them (set ``TRITON_INTERPRET=1`` before triton is
-imported), and TileLang can compile for ``target="c"``.
+Building imports the solution, so its top-level code runs in the calling process. Embedded languages compile kernels
+when they first run. The subclasses only state which package their language needs. Without a GPU, the interpreters of
+Triton and Helion can run kernels (see `interpreter_environment`), and TileLang can compile for ``target="c"``.
 """
 
 from __future__ import annotations
 
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from typing import ClassVar
 
+import attrs
 from fib_schema import Definition, Solution, SupportedLanguages
 
 from .._cache import ensure_sources
@@ -21,14 +23,40 @@ from ..errors import BuildProblem
 from ..runnable import Runnable, RunnableMetadata
 
 
+@attrs.frozen
+class Requirement:
+    """A package that a language needs."""
+
+    module: str
+    """What solutions import, such as ``cuda.tile``."""
+    install: str
+    """What pip installs."""
+
+    def is_installed(self) -> bool:
+        """Whether the module can be found; nothing is imported."""
+        package, _, module = self.module.partition(".")
+        spec = find_spec(package)
+        if module and spec is not None:  # find_spec(self.module) would import the package
+            spec = PathFinder.find_spec(self.module, spec.submodule_search_locations or ())
+        return spec is not None
+
+
 class PythonBuilder(Builder):
     """Imports the sources as a package of their own and returns its entry function."""
 
     name = "python"
     language: ClassVar[SupportedLanguages] = SupportedLanguages.PYTHON
+    requirement: ClassVar[Requirement | None] = None
 
     def __init__(self) -> None:
         super().__init__(f"fib_{self.name}_", self.name)
+
+    @classmethod
+    def unavailable_reason(cls) -> str | None:
+        """The package that is not installed, with the remedy; None if nothing is missing."""
+        if cls.requirement is None or cls.requirement.is_installed():
+            return None
+        return f"{cls.requirement.module} is not installed; install {cls.requirement.install!r}"
 
     def can_build(self, solution: Solution) -> bool:
         """Whether the solution is in this builder's language; a binding is ignored."""
@@ -71,11 +99,7 @@ class TritonBuilder(PythonBuilder):
 
     name = "triton"
     language = SupportedLanguages.TRITON
-
-    @staticmethod
-    def unavailable_reason() -> str | None:
-        """Triton is an extra."""
-        return None if find_spec("triton") else "triton is not installed; install 'fib-compile[triton]'"
+    requirement = Requirement("triton", "fib-compile[triton]")
 
 
 class TileLangBuilder(PythonBuilder):
@@ -83,8 +107,28 @@ class TileLangBuilder(PythonBuilder):
 
     name = "tilelang"
     language = SupportedLanguages.TILELANG
+    requirement = Requirement("tilelang", "fib-compile[tilelang]")
 
-    @staticmethod
-    def unavailable_reason() -> str | None:
-        """TileLang is an extra."""
-        return None if find_spec("tilelang") else "tilelang is not installed; install 'fib-compile[tilelang]'"
+
+class HelionBuilder(PythonBuilder):
+    """Imports Helion solutions as PythonBuilder does."""
+
+    name = "helion"
+    language = SupportedLanguages.HELION
+    requirement = Requirement("helion", "fib-compile[helion]")
+
+
+class CuTileBuilder(PythonBuilder):
+    """Imports cuTile solutions as PythonBuilder does."""
+
+    name = "cutile"
+    language = SupportedLanguages.CUTILE
+    requirement = Requirement("cuda.tile", "fib-compile[cutile]")
+
+
+class CuteDSLBuilder(PythonBuilder):
+    """Imports CuTe DSL solutions as PythonBuilder does."""
+
+    name = "cute_dsl"
+    language = SupportedLanguages.CUTE_DSL
+    requirement = Requirement("cutlass.cute", "fib-compile[cute-dsl]")
