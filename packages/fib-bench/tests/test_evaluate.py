@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from textwrap import dedent
 
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
+from fib_bench.flags import CPU_TIMING, INTERPRETED
 from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.record import timing_flags
 from fib_bench.plan import BuildFailure
 from fib_schema import (
     Definition,
@@ -16,6 +19,7 @@ from fib_schema import (
     EvaluationStatus,
     ScalarInput,
     Solution,
+    SupportedLanguages,
     Workload,
     format_json,
 )
@@ -318,3 +322,42 @@ class TestAhead:
         (candidate,) = judge._ahead.values()
         judge.dismiss_ahead()
         assert candidate.worker.is_closed
+
+
+class TestInterpreters:
+    def test_the_own_one_is_switched_on_and_the_others_off(
+        self, evaluate: Evaluate, make_solution: MakeSolution
+    ) -> None:
+        pytest.importorskip("triton", reason="Triton is optional")
+        code = """
+        import os
+        set_to = os.environ["TRITON_INTERPRET"], os.environ["HELION_INTERPRET"]
+        def run(x):
+            return x * 2 if set_to == ("1", "0") else x
+        """
+        (found,) = evaluate(make_solution(dedent(code), language="triton"))
+        assert found.status == "PASSED", found.log
+
+    @pytest.mark.parametrize("language", SupportedLanguages)
+    def test_their_latencies_are_flagged(self, language: str, make_solution: MakeSolution) -> None:
+        solution = make_solution("", language=language)
+        is_interpreted = language in {"triton", "helion"}
+        assert timing_flags(solution, "cpu") == ((CPU_TIMING, INTERPRETED) if is_interpreted else (CPU_TIMING,))
+        assert timing_flags(solution, "NVIDIA H200") == ()
+
+    @pytest.mark.slow  # the worker imports helion, which takes seconds
+    def test_a_helion_kernel_runs(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
+        pytest.importorskip("helion", reason="Helion is optional")
+        code = """
+        import helion, helion.language as hl
+        @helion.kernel(config=helion.Config(block_sizes=[8]))
+        def double(x, y):
+            for rows in hl.tile(x.shape):
+                y[rows] = x[rows] * 2
+            return y
+        def run(x, y):
+            double(x, y)
+        """
+        (found,) = evaluate(make_solution(dedent(code), language="helion", dps=True), timeout_seconds=120.0)
+        assert found.status == "PASSED", found.log
+        assert INTERPRETED in found.flags

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench.errors import WorkerPoolFailed
+from fib_bench.sandbox.environment import readable_paths
 from fib_bench.transport.messages import Build, Failed
 from fib_bench.worker import fork_server
 from fib_bench.worker.client import Worker, WorkerLost
@@ -158,6 +159,15 @@ def test_a_relative_cache_path_means_the_judges_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FIB_CACHE_PATH", "some/cache")
     assert server_environment("cpu")["FIB_CACHE_PATH"] == str(tmp_path / "some/cache")
+
+
+@pytest.mark.parametrize("name", ["CUTLASS_PATH", "CUTLASS_HOME"])
+def test_a_checkout_of_cutlass_is_known_to_workers_and_readable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setenv(name, str(tmp_path))
+    assert server_environment("cpu")[name] == str(tmp_path)
+    assert tmp_path in readable_paths.__wrapped__()
 
 
 def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from fib_schema import Trace
 CPU_TIMING = "unranked: cpu timing"
 """The worker itself read the clock, on the CPU; such a latency ranks nobody unless a report includes it."""
 INTERPRETED = "interpreted"
-"""A Triton kernel ran in the interpreter: outputs were checked, the latency has no meaning."""
+"""A Triton or Helion kernel ran in the interpreter: outputs were checked, the latency has no meaning."""
 QUICK = "quick"
 """The run had fewer checks and one short timing (`BenchmarkConfig.quick`); such a latency ranks nobody."""
 TRUSTED = "trusted"

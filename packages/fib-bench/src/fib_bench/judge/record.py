@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import attrs
+from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Solution
 
 from ..checking.comparison import Comparison
@@ -133,10 +134,10 @@ def kernels_of(function: TimedFunction) -> list[tuple[str, float]]:
 
 
 def timing_flags(solution: Solution, hardware: str) -> tuple[str, ...]:
-    """The flags of a latency that was measured on the CPU: it is unranked, and Triton ran in its interpreter."""
+    """The flags of a latency that was measured on the CPU: it is unranked, and interpreters ran Triton and Helion."""
     if hardware != "cpu":
         return ()
-    return (CPU_TIMING, INTERPRETED) if solution.spec.language == "triton" else (CPU_TIMING,)
+    return (CPU_TIMING, INTERPRETED) if solution.spec.language in INTERPRETED_LANGUAGES else (CPU_TIMING,)
 
 
 def isolated(isolation: Isolation | None, evaluation: Evaluation) -> Evaluation:

@@ -19,6 +19,7 @@ _SYSTEM = (
     "/etc/hosts", "/etc/localtime", "/etc/os-release", "/etc/lsb-release", "/etc/debian_version",
     "/etc/alternatives", "/etc/nvidia", "/etc/OpenCL",
 )  # fmt: skip
+_FOLDERS = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUTLASS_PATH", "CUTLASS_HOME")
 _COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "clang", "nvcc")
 
 
@@ -75,7 +76,7 @@ def _of_python() -> list[Path]:
 
 
 def _of_environment() -> list[Path]:
-    values = [os.environ.get(name, "") for name in ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH")]
+    values = [os.environ.get(name, "") for name in _FOLDERS]
     return [Path(part).resolve() for value in values for part in value.split(":") if part.startswith("/")]
 
 

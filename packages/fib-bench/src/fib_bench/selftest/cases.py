@@ -23,7 +23,7 @@ _DEVICE_FLAGS = frozenset({CPU_TIMING, INTERPRETED})
 _FAILURES = frozenset({"TIMEOUT", "RUNTIME_ERROR"})
 _FAILURE_SECONDS, _STEP_SECONDS, _COMPILED_SECONDS = 4.0, 20.0, 90.0
 """Limits for cases that fail anyway, for those that may compute, and for those that a compiler builds."""
-_SUFFIXES = {"cuda": ".cu", "cpp": ".cpp"}
+_SUFFIXES = {"cuda": ".cu", "cutlass": ".cu", "cpp": ".cpp"}
 
 
 def _names(values: Iterable[str]) -> frozenset[str]:

@@ -30,7 +30,7 @@ class ForkServerClient:
     """The judge's side of a fork server; a context manager that stops the server and all its workers.
 
     Args:
-        device: The device of the workers. On ``cpu``, Triton runs in its interpreter.
+        device: The device of the workers. On ``cpu``, Triton and Helion run in their interpreters.
         hidden: Folders that no worker may read.
     """
 

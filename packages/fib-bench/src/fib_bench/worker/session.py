@@ -18,7 +18,7 @@ from pathlib import Path
 
 import fib_compile
 import torch
-from fib_compile import BuilderRegistry, BuildError, Runnable, jit_environment
+from fib_compile import BuilderRegistry, BuildError, Runnable, interpreter_environment, jit_environment
 from fib_schema import Definition, Solution, parse_json
 
 from ..sandbox.model import SandboxPolicy
@@ -245,6 +245,8 @@ class Session:
         else:
             solution = parse_json(request.solution, Solution)
             os.environ.update(jit_environment(solution))  # a JIT cache of its own
+            if self._device.type == "cpu":
+                os.environ.update(interpreter_environment(solution))
             self._function = registry.build(self._definition, solution)
         return self._function.setup is not None
 
