@@ -11,7 +11,7 @@ from fib_apply.config import ApplyConfig
 from fib_apply.key import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
 from fib_apply.selection import rules
 from fib_apply.selection.rules import Candidate, HardwareRankings, Ranking, Selection, SolutionFacts
-from fib_schema import Definition, Solution, Trace, Workload
+from fib_schema import Definition, Solution, SupportedLanguages, Trace, Workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -235,6 +235,9 @@ class TestWinner:
         ranking = rank([new_trace(name, latency) for name, latency in latencies.items()], facts)
         assert names_of(ranking) == ["triton", "cuda", "odd", "slow"]
         assert ranking.reason == "the simplest of 3 that are as fast as 'cuda'"
+
+    def test_every_language_has_a_rank(self) -> None:
+        assert set(rules._LANGUAGE_RANK) == set(SupportedLanguages)
 
     def test_fewer_bytes_then_names_decide_within_a_language(
         self, rank: Ranker, new_trace: Callable[..., Trace]

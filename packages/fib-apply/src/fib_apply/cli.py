@@ -53,7 +53,8 @@ examples:
 _WARM = """\
 Make the table, then compile, probe and load every solution selected for the hardware of this machine, so that
 an engine finds them in the caches. Solutions are loaded in a child process first: one that crashes or hangs is
-left out. Progress goes to stderr. Kernels in Triton and TileLang compile on their first call, not here."""
+left out. Progress goes to stderr. Triton, TileLang, Helion, cuTile and CuTe DSL compile
+on their first call, not here."""
 
 _WARM_EXAMPLES = """\
 examples:

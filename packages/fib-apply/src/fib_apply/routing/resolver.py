@@ -9,6 +9,7 @@ import attrs
 import torch
 from fib_compile import Runnable
 from fib_compile.forking import ForkSafeLock, renew_on_fork
+from fib_schema import SupportedLanguages
 
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
@@ -22,9 +23,9 @@ from .warm_up import warm_up_job
 _Run: TypeAlias = tuple[str, ApplyKey, str]
 """A solution, a key and a device."""
 
-_JIT_BUILD_TYPES = frozenset({"triton", "tilelang"})
-_ALIGNED_BUILD_TYPES = frozenset({"tvm_ffi", "torch", "tilelang"})
-"""Solutions with possibly unchecked vectorised loads. Triton specializes on the alignment that it is given."""
+_JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
+_ALIGNED_BUILD_TYPES = frozenset({"tvm_ffi", "torch", "tilelang", "cute_dsl"})
+"""Solutions with possibly unchecked vectorised loads. Triton, Helion and cuTile specialize on the alignment."""
 _SOLUTION_ATTRIBUTE = "fib_solution"
 _MAX_WARM_RUNS = 65_536
 _UNCOUNTED = Counter()

@@ -46,7 +46,8 @@ from .measurements import (
 )
 from .scores import Score, are_separate, is_faster, log_margin, mean_logarithms, score_solutions
 
-_LANGUAGE_RANK = {language: rank for rank, language in enumerate(("python", "triton", "tilelang", "cpp", "cuda"))}
+_BY_SIMPLICITY = ("python", "helion", "triton", "cutile", "tilelang", "cute_dsl", "cpp", "cuda", "cutlass")
+_LANGUAGE_RANK = {language: rank for rank, language in enumerate(_BY_SIMPLICITY)}
 """From the simplest on; other languages come last."""
 
 
