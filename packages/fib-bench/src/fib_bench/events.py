@@ -20,7 +20,7 @@ class Phase(StrEnum):
     BUILD = "build"
     """Solutions are loaded; C++ and CUDA are compiled."""
     COMPILE = "compile"
-    """The first call of a solution on each workload, in which Triton, TileLang and torch.compile compile."""
+    """The first call of a solution on each workload, in which embedded languages and torch.compile compile."""
     INPUTS = "inputs"
     REFERENCE = "reference"
     """The reference computes expected outputs."""
