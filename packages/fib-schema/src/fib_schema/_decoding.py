@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
-from ._checks import describe
+from ._checks import closest, describe
 from ._record import FrozenDict, Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidField, InvalidRecord, Problem
@@ -39,6 +39,8 @@ TAGS: Mapping[type[Record], str] = MappingProxyType({
 """What ``type`` is in the JSON of records that share a field."""
 BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 """Fields of a record that are no fields of its JSON."""
+_MAX_COMPARED = 100
+"""How many unknown keys are compared with a missing field."""
 MAX_DEPTH = 100
 """How deep the objects and lists of a record may nest; each consumer of a record recurses over them."""
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
@@ -260,7 +262,7 @@ def _record(cls: Any) -> Convert:
                 except _Invalid as error:
                     problems += error.below(f".{name}")
             elif is_required:
-                problems.append((f".{name}", f"misses the required field {name!r}"))
+                problems.append((f".{name}", _missing(name, value, cls)))
         if problems:
             raise _Invalid(*problems)
         keys, unknown = _split_keys(cls, tuple(value))
@@ -277,8 +279,19 @@ def _record(cls: Any) -> Convert:
 @lru_cache(maxsize=4096)
 def _split_keys(cls: Any, keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The keys, as one tuple for all records that have them, and those that the class has no field for."""
-    known = {field.name for field in attrs.fields(cls)} - BOOKKEEPING | ({"type"} if cls in TAGS else set())
-    return keys, tuple(key for key in keys if key not in known)
+    return keys, tuple(key for key in keys if key not in field_names(cls))
+
+
+def field_names(cls: Any) -> frozenset[str]:
+    """The keys of a record's JSON that its class knows."""
+    known = {field.name for field in attrs.fields(cls)} - BOOKKEEPING
+    return frozenset(known | {"type"} if cls in TAGS else known)
+
+
+def _missing(name: str, value: dict[str, Any], cls: Any) -> str:
+    others = value.keys() - field_names(cls)
+    misspelt = next((key for key in sorted(others)[:_MAX_COMPARED] if closest(key, [name])), None)
+    return f"misses the required field {name!r}" + (f" (it has {misspelt!r}: rename it)" if misspelt else "")
 
 
 def _check_object(value: Any) -> None:

@@ -20,6 +20,7 @@ from ._record import Record
 from ._report import Findings
 from ._trace_lines import FastPathMiss
 from ._trace_parser import trace_parser
+from ._unknown_keys import Misspelling, find_misspellings, misspelling_warnings
 from .errors import InvalidRecord
 from .trace import Trace
 
@@ -49,6 +50,8 @@ class Parsed(Generic[R]):
     """The plain objects in the current schema; None if the text is no JSON."""
     changes: tuple[str, ...] = ()
     """What made a legacy record current."""
+    misspellings: tuple[Misspelling, ...] = ()
+    """Unknown keys that look like misspelt fields."""
     text: bytes = b""
     """The JSON without a byte order mark."""
 
@@ -67,6 +70,7 @@ def read_json(
         return Parsed()
     parsed = parse_record(text, cls, file.name, findings, read_log, checks_keys=checks_keys)
     findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
+    findings.add(*misspelling_warnings(file.name, dict.fromkeys(parsed.misspellings, 1)))
     return parsed
 
 
@@ -103,7 +107,8 @@ def parse_record(
     except InvalidRecord as error:
         findings.add(*error.problems)
         record = None
-    return Parsed(record, current, tuple(changes), text)
+    misspellings = () if record is None else tuple(find_misspellings(record))
+    return Parsed(record, current, tuple(changes), misspellings, text)
 
 
 def parse_line(
@@ -183,6 +188,7 @@ class TraceReader:
             self._parse = trace_parser()
         parse = self._parse
         changes: Counter[str] = Counter()
+        misspellings: Counter[Misspelling] = Counter()
         for number, line in read_lines(file, findings):
             try:
                 trace = parse(line)
@@ -190,6 +196,7 @@ class TraceReader:
                 place = f"{file.name}:{number}"
                 parsed = parse_line(line, Trace, place, findings, checks_keys=self._checks_keys)
                 changes.update(parsed.changes)
+                misspellings.update(parsed.misspellings)
                 if parsed.record is not None:
                     yield number, parsed.record
                 continue
@@ -197,6 +204,7 @@ class TraceReader:
                 _report_repeated_keys(line, f"{file.name}:{number}", findings)
             yield number, trace
         findings.add(*legacy_warnings(file.name, changes))
+        findings.add(*misspelling_warnings(file.name, misspellings))
 
 
 def _report_repeated_keys(text: bytes, place: str, findings: Findings) -> None:

@@ -1,0 +1,169 @@
+"""Unknown keys are kept; those that look like misspelt fields are reported."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from fib_schema import (
+    Definition,
+    InvalidRecord,
+    Problem,
+    Severity,
+    Solution,
+    Trace,
+    TraceSet,
+    Workload,
+    parse_json,
+    validate,
+)
+from fib_schema._checks import closest
+from fib_schema._decoding import BOOKKEEPING, field_names
+from fib_schema._record import Record
+from fib_schema._unknown_keys import MISSPELT_CODE, find_misspellings
+
+Plain = dict[str, Any]
+
+DEFINITION: Plain = {
+    "name": "double",
+    "op_type": "elementwise",
+    "axes": {"n": {"type": "var"}},
+    "inputs": {"x": {"shape": ["n"], "dtype": "float32"}},
+    "outputs": {"y": {"shape": ["n"], "dtype": "float32"}},
+    "reference": "def run(x):\n    return x * 2\n",
+}
+SOLUTION: Plain = {
+    "name": "fast",
+    "definition": "double",
+    "author": "ada",
+    "spec": {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
+    "sources": [{"path": "main.py", "content": "def run(x, y): ..."}],
+}
+WORKLOAD: Plain = {
+    "definition": "double",
+    "workload": {"axes": {"n": 4}, "inputs": {"x": {"type": "random"}}, "uuid": "w"},
+    "solution": None,
+    "evaluation": None,
+}
+
+
+def write(path: Path, *records: Plain) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "definitions/elementwise/double.json", DEFINITION)
+    write(tmp_path / "solutions/ada/elementwise/double/fast.json", SOLUTION)
+    write(tmp_path / "workloads/elementwise/double.jsonl", WORKLOAD)
+    return tmp_path
+
+
+def with_spec(**fields: object) -> Plain:
+    return {**SOLUTION, "spec": {**SOLUTION["spec"], **fields}}
+
+
+def misspelt(plain: Plain, cls: type[Record]) -> list[tuple[str, str, str]]:
+    return [attrs.astuple(one) for one in find_misspellings(parse_json(json.dumps(plain), cls))]
+
+
+@pytest.mark.parametrize(
+    ("plain", "cls", "found"),
+    [
+        (with_spec(destination_passing_stlye=False), Solution, ("$.spec", "destination_passing_stlye")),
+        (with_spec(destinationPassingStyle=False), Solution, ("$.spec", "destinationPassingStyle")),
+        (with_spec(dependancies=[]), Solution, ("$.spec", "dependancies")),
+        (with_spec(compile_options={"cuda_flags": []}), Solution, ("$.spec.compile_options", "cuda_flags")),
+        ({**SOLUTION, "desciption": ""}, Solution, ("$", "desciption")),
+        (
+            {**DEFINITION, "inputs": {"x": {**DEFINITION["inputs"]["x"], "optionnal": True}}},
+            Definition,
+            ("$.inputs['x']", "optionnal"),
+        ),
+        ({**DEFINITION, "constrains": ["n > 0"]}, Definition, ("$", "constrains")),
+        ({"definition": "d", "workload": WORKLOAD["workload"], "Solution": "s"}, Trace, ("$", "Solution")),
+    ],
+)
+def test_a_misspelt_field_is_found_at_its_place(plain: Plain, cls: type[Record], found: tuple[str, str]) -> None:
+    ((path, key, field),) = misspelt(plain, cls)
+    assert (path, key) == found
+    assert field in {"destination_passing_style", "dependencies", "cuda_cflags", "description", "optional"} | {
+        "constraints",
+        "solution",
+    }
+
+
+@pytest.mark.parametrize(
+    ("plain", "cls"),
+    [
+        ({**DEFINITION, "description_de": "", "x_constraints": [], "tags_of_models": []}, Definition),
+        ({**DEFINITION, "axes": {"n": {"type": "var", "parent": "m"}}}, Definition),
+        ({**DEFINITION, "$schema": "definition.schema.json", "version": 3, "source": "", "stages": 1}, Definition),
+        (with_spec(building="fast", extra_dependencies=[], stage=2), Solution),
+        (with_spec(language_version="3", languages=["python"]), Solution),
+        ({**SOLUTION, "name_": "fast2", "description": "", "descriptions": {}}, Solution),
+        ({**SOLUTION, "d" * 10_000: 1, **{f"descriptio{n}": 1 for n in range(101)}}, Solution),
+        ({**WORKLOAD["workload"], "x_tag": 1, "axis": {}, "input": {}}, Workload),
+    ],
+)
+def test_honest_keys_are_not_reported(plain: Plain, cls: type[Record]) -> None:
+    """A key is honest if the field that it resembles is there as well, or if it contains the field as a word."""
+    assert misspelt(plain, cls) == []
+
+
+def all_records(cls: type[Record] = Record) -> list[type[Record]]:
+    return [one for child in cls.__subclasses__() for one in (child, *all_records(child))]
+
+
+@pytest.mark.parametrize("cls", all_records())
+def test_no_field_is_the_misspelling_of_another(cls: type[Record]) -> None:
+    names = field_names(cls)
+    assert not names & BOOKKEEPING
+    for name in names:
+        assert closest(name, sorted(names - {name})) is None
+        assert closest(f"x_{name}", sorted(names)) is None
+
+
+def test_a_misspelt_required_field_is_named_where_it_is_missed() -> None:
+    plain = {"optype" if key == "op_type" else key: value for key, value in DEFINITION.items()}
+    with pytest.raises(InvalidRecord, match="misses the required field 'op_type' \\(it has 'optype': rename it\\)"):
+        parse_json(json.dumps(plain), Definition)
+
+
+def test_the_key_is_kept() -> None:
+    plain = with_spec(destination_passing_stlye=False)
+    assert parse_json(json.dumps(plain), Solution).spec.unknown_fields == {"destination_passing_stlye": False}
+
+
+class TestReporting:
+    def test_validation_warns_and_stays_green(self, root: Path) -> None:
+        file = "solutions/ada/elementwise/double/fast.json"
+        write(root / file, with_spec(destination_passing_stlye=False))
+        report = validate(root)
+        message = (
+            "has the unknown key 'destination_passing_stlye', which has no effect; "
+            "did you mean 'destination_passing_style'?"
+        )
+        assert report.warnings == (Problem(file, "$.spec", message, Severity.WARNING, MISSPELT_CODE),)
+        assert report.is_ok
+
+    def test_lines_of_a_file_share_a_warning(self, root: Path) -> None:
+        lines = [{**WORKLOAD, "workload": {**WORKLOAD["workload"], "uuid": str(n)}, "Evaluation": 1} for n in range(3)]
+        for line in lines:
+            del line["evaluation"]
+        write(root / "workloads/elementwise/double.jsonl", *lines)
+        (warning,) = validate(root).warnings
+        assert "'Evaluation', which has no effect (3 lines); did you mean 'evaluation'?" in warning.message
+
+    def test_an_opened_set_lists_it_among_its_problems(self, root: Path) -> None:
+        write(root / "solutions/ada/elementwise/double/fast.json", with_spec(bindings="torch"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace_set = TraceSet.from_path(root)
+            assert list(trace_set.solutions["double"])
+        assert [problem.code for problem in trace_set.problems] == [MISSPELT_CODE]
