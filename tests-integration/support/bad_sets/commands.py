@@ -111,9 +111,19 @@ def _call_keeper() -> int:
 
 def enable_apply(case: Case) -> int:
     """What an engine does: route calls by the set, in the foreground, and call the keeper."""
-    import fib_apply
+    from fib_schema import FibError
 
     _logged()
+    try:
+        return _enable_apply(case)
+    except FibError as error:
+        print(error)
+        return 2
+
+
+def _enable_apply(case: Case) -> int:
+    import fib_apply
+
     runtime = fib_apply.enable_apply(case.path, fib_apply.ApplyConfig(on_error="fallback"))
     code = _call_keeper()
     print(json.dumps({name: stats for name, stats in _plain(runtime.explain("keeper")).items() if name == "x"}))
@@ -128,11 +138,16 @@ def _plain(explanation: object) -> dict[str, object]:
 def enable_tracing(case: Case) -> int:
     """What an engine does: trace the calls of the keeper into the set."""
     import fib_tracer
+    from fib_schema import FibError
 
     _logged()
-    with fib_tracer.enable_tracing(case.path) as runtime:
-        code = _call_keeper()
-        print({name: stats.stored for name, stats in runtime.flush().items()})
+    try:
+        with fib_tracer.enable_tracing(case.path) as runtime:
+            code = _call_keeper()
+            print({name: stats.stored for name, stats in runtime.flush().items()})
+    except FibError as error:
+        print(error)
+        return 2
     return code
 
 
@@ -163,7 +178,6 @@ COMMANDS = (
         "{set}",
         "--resume",
         "--json",
-        "--in-process-trusted",
         *FAST,
         *MEASURE,
         reads="definition solution workload trace settings",

@@ -56,6 +56,7 @@ def _become(
             os.environ.clear()
             os.environ.update(env)
         sys.argv = words[2:]
+        sys.modules.pop(words[2], None)  # it runs again, as the main module
         runpy.run_module(words[2], run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as error:
