@@ -19,6 +19,7 @@ from typing import Any
 from bad_sets.case import MAIN
 from bad_sets.healthy import HARDWARE, trace
 from fib_schema import DataWarning, Definition, FibError, Solution, Trace, TraceSet
+from fib_schema import _reader as reader
 from fib_schema import _trace_lines as trace_lines
 from fib_schema._record import Record
 from fib_schema.codec import format_json, parse_json
@@ -43,10 +44,11 @@ def _regular_files(root: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path
 
 def codec(root: Path) -> None:
     """Both decoders agree, what is read is written unchanged, and only `InvalidRecord` is raised."""
+    parse = reader.trace_parser()  # one for all lines: it shares records between them
     for path, data in _regular_files(root, (".json", ".jsonl")):
         if path.suffix == ".jsonl":
             for line in data.splitlines()[:50]:
-                _check_line(line)
+                _check_line(line, parse)
         else:
             kind = Definition if "definitions" in path.parts else Solution
             with contextlib.suppress(InvalidRecord):
@@ -54,10 +56,10 @@ def codec(root: Path) -> None:
                 _check_round_trip(data, format_json(record), record, lambda text, kind=kind: parse_json(text, kind))
 
 
-def _check_line(line: bytes) -> None:
+def _check_line(line: bytes, parse: Callable[[bytes], Trace]) -> None:
     fast = slow = None
-    with contextlib.suppress(trace_lines.FastPathMiss):
-        fast = trace_lines.trace_parser()(line)
+    with contextlib.suppress(reader.FastPathMiss):
+        fast = parse(line)
     with contextlib.suppress(InvalidRecord):
         slow = parse_json(line, Trace)
     if fast is not None and slow is None:
