@@ -97,13 +97,16 @@ class Running:
     Args:
         folder: An empty folder.
         cache: FIB_CACHE_PATH of the command.
+        is_exact: Python processes that the command starts are started, not forked.
     """
 
-    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path) -> None:
-        self.kind, self.command, self.folder = kind, command, folder
+    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path, *, is_exact: bool = False) -> None:
+        self.kind, self.command, self.folder, self.is_exact = kind, command, folder, is_exact
         self._started = time.monotonic()
         self._process = os.fork()
         if self._process == 0:
+            if is_exact:
+                forked_modules.uninstall()
             _run_in_fork(kind, command, folder, cache)
 
     def outcome(self) -> Outcome | None:

@@ -69,6 +69,14 @@ def _become(
         os._exit(code)
 
 
+_ORIGINAL = subprocess.Popen
+
+
 def install() -> None:
     """Replace `subprocess.Popen` in this process and its forks."""
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
+
+
+def uninstall() -> None:
+    """Restore `subprocess.Popen`."""
+    subprocess.Popen = _ORIGINAL  # type: ignore[misc]

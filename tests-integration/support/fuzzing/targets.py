@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import stat
 import sys
 import warnings
@@ -33,12 +32,14 @@ class Finding(Exception):
 
 
 def _regular_files(root: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bytes]]:
-    for folder, _, files in os.walk(root):
-        for name in files:
-            path = Path(folder, name)
-            with contextlib.suppress(OSError):
+    folders = [root]  # not `os.walk`, which recurses into nested folders
+    while folders:
+        with contextlib.suppress(OSError):
+            for path in folders.pop().iterdir():
                 status = path.lstat()
-                if path.suffix in suffixes and stat.S_ISREG(status.st_mode) and status.st_size <= MAX_READ_BYTES:
+                if stat.S_ISDIR(status.st_mode) and len(path.parts) < 100:
+                    folders.append(path)
+                elif path.suffix in suffixes and stat.S_ISREG(status.st_mode) and status.st_size <= MAX_READ_BYTES:
                     yield path, path.read_bytes()
 
 
