@@ -23,6 +23,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--commands", nargs="+", default=[], metavar="WORDS", help="commands, likewise")
     parser.add_argument("--light", action="store_true", help="only commands that do not import torch")
     parser.add_argument("--heavy", action="store_true", help="only the others")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth of the kinds")
     parser.add_argument("--list", action="store_true", help="list kinds and commands")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all cases, with their output, as JSON Lines")
     parser.add_argument("--show", action="store_true", help="print the output of every case")
@@ -36,6 +37,7 @@ def main() -> int:
     arguments = _parser().parse_args()
     names = selected(arguments.only, (kind.name for kind in KINDS))
     kinds = [kind for kind in KINDS if kind.name in names]
+    kinds = kinds[:: arguments.sample]
     names = selected(arguments.commands, (command.name for command in COMMANDS))
     commands = [command for command in COMMANDS if command.name in names]
     if arguments.light or arguments.heavy:

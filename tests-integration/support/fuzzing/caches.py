@@ -143,7 +143,7 @@ def draw(rng: random.Random) -> dict[str, Any]:
 
 def apply(cache: Path, mutation: dict[str, Any]) -> None:
     """Damage the cache, or do nothing if the damage does not fit."""
-    with contextlib.suppress(OSError, ValueError, IndexError, SyntaxError):
+    with contextlib.suppress(OSError, ValueError, IndexError, SyntaxError, struct.error):
         places = sorted(path for path in cache.rglob("*") if path.is_dir() == mutation["is_folder"])
         path = places[int(mutation["pick"] * len(places))]
         _APPLY[mutation["do"]](path, places[int(mutation["other"] * len(places))], mutation)

@@ -25,6 +25,8 @@ Mutation = dict[str, Any]
 FILES = (*ALL_PARTS, BLOB)
 FOLDERS = ("definitions/activation", "solutions/me/activation/victim", "blob/workloads/activation/victim", "traces/me")
 _MARK = "\ue000value\ue000"
+_UNFIT = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error, OverflowError)
+"""What a mutation raises that does not fit the file any more."""
 
 
 def draw(rng: random.Random) -> Mutation:
@@ -35,7 +37,7 @@ def draw(rng: random.Random) -> Mutation:
 
 def apply(root: Path, mutation: Mutation) -> None:
     """Do a mutation to the set below `root`, or nothing if it does not fit."""
-    with contextlib.suppress(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    with contextlib.suppress(*_UNFIT):
         _APPLY[mutation["do"]](root / mutation["file"], mutation)
 
 
