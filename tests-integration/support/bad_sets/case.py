@@ -28,7 +28,7 @@ from .kind import Kind
 
 _CAPABILITIES = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: by these, root reads files without permissions."""
-_DATA_BYTES = 6 << 30
+_DATA_BYTES = 3 << 30
 _FILE_BYTES = 1 << 30
 """A command that copies a sparse file of 10 GB fails instead of filling the disk."""
 MAIN: dict[str, Callable[[], int | None]] = {}

@@ -161,6 +161,7 @@ def _command(*words: str, reads: str, lists: str = "", **fields: Any) -> Command
 
 _ALL = "definition solution workload trace blob"
 _COPY = {"reads": _ALL, "writes": "definitions/activation/keeper.json"}
+_MERGE = {"reads": "", "lists": _ALL}  # it copies files byte for byte
 _SUMMARY = {"reads": "trace workload", "lists": "definition solution"}
 _TABLE = {"reads": "definition trace", "lists": "solution"}
 _STATS = {"reads": "definition workload"}
@@ -194,8 +195,8 @@ COMMANDS = (
     _command(*_REPORT, "compare", "{other}", "{set}", reads="trace", shows=""),
     _command(*_REPORT, "compare", "{set}", "{other}", "--json", reads="trace"),
     _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--csv", reads="trace"),
-    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", reads=_ALL, shows=""),
-    _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", **_COPY),
+    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", shows="", **_MERGE),
+    _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", writes=_COPY["writes"], **_MERGE),
     _command(*_REPORT, "html", "{set}", "--output", "{out}", reads="trace definition", lists="solution", writes="."),
     _command(_BENCH, "migrate", "{set}", "{out}", **_COPY),
     _command(_BENCH, "migrate", "{set}", "{out}", "--json", **_COPY),
@@ -241,7 +242,7 @@ COMMANDS = (
     _command(_COMPAT, "report", "summary", "--local", "{set}", **_SUMMARY),
     _command(_COMPAT, "report", "best", "--local", "{set}", reads="trace"),
     _command(_COMPAT, "report", "visualize", "--local", "{set}", reads="trace"),
-    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", reads=_ALL, shows=""),
+    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", shows="", **_MERGE),
     _command(_COMPAT, "validate", "--dataset", "{set}", reads=_ALL, is_execution=True, shows=""),
     _command(
         _COMPAT,

@@ -44,17 +44,19 @@ def _orphan(path: Path) -> None:
 
 
 BLOBS = (
-    _blob("missing", Path.unlink),
-    _blob("a folder", _replaced(Path.mkdir)),
-    _blob("a FIFO", _replaced(os.mkfifo)),
-    _blob("a socket", _replaced(_socket)),
-    _blob("a dangling link", _replaced(lambda path: path.symlink_to("nowhere"))),
-    _blob("links in a loop", _loop),
-    _blob("a link to an endless device", _replaced(lambda path: path.symlink_to("/dev/zero"))),
-    _blob("a link out of the set", _moved_out),
-    _blob("a file without permissions", lambda path: path.chmod(0), is_unprivileged=True),
-    _blob("its folder a FIFO", lambda path: _replaced(os.mkfifo)(path.parent)),
-    _blob("its folder without permissions", lambda path: path.parent.chmod(0), is_unprivileged=True),
+    _blob("missing", Path.unlink, shows_when="listed"),
+    _blob("a folder", _replaced(Path.mkdir), shows_when="listed"),
+    _blob("a FIFO", _replaced(os.mkfifo), shows_when="listed"),
+    _blob("a socket", _replaced(_socket), shows_when="listed"),
+    _blob("a dangling link", _replaced(lambda path: path.symlink_to("nowhere")), shows_when="listed"),
+    _blob("links in a loop", _loop, shows_when="listed"),
+    _blob("a link to an endless device", _replaced(lambda path: path.symlink_to("/dev/zero")), shows_when="listed"),
+    _blob("a link out of the set", _moved_out, shows_when="listed"),
+    _blob("a file without permissions", lambda path: path.chmod(0), is_unprivileged=True, shows_when="listed"),
+    _blob("its folder a FIFO", lambda path: _replaced(os.mkfifo)(path.parent), shows_when="listed"),
+    _blob(
+        "its folder without permissions", lambda path: path.parent.chmod(0), is_unprivileged=True, shows_when="listed"
+    ),
     _blob("the folder blob a link out of the set", lambda path: _moved_out(path.parents[3]), named=(), is_error=None),
     _blob("empty", _bytes(b"")),
     _blob("of 7 bytes", _bytes(bytes(7))),

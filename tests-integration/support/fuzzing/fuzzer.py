@@ -209,7 +209,7 @@ def fuzz(campaign: Campaign, seconds: float, seed: int, say: Callable[[str], Non
             case = [*rng.choice(seeds), *case]
         count += 1
         work = campaign.make_work(case)
-        for found in run_case(work):
+        for found in run_case(work, only=targets.draw(rng)):
             if found.signature in known or not confirmed(work, found):
                 continue
             known.add(found.signature)
