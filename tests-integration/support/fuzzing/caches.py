@@ -23,7 +23,7 @@ from bad_sets.healthy import definition, solution
 from fib_schema import Definition, FibError, Solution
 from fib_schema.codec import parse_json
 
-from .mutations import apply_object, change_bytes, draw_bytes_change, object_names
+from .mutations import apply_object, change_bytes, draw_bytes_change, object_names, read
 from .targets import Finding
 
 FACTORS = {"one": 1, "three": 3, "python": 1}
@@ -161,7 +161,7 @@ def _forge(path: Path, _other: Path, _mutation: dict[str, Any]) -> None:
     """Replace code of Python solutions and its compiled form."""
     for file in (path if path.is_dir() else path.parents[1]).rglob("*.py*"):
         if file.suffix == ".py":
-            file.write_text(file.read_text().replace("x * s", "x * s * 99"))
+            file.write_text(read(file).decode().replace("x * s", "x * s * 99"))
         else:
             code = compile(
                 "def scale(x, s):\n    return x * 99\ndef run(x, s):\n    return x * 99\n", str(file), "exec"

@@ -7,11 +7,13 @@ path of keys does not exist) does nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
 import shutil
 import socket
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +41,18 @@ def apply(root: Path, mutation: Mutation) -> None:
     """Do a mutation to the set below `root`, or nothing if it does not fit."""
     with contextlib.suppress(*_UNFIT):
         _APPLY[mutation["do"]](root / mutation["file"], mutation)
+
+
+def read(path: Path) -> bytes:
+    """The content of a regular file: others may block, or never end.
+
+    Raises:
+        OSError: It is none, or larger than 64 MB.
+    """
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > 64_000_000:
+        raise OSError(errno.EINVAL, "no small regular file", str(path))
+    return path.read_bytes()
 
 
 def touches_all(mutation: Mutation) -> bool:
@@ -92,7 +106,8 @@ def _key(path: Path, mutation: Mutation) -> None:
 
 def _edit(path: Path, mutation: Mutation, change: Callable[[Any, Any], None]) -> None:
     is_lines = path.suffix == ".jsonl"
-    lines = path.read_text().splitlines() if is_lines else [path.read_text()]
+    text = read(path).decode()
+    lines = text.splitlines() if is_lines else [text]
     number = mutation["line"] % len(lines) if is_lines else 0
     record = json.loads(lines[number])
     places = _places(record)
@@ -118,7 +133,7 @@ def _draw_bytes(rng: random.Random) -> Mutation:
 
 def change_bytes(path: Path, mutation: Mutation) -> None:
     """Change the bytes of a file at a share of its length."""
-    old, data = path.read_bytes(), bytes.fromhex(mutation["data"]) * mutation["times"]
+    old, data = read(path), bytes.fromhex(mutation["data"]) * mutation["times"]
     at = int(mutation["at"] * len(old))
     path.write_bytes(
         {
@@ -209,6 +224,7 @@ def _rename(path: Path, mutation: Mutation) -> None:
     """Rename or copy a file to a name of any bytes."""
     target = os.path.join(os.fsencode(path.parent), bytes.fromhex(mutation["name"]) + os.fsencode(path.suffix))
     if mutation["copy"]:
+        read(path)
         shutil.copy(os.fsencode(path), target)
     else:
         os.rename(path, target)
@@ -226,7 +242,7 @@ def _draw_swap(rng: random.Random) -> Mutation:
 def _swap(path: Path, mutation: Mutation) -> None:
     """Write another file's content over a file, behind it, or over its second half."""
     other = next(parent for parent in path.parents if parent.name == "set") / mutation["other"]
-    data, old = other.read_bytes(), path.read_bytes()
+    data, old = read(other), read(path)
     how = mutation["how"]
     path.write_bytes(data if how == "over" else old + data if how == "append" else old[: len(old) // 2] + data)
 
@@ -238,7 +254,7 @@ def _draw_header(rng: random.Random) -> Mutation:
 
 def _header(path: Path, mutation: Mutation) -> None:
     """Change a value in the header of a blob, or its length field."""
-    data = path.read_bytes()
+    data = read(path)
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + length])
     places = _places(header)

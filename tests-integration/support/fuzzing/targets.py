@@ -80,7 +80,8 @@ def _check_line(line: bytes, parse: Callable[[bytes], Trace]) -> None:
 
 def _check_round_trip(data: bytes, text: str, record: object, parse: Callable[[str], object]) -> None:
     again = parse(text)
-    if again != record and "nan" not in repr(record).lower():
+    # NaN is unequal to itself; infinity below `extra` is read as the string that is written.
+    if again != record and "nan" not in repr(record) and "inf" not in repr(record):
         raise Finding("a record is not what is read after writing it")
     if format_json(again) != format_json(record):  # type: ignore[arg-type]
         raise Finding("a record is written in another way the second time")
