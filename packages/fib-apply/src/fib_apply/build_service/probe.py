@@ -18,7 +18,7 @@ from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, get_fib_cache_path
 from fib_schema.framing import framed
 
-from ..cache_files import CACHE_FOLDER, publish
+from ..cache_files import publish, read_published
 from ..log import logger
 from .probe_process import ProbeProcess, Verdict
 
@@ -93,18 +93,19 @@ def _verdicts(pairs: list[Pair], timeout_seconds: float) -> Generator[Verdict, N
 class _VerdictCache:
     """Verdicts by the content of solutions and the versions of the libraries that they use."""
 
-    folder: Path
+    root: Path
     versions: bytes
 
     @classmethod
     def in_folder(cls, root: Path | None) -> _VerdictCache:
-        folder = (root or get_fib_cache_path()) / CACHE_FOLDER / "probes"
-        return cls(folder, framed(part for item in sorted(library_versions().items()) for part in item))
+        return cls(
+            root or get_fib_cache_path(), framed(part for item in sorted(library_versions().items()) for part in item)
+        )
 
     def load(self, solution: Solution) -> Verdict | None:
         """The cached verdict; None if there is none, or the file is damaged."""
         try:
-            content = json.loads(self._path(solution).read_bytes())
+            content = json.loads(read_published(self.root, self._name(solution)))
         except (OSError, ValueError):
             return None
         match content:
@@ -115,10 +116,10 @@ class _VerdictCache:
     def save(self, solution: Solution, reason: str | None) -> None:
         content = {"format": _FORMAT, "solution": solution.name, "reason": reason}
         try:
-            publish(self._path(solution), json.dumps(content).encode())
+            publish(self.root, self._name(solution), json.dumps(content).encode())
         except OSError as error:
             logger.warning("the probe verdict of %s cannot be cached: %s", solution.name, error)
 
-    def _path(self, solution: Solution) -> Path:
+    def _name(self, solution: Solution) -> str:
         parts = framed((solution.hash(), self.versions, str(_FORMAT)))
-        return self.folder / f"{blake2b(parts, digest_size=20).hexdigest()}.json"
+        return f"probes/{blake2b(parts, digest_size=20).hexdigest()}.json"

@@ -12,7 +12,7 @@ import attrs
 from fib_schema import DataSetNotFound, Definition, Solution
 from fib_schema.package_init import installed_version
 
-from ..cache_files import CACHE_FOLDER, publish
+from ..cache_files import CACHE_FOLDER, publish, read_published
 from ..config import ApplyConfigRegistry
 from ..key import ApplyKeyFactory
 from ..log import logger
@@ -81,26 +81,27 @@ class TableCache:
     def _build(self, files: DatasetFiles, digest: str) -> Content:
         header, segments = build_from_files(files, self.config, digest)
         try:
-            publish(self._path(files), encode_table(header, [segments]))
+            publish(Path(self.cache_root), self._name(files), encode_table(header, [segments]))
         except OSError as error:
             logger.warning("the table cannot be cached and will be rebuilt each time: %s", error)
         return header, segments
 
     def _cached(self, files: DatasetFiles, digest: str) -> Content | None:
-        path = self._path(files)
+        name = self._name(files)
         try:
-            header, segments = decode_table(path.read_bytes())
+            header, segments = decode_table(read_published(Path(self.cache_root), name))
         except FileNotFoundError:
             return None
         except (OSError, InvalidTable) as error:
+            path = Path(self.cache_root) / CACHE_FOLDER / name
             logger.warning("the cached table %s is not usable (%s) and is rebuilt", path, error)
             return None
         return (header, segments) if header.digest == digest else None
 
-    def _path(self, files: DatasetFiles) -> Path:
+    def _name(self, files: DatasetFiles) -> str:
         """One file per data set and settings, so that a new content replaces a stale one."""
         name = digest_of([os.fsencode(files.root), *self._settings()]).hex()[:40]
-        return Path(self.cache_root) / CACHE_FOLDER / f"{name}.table"
+        return f"{name}.table"
 
     def _digest(self, files: DatasetFiles) -> str:
         """The digest of everything that the content depends on."""
