@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._cache import ArtifactStore, discard
+from fib_compile._cache import ArtifactStore, Library, read_entry
+from fib_compile._source_folders import discard
 from fib_schema import CompileOptions, Definition, Solution, format_json
 
 MakeSolution = Callable[..., Solution]
@@ -44,7 +45,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
     add = ArtifactStore.add
 
-    def counted(self: ArtifactStore, key: str, *args: object) -> Path:
+    def counted(self: ArtifactStore, key: str, *args: object) -> Library:
         keys.append(key)
         return add(self, key, *args)  # type: ignore[arg-type]
 
@@ -224,11 +225,13 @@ def test_a_published_library_that_does_not_load_is_skipped(
     built = library(TVMFFIBuilder().build(definition, fast_cpp()))
     monkeypatch.setenv("FIB_CACHE_ONLY", "1")
     store = ArtifactStore(TVMFFIBuilder().build_folder)
+    entry = read_entry(built.parent)
+    assert entry is not None
     key = built.parent.parent.name
     for name in {"first": ["0"], "last": ["g"], "both": ["0", "g"]}[broken]:
         unloadable = built.with_name("other.so")
         unloadable.write_bytes(b"no library for this machine")
-        store.add(key, name, unloadable, store.facts(built))
+        store.add(key, name, unloadable, entry.facts, entry.inputs)
 
     assert library(TVMFFIBuilder().build(definition, fast_cpp())) == built
     discard(built.parent)

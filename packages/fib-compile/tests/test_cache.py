@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_compile import _cache
-from fib_compile._cache import ensure_sources, holds_sources
+from fib_compile import _source_folders
+from fib_compile._source_folders import ensure_sources, holds_sources
 from fib_schema import Solution
 
 MakeSolution = Callable[..., Solution]
@@ -38,13 +38,14 @@ def test_a_slower_writer_keeps_the_folder_of_a_faster_one(
     make_solution: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solution = make_solution("x = 1\n")
-    write = _cache.write_sources
+    write = _source_folders.write_sources
+    inodes: list[int] = []
 
     def overtaken(folder: Path, sources: object) -> None:
-        monkeypatch.setattr(_cache, "write_sources", write)
+        monkeypatch.setattr(_source_folders, "write_sources", write)
         first = ensure_sources(tmp_path, "package", solution.sources)
-        (first / "mark").touch()
+        inodes.append(first.stat().st_ino)
         write(folder, solution.sources)
 
-    monkeypatch.setattr(_cache, "write_sources", overtaken)
-    assert (ensure_sources(tmp_path, "package", solution.sources) / "mark").exists()
+    monkeypatch.setattr(_source_folders, "write_sources", overtaken)
+    assert [ensure_sources(tmp_path, "package", solution.sources).stat().st_ino] == inodes

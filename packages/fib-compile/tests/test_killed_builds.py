@@ -24,7 +24,7 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 
 from fib_compile import BuilderRegistry, TVMFFIBuilder
-from fib_compile._cache import LIBRARY, is_intact
+from fib_compile._cache import read_entry
 from fib_schema import Definition, Solution, parse_json
 
 definition, solution, points, seed = sys.stdin.read().split("\\0")
@@ -67,10 +67,10 @@ numbers = random.Random(seed).sample(range(1, total), int(points))
 for number in sorted(numbers):
     shutil.rmtree(root)
     build(killed_at=number)
-    published = [path for path in builder.build_folder.glob("[!.]*/[!.]*/" + LIBRARY)]
-    assert all(is_intact(path.parent) for path in published), number
+    published = [path for path in builder.build_folder.glob("[!.]*/[!.]*/*.so")]
+    assert all(read_entry(path.parent) for path in published), number
     build()
-    assert len([path for path in builder.build_folder.glob("[!.]*/[!.]*/" + LIBRARY) if is_intact(path.parent)]) == 1
+    assert len([path for path in builder.build_folder.glob("[!.]*/[!.]*/*.so") if read_entry(path.parent)]) == 1
 print(json.dumps([total, numbers]))
 """
 

@@ -1,40 +1,44 @@
-"""Build cache. Sources, compiled libraries and failures below a builder's folder, and their cache keys.
+"""Build cache. Compiled libraries and failures below a builder's folder, and their cache keys.
 
-A compiled library is the file ``<key>/<variant>/library.so`` beside a manifest with its size and SHA-256. The key
-covers everything that decides what the library does; the variant covers the compilers that made it and the
-architectures that it is for, so that a machine without a compiler can use what another one built. A library is loaded
-only if it matches its manifest.
+A compiled library is the file ``<key>/<variant>/library-<digest>.so`` beside a manifest with its key, size and SHA-256,
+and with the inputs that are not in the key. The key covers what is compiled: sources, interface, flags, and the
+machine; the variant covers the compilers that made it and the architectures that it is for, so that a machine without
+a compiler can use what another one built. A library is loaded only if it matches its manifest and its inputs are
+unchanged. Its name contains its digest, because the dynamic loader takes a replaced file of one name for the one that
+it has loaded.
 
-Folders are written beside their final place and renamed, so that a killed build leaves nothing that is used.
+Folders belong to this user alone. They are written beside their final place and renamed, so that a killed build leaves
+nothing that is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import AxisConst, Definition, SourceFile, TensorSpec
-from fib_schema.files import atomic_write, staged, temporary_path
+from fib_schema import AxisConst, Definition, TensorSpec
+from fib_schema.files import atomic_write, staged
 from fib_schema.framing import framed
+from fib_schema.private_files import find_private_folder, private_folder, read_private
 
-from .errors import BuildProblem
+from ._elf import load_problem
+from ._inputs import Inputs
+from ._source_folders import discard
 
-LIBRARY = "library.so"
 FAILURES = "failures"
 LOCKS = "locks"
 LOGS = "logs"
 MANIFEST = "manifest.json"
-_MANIFEST_VERSION = 1
+_MANIFEST_VERSION = 2
 _POLL_SECONDS = 0.2
 """Between two checks whether the build was cancelled while it waits for a lock."""
-_ATTEMPTS = 5
 
 
 @attrs.frozen
@@ -50,21 +54,33 @@ class Failure:
 
 
 @attrs.frozen
+class Library:
+    """A library that matches its manifest."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    """What `ArtifactStore.add` stored with it."""
+    inputs: Inputs
+    load_problem: str | None
+    """Why the loader must not see it."""
+
+
+@attrs.frozen
 class ArtifactStore:
     """The compiled libraries of one builder. Its methods raise `OSError` if the cache cannot be read or written.
 
     Args:
-        root: The builder's folder.
+        root: The builder's folder, a private one.
     """
 
     root: Path
 
-    def find(self, key: str, variant: str) -> Path | None:
+    def find(self, key: str, variant: str) -> Library | None:
         """The verified library of one variant."""
-        folder = self.root / key / variant
-        return folder / LIBRARY if is_intact(folder) else None
+        root = find_private_folder(self.root)
+        return None if root is None else read_entry(root / key / variant)
 
-    def find_all(self, key: str) -> list[Path]:
+    def find_all(self, key: str) -> list[Library]:
         """The verified libraries of all variants."""
         folder = self.root / key
         if not folder.is_dir():
@@ -72,23 +88,29 @@ class ArtifactStore:
         names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
         return [library for name in names if (library := self.find(key, name))]
 
-    def facts(self, library: Path) -> Mapping[str, Any]:
-        """The facts that `add` stored with a library."""
-        manifest = json.loads(library.with_name(MANIFEST).read_bytes())
-        facts: Mapping[str, Any] = manifest["facts"]
-        return facts
-
-    def add(self, key: str, variant: str, built: Path, facts: Mapping[str, Any]) -> Path:
-        """Publish a library, replacing a damaged one; the caller holds `lock`."""
-        folder = self.root / key / variant
+    def add(self, key: str, variant: str, built: Path, facts: Mapping[str, Any], inputs: Inputs) -> Library:
+        """Publish a library, replacing the entry that there is; the caller holds `lock`."""
+        folder = private_folder(private_folder(self.root) / key) / variant
+        sha256 = _sha256(built.read_bytes())
+        manifest = {
+            "version": _MANIFEST_VERSION,
+            "place": [key, variant],
+            "size_bytes": built.stat().st_size,
+            "sha256": sha256,
+            "facts": dict(facts),
+            "inputs": inputs.to_plain(),
+        }
         with staged(folder, keeps_existing=True) as temporary:
-            temporary.mkdir()
-            shutil.move(built, temporary / LIBRARY)
-            manifest = {"version": _MANIFEST_VERSION, **_measure(temporary / LIBRARY), "facts": dict(facts)}
-            (temporary / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", "utf-8")
-            if folder.exists():
+            temporary.mkdir(mode=0o700)
+            built.chmod(0o600)
+            built.rename(temporary / library_name(sha256))
+            atomic_write(temporary / MANIFEST, (json.dumps(manifest) + "\n").encode(), mode=0o600)
+            if os.path.lexists(folder):
                 discard(folder)
-        return folder / LIBRARY
+        library = read_entry(folder)
+        if library is None:
+            raise OSError(0, f"the entry {folder} was damaged while it was written")
+        return library
 
     @contextmanager
     def lock(self, key: str, *, wait_seconds: float, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -99,9 +121,8 @@ class ArtifactStore:
         """
         from filelock import FileLock, Timeout  # 10 ms, which a cache hit need not pay
 
-        path = self.root / LOCKS / f"{key}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, is_singleton=False)
+        path = self._folder(LOCKS) / f"{key}.lock"
+        lock = FileLock(path, is_singleton=False, mode=0o600)
         start = time.monotonic()
         while not lock.is_locked:
             try:
@@ -117,122 +138,60 @@ class ArtifactStore:
 
     def new_log(self, key: str, variant: str) -> Path:
         """An empty file for the output of compilers."""
-        path = self.root / LOGS / f"{key}-{variant}.log"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"")
+        path = self._folder(LOGS) / f"{key}-{variant}.log"
+        atomic_write(path, b"", mode=0o600)
         return path
 
     def find_failure(self, key: str, variant: str) -> Failure | None:
-        """The recorded failure of an earlier build."""
+        """The recorded failure of an earlier build, if it would fail again."""
         try:
-            data = json.loads(self._failure(key, variant).read_bytes())
+            data = json.loads(read_private(self._failure(key, variant)))
+            if data.pop("version") != _MANIFEST_VERSION or not Inputs.from_plain(data.pop("inputs")).is_current():
+                return None
             return Failure(**{**data, "details": tuple(data["details"])})
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
-    def add_failure(self, key: str, variant: str, failure: Failure) -> None:
-        """Record a failure."""
-        atomic_write(self._failure(key, variant), json.dumps(attrs.asdict(failure)).encode())
+    def add_failure(self, key: str, variant: str, failure: Failure, inputs: Inputs) -> None:
+        """Record a failure that depends on these inputs and on nothing else outside of the key."""
+        data = {"version": _MANIFEST_VERSION, "inputs": inputs.to_plain(), **attrs.asdict(failure)}
+        self._folder(FAILURES)
+        atomic_write(self._failure(key, variant), json.dumps(data).encode(), mode=0o600)
 
     def _failure(self, key: str, variant: str) -> Path:
         return self.root / FAILURES / f"{key}-{variant}.json"
 
-
-def is_intact(folder: Path) -> bool:
-    """Whether a folder holds a library that matches its manifest."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        if manifest["version"] != _MANIFEST_VERSION:
-            return False
-        found = (folder / LIBRARY).stat().st_size
-        return bool(found == manifest["size_bytes"] and _sha256(folder / LIBRARY) == manifest["sha256"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        return False
+    def _folder(self, name: str) -> Path:
+        return private_folder(private_folder(self.root) / name)
 
 
-def _measure(library: Path) -> dict[str, Any]:
-    return {"size_bytes": library.stat().st_size, "sha256": _sha256(library)}
+def library_name(sha256: str) -> str:
+    """The name of a library's file."""
+    return f"library-{sha256[:16]}.so"
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# -- folders of sources --------------------------------------------------------------------------
-
-
-def ensure_sources(root: Path, name: str, sources: Sequence[SourceFile]) -> Path:
-    """The folder ``root/name`` with exactly these sources in it; a folder that exists is compared first.
+def read_entry(folder: Path) -> Library | None:
+    """The library of an entry; None if it is missing or damaged, or was published as another entry.
 
     Raises:
-        BuildProblem: The folder cannot be written.
+        UnsafePath: Another user can change it.
     """
-    folder = root / name
     try:
-        for _ in range(_ATTEMPTS):
-            if holds_sources(folder, sources):
-                return folder
-            _replace(folder, sources)
-    except OSError as error:
-        raise unwritable(root, error) from error
-    raise BuildProblem(
-        f"{folder}: another process changed it {_ATTEMPTS} times; do not share a cache between versions of FIB"
-    )
+        manifest = json.loads(read_private(folder / MANIFEST))
+        if manifest["version"] != _MANIFEST_VERSION or manifest["place"] != [folder.parent.name, folder.name]:
+            return None
+        path = folder / library_name(manifest["sha256"])
+        data = read_private(path)
+        if len(data) != manifest["size_bytes"] or _sha256(data) != manifest["sha256"]:
+            return None
+        facts = dict(manifest["facts"])
+        return Library(path, facts, Inputs.from_plain(manifest["inputs"]), load_problem(data))
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
 
 
-def unwritable(folder: Path, error: OSError) -> BuildProblem:
-    """The problem of a cache that cannot be written."""
-    reason = error.strerror or str(error)
-    return BuildProblem(
-        f"cannot write below {folder}: {reason}; set FIB_CACHE_PATH to a writable folder with free space"
-    )
-
-
-def holds_sources(folder: Path, sources: Sequence[SourceFile]) -> bool:
-    """Whether every source is in the folder, byte for byte."""
-    try:
-        return all((folder / source.path).read_bytes() == _encoded(source) for source in sources)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return False
-
-
-def write_sources(folder: Path, sources: Iterable[SourceFile]) -> None:
-    """Write sources below a folder; `Solution` guarantees that their paths are relative and stay inside."""
-    for source in sources:
-        path = folder / source.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_encoded(source))
-
-
-def temporary_folder(root: Path) -> Path:
-    """A new folder for a build, beside the published ones; the caller removes it."""
-    folder = temporary_path(root)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def discard(folder: Path) -> None:
-    """Delete a folder that other processes may read: it is renamed first, so that none sees half of it."""
-    grave = temporary_folder(folder.parent)
-    try:
-        folder.rename(grave / folder.name)
-    except FileNotFoundError:
-        pass  # another process was faster
-    finally:
-        shutil.rmtree(grave, ignore_errors=True)
-
-
-def _replace(folder: Path, sources: Sequence[SourceFile]) -> None:
-    with staged(folder, keeps_existing=True) as temporary:
-        temporary.mkdir()
-        write_sources(temporary, sources)
-        if folder.exists() and not holds_sources(folder, sources):  # another process may have been faster
-            discard(folder)
-
-
-def _encoded(source: SourceFile) -> bytes:
-    return source.content.encode("utf-8", "surrogatepass")
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 # -- cache keys ----------------------------------------------------------------------------------

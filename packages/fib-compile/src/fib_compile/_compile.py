@@ -21,12 +21,18 @@ from pathlib import Path
 import attrs
 
 from ._cache import Failure
+from ._inputs import headers_in, linked_in
 from .builder import Limits
+from .compiler_environment import compiler_environment
 
 _ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
 _NO_SPACE = os.strerror(errno.ENOSPC)
 _SCARCE_BYTES = 2**20  # with less free space, the message about it may be missing from the log
-_TRANSIENT = re.compile(r"[Cc]annot allocate|out of memory|memory exhausted|Killed|internal compiler error")
+_TRANSIENT = re.compile(
+    r"[Cc]annot allocate|out of memory|memory exhausted|Killed|internal compiler error|cannot execute|not found"
+    r"|No such file|cannot open|Permission denied|temporarily unavailable|Too many open files|quota|Input/output error"
+)
+"""Errors whose cause is the machine: its memory, its files, its compiler."""
 _SOURCES_AT_FAULT = (1, 2)  # exit codes for errors in sources; a killed compiler has others
 _MAX_ERROR_LINES = 12
 _POLL_SECONDS = 0.2
@@ -44,7 +50,9 @@ class CompileError(Exception):
 
     failure: Failure
     is_final: bool
-    """Whether the sources are the cause, and not memory, disk or limits of this machine."""
+    """Whether sources and headers are the cause, and not memory, disk or limits of this machine."""
+    headers: frozenset[str] = frozenset()
+    """The headers that the failed source reads."""
 
 
 class CommandKilled(Exception):
@@ -67,8 +75,11 @@ class CompileJob:
     limits: Limits
 
 
-def compile_library(job: CompileJob, library: Path, log: Path) -> None:
+def compile_library(job: CompileJob, library: Path, log: Path) -> set[str]:
     """Compile every source and link the objects.
+
+    Returns:
+        The absolute paths of all files that compilers and linker read.
 
     Raises:
         CompileError: A command failed or was killed.
@@ -82,7 +93,14 @@ def compile_library(job: CompileJob, library: Path, log: Path) -> None:
         except BaseException:  # the pool would wait for the compilers of the other sources
             stopped.set()
             raise
-    _run(job, [*job.linker, "-shared", *objects, *job.link, "-o", str(library)], log)
+    try:
+        output = _run(job, [*job.linker, "-shared", "-Wl,--trace", *objects, *job.link, "-o", str(library)], log)
+    except CompileError as error:  # a library may be missing or incomplete
+        raise attrs.evolve(error, is_final=False) from error
+    read = linked_in(output)
+    for name in objects:
+        read |= headers_in((job.folder / f"{name}.d").read_text("utf-8", "surrogateescape"))
+    return read
 
 
 def error_lines(output: str) -> tuple[str, ...]:
@@ -98,11 +116,32 @@ def _compile_one(job: CompileJob, index: int, log: Path) -> str:
     source = job.sources[index]
     target = f".object{index}.o"
     compiler = job.nvcc if source.endswith(".cu") else job.cxx
-    _run(job, [*compiler, "-c", source, "-o", target], log)
+    try:
+        _run(job, [*compiler, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target], log)
+    except CompileError as error:
+        headers = _headers(job, compiler, source, log) if error.is_final else None
+        raise CompileError(error.failure, headers is not None, headers or frozenset()) from error
     return target
 
 
-def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
+def _headers(job: CompileJob, compiler: Sequence[str], source: str, log: Path) -> frozenset[str] | None:
+    """The headers that a source reads; None if one of them is missing."""
+    try:
+        rules = job.folder / ".headers.d"
+        _run(job, [*compiler, "-M", "-MF", rules.name, source], log.with_name(f"{log.name}.headers"))
+        return frozenset(headers_in(rules.read_text("utf-8", "surrogateescape")))
+    except (CompileError, OSError):
+        return None
+    finally:
+        log.with_name(f"{log.name}.headers").unlink(missing_ok=True)
+
+
+def _run(job: CompileJob, command: Sequence[str], log: Path) -> str:
+    """Run a command and return its output.
+
+    Raises:
+        CompileError: It failed or was killed.
+    """
     part = log.with_name(f"{log.name}.{command[-1].rpartition('/')[2]}")  # commands run concurrently
     part.write_text(f"$ {shlex.join(command)}\n", "utf-8")
     code, killed = None, ""
@@ -115,7 +154,7 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> None:
     with log.open("a", encoding="utf-8") as file:
         file.write(output)
     if code == 0:
-        return
+        return output
     if _NO_SPACE in output or shutil.disk_usage(job.folder).free < _SCARCE_BYTES:
         raise OSError(errno.ENOSPC, _NO_SPACE)
     lines = (killed,) if killed else error_lines(output)
@@ -139,7 +178,7 @@ def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits)
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "LC_ALL": "C"},  # English messages, in which errors are recognised
+            env=compiler_environment(),
             start_new_session=True,
         )
         try:

@@ -12,7 +12,8 @@ from types import MappingProxyType
 import attrs
 from fib_schema import Solution, SupportedLanguages
 
-from ._toolchain import MissingTool, cuda_folders
+from ._compilers import MissingTool
+from ._toolchain import cuda_folders
 from .errors import BuildProblem
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")

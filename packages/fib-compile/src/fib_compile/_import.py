@@ -1,8 +1,12 @@
 """Import of a solution's sources as a package of its own.
 
-The package has a unique name and is not on ``sys.path``. Relative imports work as in any package. Absolute imports of a
-solution's own files (``import helper``) work too: modules of such a solution get an ``__import__`` that searches the
-solution's files first, so that neither finds a ``helper`` of the other, the solution or the rest of the process.
+The package has a unique name and is not on ``sys.path``. Its modules are compiled from the text of the solution: no
+file of the cache is executed, neither a source that was changed there nor bytecode. The files are there for
+tracebacks, and for sources that read data beside them.
+
+Relative imports work as in any package. Absolute imports of a solution's own files (``import helper``) work too:
+modules of such a solution get an ``__import__`` that searches the solution's files first, so that neither finds a
+``helper`` of the other, the solution or the rest of the process.
 """
 
 from __future__ import annotations
@@ -10,19 +14,20 @@ from __future__ import annotations
 import ast
 import builtins
 import importlib
-import importlib.util
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path, PurePosixPath
-from types import ModuleType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 import attrs
 from fib_schema import Solution
 from fib_schema.syntax import parse_source
 
+from ._source_folders import encoded
 from .errors import BuildProblem
 from .forking import ForkSafeLock
 
@@ -46,20 +51,20 @@ def import_entry(package: str, folder: Path, solution: Solution) -> ImportedEntr
     """
     module_name = _module_name(package, solution)
     with _import_lock:
-        finder = _make_finder(package, solution)
-        _forget(package, folder)
-        if finder:
-            sys.meta_path.insert(0, finder)
+        for name in _modules(package):  # of an earlier import
+            del sys.modules[name]
+        own = _SolutionModules(package, folder, solution)
+        _finder.add(own)
         try:
-            module = _import(package, folder, module_name)
+            module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:
-            _unload(finder, _modules(package))
+            _unload(own, _modules(package))
             raise _import_problem(error, folder, solution) from error
         modules = _modules(package)
     function = _entry_function(module, solution)
     setup = getattr(module, "setup", None)
     is_setup = callable(setup) and solution.get_entry_symbol() != "setup"
-    return ImportedEntry(function, setup if is_setup else None, lambda: _unload(finder, modules))
+    return ImportedEntry(function, setup if is_setup else None, lambda: _unload(own, modules))
 
 
 def _module_name(package: str, solution: Solution) -> str:
@@ -68,21 +73,6 @@ def _module_name(package: str, solution: Solution) -> str:
         path = solution.get_entry_path()
         raise BuildProblem(f"the entry file {path!r} cannot be imported: rename it, without dots before '.py'")
     return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
-
-
-def _import(package: str, folder: Path, module_name: str) -> ModuleType:
-    init = folder / "__init__.py"
-    if init.exists():
-        spec = importlib.util.spec_from_file_location(package, init, submodule_search_locations=[str(folder)])
-    else:
-        spec = ModuleSpec(package, None, is_package=True)
-        spec.submodule_search_locations = [str(folder)]
-    assert spec is not None
-    root = importlib.util.module_from_spec(spec)
-    sys.modules[package] = root
-    if spec.loader is not None:
-        spec.loader.exec_module(root)
-    return importlib.import_module(module_name)
 
 
 def _entry_function(module: ModuleType, solution: Solution) -> Any:
@@ -119,32 +109,13 @@ def _modules(package: str) -> dict[str, ModuleType]:
     return {name: sys.modules[name] for name in names if name == package or name[len(package)] == "."}
 
 
-def _forget(package: str, folder: Path) -> None:
-    """Remove the modules of an earlier import, and the directory listings that Python cached."""
-    for name in _modules(package):
-        del sys.modules[name]
-    for path in [path for path in sys.path_importer_cache if path.startswith(str(folder))]:
-        del sys.path_importer_cache[path]
-
-
-def _unload(finder: _SolutionFinder | None, modules: Mapping[str, ModuleType]) -> None:
-    """Remove the finder and the modules of an import, except modules that a later import has replaced."""
+def _unload(own: _SolutionModules, modules: Mapping[str, ModuleType]) -> None:
+    """Remove the modules of an import, except modules that a later import has replaced."""
     with _import_lock:
-        if finder in sys.meta_path:
-            sys.meta_path.remove(finder)
+        _finder.remove(own)
         for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-
-
-def _make_finder(package: str, solution: Solution) -> _SolutionFinder | None:
-    """A finder for a solution that imports its own files by absolute names; None for others."""
-    texts = [source.content for source in solution.sources if source.path.endswith(".py")]
-    if len(texts) == 1:
-        return None
-    modules = _own_modules(package, solution)
-    imported = {name for text in texts for name in _imports(text)}
-    return _SolutionFinder(package, modules) if imported & modules.keys() else None
 
 
 def _own_modules(package: str, solution: Solution) -> dict[str, str]:
@@ -175,22 +146,85 @@ def _imports(text: str) -> set[str]:
     return names
 
 
-class _SolutionFinder:
-    """A meta path finder for one package, whose modules import the solution's files first."""
+class _Finder:
+    """The meta path finder for the packages of all solutions; it is on the meta path while there are any."""
 
-    def __init__(self, package: str, modules: Mapping[str, str]) -> None:
-        self._prefix = f"{package}."
-        self._modules = modules
-        self._builtins = {**vars(builtins), "__import__": self._import}
+    def __init__(self) -> None:
+        self._packages: dict[str, _SolutionModules] = {}
+
+    def add(self, own: _SolutionModules) -> None:
+        self._packages[own.package] = own
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self, own: _SolutionModules) -> None:
+        """Remove a package, unless a later import has replaced it."""
+        if self._packages.get(own.package) is own:
+            del self._packages[own.package]
+            own.forget_lines()
+        if not self._packages and self in sys.meta_path:
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(self._prefix):
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and type(spec.loader) is SourceFileLoader:
-            spec.loader = _Loader(fullname, spec.loader.path, self._builtins)
+        del path, target
+        package, _, rest = fullname.partition(".")
+        own = self._packages.get(package)
+        return None if own is None else own.spec(fullname, rest.replace(".", "/"))
+
+
+_finder = _Finder()
+
+
+class _SolutionModules:
+    """The modules of one solution, which are made from its text.
+
+    Modules of a solution that imports its own files by absolute names get an ``__import__`` that finds these first.
+    """
+
+    def __init__(self, package: str, folder: Path, solution: Solution) -> None:
+        self.package = package
+        self._folder = folder
+        self._texts = {source.path: encoded(source) for source in solution.sources if source.path.endswith(".py")}
+        texts = [source.content for source in solution.sources if source.path in self._texts]
+        self._modules = _own_modules(package, solution)
+        is_absolute = len(texts) > 1 and not self._modules.keys().isdisjoint(
+            name for text in texts for name in _imports(text)
+        )
+        self._builtins = {**vars(builtins), "__import__": self._import} if is_absolute else None
+
+    def spec(self, fullname: str, place: str) -> ModuleSpec:
+        """The spec of a module; `place` is its path without a suffix.
+
+        Raises:
+            ModuleNotFoundError: The solution has no such module. Other finders would search the folder, in which
+                somebody else may have put one.
+        """
+        for file in (f"{place}/__init__.py".removeprefix("/"), f"{place}.py"):
+            if (text := self._texts.get(file)) is not None:
+                return self._file_spec(fullname, file, text)
+        if place and not any(known.startswith(f"{place}/") for known in self._texts):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [str(self._folder / place)]
+        return spec
+
+    def forget_lines(self) -> None:
+        """Remove the lines that tracebacks show."""
+        for file in self._texts:
+            linecache.cache.pop(str(self._folder / file), None)
+
+    def _file_spec(self, fullname: str, file: str, text: bytes) -> ModuleSpec:
+        path = str(self._folder / file)
+        is_package = PurePosixPath(file).name == "__init__.py"
+        spec = ModuleSpec(fullname, _Loader(fullname, path, text, self._builtins), origin=path, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [str(PurePosixPath(path).parent)]
+        # `inspect.getsource`, with which Triton reads its kernels, would read the file otherwise.
+        lines = text.decode("utf-8", "replace").splitlines(keepends=True)
+        linecache.cache[path] = (len(text), None, lines, path)
         return spec
 
     def _import(
@@ -212,12 +246,21 @@ class _SolutionFinder:
 
 
 class _Loader(SourceFileLoader):
-    """Executes a module with given builtins."""
+    """Executes a text that is held in memory, with given builtins."""
 
-    def __init__(self, fullname: str, path: str, own_builtins: Mapping[str, Any]) -> None:
+    def __init__(self, fullname: str, path: str, text: bytes, own_builtins: Mapping[str, Any] | None) -> None:
         super().__init__(fullname, path)
+        self._text = text
         self._builtins = own_builtins
 
+    def get_data(self, path: str) -> bytes:
+        return self._text if path == self.path else super().get_data(path)
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - Python's interface
+        code: CodeType = compile(self._text, self.path, "exec", dont_inherit=True)
+        return code
+
     def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__builtins__"] = dict(self._builtins)
+        if self._builtins is not None:
+            vars(module)["__builtins__"] = dict(self._builtins)
         super().exec_module(module)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import CompileOptions, Definition, Solution
+from fib_schema import CompileOptions, Definition, Solution, SourceFile
 from fib_schema.framing import framed
 
 from ._architectures import architectures, gencode_flags
 from ._cache import digest, interface_digest
+from ._compilers import Compiler, MissingTool, custom_folders, custom_library_folders, flags_of
 from ._dependencies import Dependency, native_dependencies
+from ._elf import machine
+from ._inputs import Inputs, SearchPaths
 from ._options import compile_options
-from ._toolchain import Compiler, MissingTool, find_cxx, find_library, find_nvcc
+from ._toolchain import find_cxx, find_library, find_nvcc, split_command
 from .builder import Limits
+from .compiler_environment import requested, settings
 from .errors import BuildProblem
 
 if TYPE_CHECKING:
@@ -42,13 +47,14 @@ class BuildPlan:
     """Everything that decides what a compiled library is."""
 
     key: str
-    """A digest of sources, interface, ABI and flags: the same on each machine and for each device."""
-    sources: tuple[str, ...]
+    """A digest of sources, interface, ABI, machine and flags: the same whatever compiler there is, for each device."""
+    sources: tuple[SourceFile, ...]
+    """Those that are compiled, and headers."""
     architectures: tuple[str, ...]
     """Empty without CUDA sources."""
     options: CompileOptions
     compilers: tuple[Compiler, ...]
-    """C++, then CUDA if there are CUDA sources; empty if `missing` is set."""
+    """C++, then nvcc and its host compiler if there are CUDA sources; empty if `missing` is set."""
     dependencies: tuple[Dependency, ...]
     missing: MissingTool | None
     """What this machine lacks to compile the solution."""
@@ -63,14 +69,15 @@ class BuildPlan:
 
     @property
     def variant(self) -> str:
-        """A digest of architectures and of the versions of compilers, headers and dependencies."""
+        """A digest of architectures, compilers, and the versions of headers and dependencies."""
         return digest((framed(self.architectures), *self.made_with), 16)
 
     @property
     def made_with(self) -> list[str]:
-        """The versions of compilers, headers and dependencies on this machine."""
-        versions = [compiler.version for compiler in self.compilers]
-        return [*versions, self.headers, *(f"{one.name} {one.version}" for one in self.dependencies)]
+        """Compilers with their identities and settings, and the versions of headers and dependencies."""
+        compilers = [f"{compiler.version} [{compiler.identity}]" for compiler in self.compilers]
+        dependencies = [f"{one.name} {one.version}" for one in self.dependencies]
+        return [*compilers, self.headers, *dependencies, *settings()]
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -91,11 +98,11 @@ class BuildPlan:
         """
         from ._compile import CompileJob
 
-        cxx, nvcc = self.compilers[0].command, self.compilers[-1].command
+        cxx, nvcc = self.compilers[0].command, self.compilers[1 if self.has_cuda else 0].command
         paths = (".", *toolkit.include_paths, *(path for one in self.dependencies for path in one.include_paths))
         shared = (*toolkit.flags, *(f"-I{path}" for path in paths))
         return CompileJob(
-            self.sources,
+            _compiled(source.path for source in self.sources),
             folder,
             linker=cxx,
             cxx=(*cxx, *_CXX_FLAGS, *shared, *self.options.cflags),
@@ -104,13 +111,38 @@ class BuildPlan:
             limits=limits,
         )
 
+    def inputs(self, toolkit: Toolkit, read: Iterable[str]) -> Inputs:
+        """The inputs of a compilation that the cache key does not cover.
+
+        Args:
+            toolkit: Of the binding.
+            read: The absolute paths of files that compilers and linker read.
+
+        Raises:
+            OSError: One of them cannot be read.
+        """
+        flags = [flag for compiler in self.compilers for flag in compiler.flags]
+        custom = custom_folders(flags)
+        versioned = [folder for compiler in self.compilers for folder in compiler.own_headers]
+        if self.has_cuda:
+            versioned += [folder for folder in self.compilers[1].headers if folder not in custom]
+        searched = [*toolkit.include_paths, *(path for one in self.dependencies for path in one.include_paths)]
+        searched += [folder for compiler in self.compilers for folder in compiler.headers]
+        paths = SearchPaths(
+            known=(*versioned, *toolkit.include_paths),
+            headers=tuple(dict.fromkeys((*custom, *searched))),
+            custom=custom,
+            libraries=custom_library_folders(flags),
+        )
+        return paths.inputs(read, self.sources, (flag[2:] for flag in self.options.ldflags if flag.startswith("-l")))
+
     def _linked(self) -> list[Path]:
         """The libraries that are linked by path."""
         libraries = [library for one in self.dependencies for library in one.libraries]
         return [self._cudart(), *libraries] if self.has_cuda else libraries
 
     def _cudart(self) -> Path:
-        major = self.compilers[-1].version.partition("release ")[2].partition(".")[0]
+        major = self.compilers[1].version.partition("release ")[2].partition(".")[0]
         name = f"libcudart.so.{major}"
         if library := find_library(name):
             return library
@@ -142,13 +174,14 @@ def make_plan(
     missing = None
     try:
         dependencies = native_dependencies(solution)
-        compilers = (find_cxx(), find_nvcc()) if has_cuda else (find_cxx(),)
+        compilers = (find_cxx(), *find_nvcc()) if has_cuda else (find_cxx(),)
     except MissingTool as error:
         missing = error
     flags = framed((*_CXX_FLAGS, *_CUDA_FLAGS))
+    wanted = framed((*_stated_flags(), *requested()))
     return BuildPlan(
-        key=digest((*builder_id, solution.hash(), interface_digest(definition), flags)),
-        sources=sources,
+        key=digest((*builder_id, solution.hash(), interface_digest(definition), flags, machine(), wanted)),
+        sources=solution.sources,
         architectures=architectures(solution.spec.target_hardware) if has_cuda else (),
         options=compile_options(solution.spec),
         compilers=compilers,
@@ -158,6 +191,14 @@ def make_plan(
         headers=headers,
         solution=solution.name,
     )
+
+
+def _stated_flags() -> tuple[str, ...]:
+    """The flags inside ``CXX``, also where its compiler is missing."""
+    try:
+        return flags_of(split_command(os.environ.get("CXX") or "c++"))
+    except MissingTool:
+        return ()
 
 
 def _compiled(paths: Iterable[str]) -> tuple[str, ...]:

@@ -1,48 +1,19 @@
-"""Toolchain. The compilers and CUDA libraries of this machine, with the versions that enter cache keys."""
+"""Toolchain. Which compilers and CUDA libraries of this machine are used."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import attrs
-from fib_schema import get_fib_cache_path
-from fib_schema.files import atomic_write
+from ._compilers import Compiler, MissingTool, identify
 
-from .builder import CACHE_FOLDER
-from .errors import BuildProblem
-
-COMPILERS = "compilers"
-"""The folder below the cache that holds version texts of compilers."""
 _CXX_NAMES = ("c++", "g++", "clang++")
 _CXX_HINT = "install g++ (Debian: apt-get install g++) or set CXX"
 _NVCC_HINT = "install the CUDA toolkit and set CUDA_HOME to it"
-
-
-class MissingTool(BuildProblem):
-    """A compiler or dependency that this machine lacks; the cache may still hold the library."""
-
-
-@attrs.frozen
-class Compiler:
-    """A compiler that was found.
-
-    Compilers with the same version text are taken as the same, wherever they are installed, so that what one machine
-    built is found on another.
-    """
-
-    command: tuple[str, ...]
-    version: str
-
-    def __str__(self) -> str:
-        return f"{shlex.join(self.command)}: {self.version}"
 
 
 def find_cxx() -> Compiler:
@@ -52,26 +23,45 @@ def find_cxx() -> Compiler:
         MissingTool: There is none.
     """
     if wanted := os.environ.get("CXX"):
-        command = shlex.split(wanted)
-        if command and shutil.which(command[0]):
-            return _identified(command)
+        command = split_command(wanted)
+        if shutil.which(command[0]):
+            return identify(command)
         raise MissingTool(f"CXX: {wanted!r} cannot be run; set it to a C++ compiler, or unset it")
     for name in _CXX_NAMES:
         if shutil.which(name):
-            return _identified([name])
+            return identify([name])
     raise MissingTool(f"no C++ compiler; {_CXX_HINT}")
 
 
-def find_nvcc() -> Compiler:
-    """The CUDA compiler below `cuda_home`.
+def split_command(text: str) -> list[str]:
+    """The words of a command line in an environment variable.
+
+    Raises:
+        MissingTool: It has none, or a quote is not closed.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise MissingTool(f"CXX: {text!r} is not a command line: {error}") from error
+    if not words:
+        raise MissingTool(f"CXX: {text!r} has no words; set it to a C++ compiler, or unset it")
+    return words
+
+
+def find_nvcc() -> tuple[Compiler, Compiler]:
+    """The CUDA compiler below `cuda_home`, and the host compiler that it starts: ``NVCC_CCBIN``, else gcc.
 
     Raises:
         MissingTool: There is none.
     """
     home = cuda_home()
-    if home and (home / "bin" / "nvcc").is_file():
-        return _identified([str(home / "bin" / "nvcc")])
-    raise MissingTool(f"no nvcc below {home}; {_NVCC_HINT}" if home else f"no nvcc; {_NVCC_HINT}")
+    if home is None or not (home / "bin" / "nvcc").is_file():
+        raise MissingTool(f"no nvcc below {home}; {_NVCC_HINT}" if home else f"no nvcc; {_NVCC_HINT}")
+    stated = os.environ.get("NVCC_CCBIN") or "gcc"
+    host = str(Path(stated) / "gcc") if Path(stated).is_dir() else stated
+    if not shutil.which(host):
+        raise MissingTool(f"nvcc needs {host!r}, which cannot be run; install it or set NVCC_CCBIN")
+    return identify([str(home / "bin" / "nvcc")], is_nvcc=True), identify([host])
 
 
 def cuda_home() -> Path | None:
@@ -108,41 +98,3 @@ def preload(names: Iterable[str]) -> None:
             import ctypes
 
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-
-
-def _identified(command: list[str]) -> Compiler:
-    path = Path(shutil.which(command[0]) or command[0]).resolve()
-    stat = path.stat()
-    import subprocess
-
-    try:
-        version = _version(tuple(command), str(path), stat.st_size, stat.st_mtime_ns)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise MissingTool(f"{shlex.join(command)} --version fails: {error}; reinstall the compiler") from error
-    return Compiler(tuple(command), version)
-
-
-@cache
-def _version(command: tuple[str, ...], path: str, size: int, mtime_ns: int) -> str:
-    """The output of ``--version``, cached on disk, because running a compiler costs some milliseconds."""
-    key = hashlib.sha256(repr((command, path, size, mtime_ns)).encode()).hexdigest()[:32]
-    cached = get_fib_cache_path() / CACHE_FOLDER / COMPILERS / key
-    is_binary = _is_binary(path)  # a script may start another compiler tomorrow
-    if is_binary and cached.is_file() and (known := cached.read_text("utf-8")):
-        return known
-    import subprocess
-
-    environment = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(
-        [*command, "--version"], capture_output=True, text=True, check=True, timeout=30, env=environment
-    )
-    version = " ".join(done.stdout.split()).partition(" ")[2]  # without the name that the compiler was called by
-    if is_binary:
-        with contextlib.suppress(OSError):  # the build itself reports that the cache cannot be written
-            atomic_write(cached, version.encode())
-    return version
-
-
-def _is_binary(path: str) -> bool:
-    with Path(path).open("rb") as file:
-        return file.read(4) == b"\x7fELF"

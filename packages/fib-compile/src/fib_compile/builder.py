@@ -10,11 +10,12 @@ from typing import ClassVar
 
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
+from fib_schema.private_files import private_folder
 
 from .errors import check_limit
 from .runnable import Runnable
 
-CACHE_FOLDER = "fib-compile-v1"
+CACHE_FOLDER = "fib-compile-v2"
 """The folder of all builds below ``FIB_CACHE_PATH``; a change of its layout changes its name."""
 
 JIT_FOLDER = "jit"
@@ -117,8 +118,20 @@ class Builder(ABC):
 
     @property
     def build_folder(self) -> Path:
-        """The builder's own folder; ``FIB_CACHE_PATH`` is read at every use."""
+        """The builder's own folder; ``FIB_CACHE_PATH`` is read at every use. `make_build_folder` makes it."""
         return get_fib_cache_path() / CACHE_FOLDER / self.build_dir_name
+
+    def make_build_folder(self) -> Path:
+        """Make the builder's own folder, which no other user can read or change.
+
+        Returns:
+            `build_folder` without links above it.
+
+        Raises:
+            UnsafePath: Another user can change it.
+            OSError: It cannot be made.
+        """
+        return private_folder(private_folder(get_fib_cache_path() / CACHE_FOLDER) / self.build_dir_name)
 
     def package_name(self, solution: Solution) -> str:
         """A package name that is unique to the content of the solution."""
@@ -129,9 +142,15 @@ def jit_environment(solution: Solution) -> dict[str, str]:
     """Environment variables that give a solution a JIT cache of its own.
 
     Use them for a process that runs this solution alone, and set them before it imports torch or triton. Then no
-    solution finds the kernels of another, and the folder can be measured and deleted by itself.
+    solution finds the kernels of another, and the folder can be measured and deleted by itself. No other user can read
+    or change it.
+
+    Raises:
+        UnsafePath: Another user can change the folder.
+        OSError: It cannot be made.
     """
-    root = get_fib_cache_path() / CACHE_FOLDER / JIT_FOLDER / solution.hash()[:20]
+    folder = private_folder(private_folder(get_fib_cache_path() / CACHE_FOLDER) / JIT_FOLDER)
+    root = private_folder(folder / solution.hash()[:20])
     return {variable: str(root / folder) for variable, folder in _JIT_VARIABLES.items()}
 
 

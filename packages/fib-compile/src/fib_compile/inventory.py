@@ -13,8 +13,9 @@ from pathlib import Path
 import attrs
 from fib_schema import get_fib_cache_path
 
-from ._cache import FAILURES, LIBRARY, LOCKS, LOGS, MANIFEST, discard
-from ._toolchain import COMPILERS
+from ._cache import FAILURES, LOCKS, LOGS, MANIFEST
+from ._compilers import COMPILERS
+from ._source_folders import discard
 from .builder import CACHE_FOLDER, JIT_FOLDER
 
 _TEMPORARY_AFTER_SECONDS = 24 * 3600
@@ -98,7 +99,7 @@ def _entries_of(folder: Path) -> Iterator[CacheEntry]:
 
 def _built(folder: Path, path: Path) -> Iterator[CacheEntry]:
     """A package of sources, or the libraries of one key."""
-    libraries = [child for child in _children(path) if (child / LIBRARY).exists() and child.is_dir()]
+    libraries = [child for child in _children(path) if (child / MANIFEST).exists() and child.is_dir()]
     for library in libraries:
         yield _entry(folder, EntryKind.LIBRARY, library, _solution_of(library))
     if not libraries and any(path.iterdir()):

@@ -14,10 +14,10 @@ from typing import ClassVar
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages
 
-from .._cache import ensure_sources
 from .._calling import adapt_entry, adapt_setup
 from .._dependencies import check_python_dependencies
 from .._import import import_entry
+from .._source_folders import ensure_sources, unwritable
 from ..builder import Builder
 from ..errors import BuildProblem
 from ..runnable import Runnable, RunnableMetadata
@@ -80,7 +80,11 @@ class PythonBuilder(Builder):
             raise BuildProblem(f"the entry file {path!r} is not a Python file; its name must end in '.py'")
         check_python_dependencies(solution)
         package = self.package_name(solution)
-        folder = ensure_sources(self.build_folder, package, solution.sources)
+        try:
+            root = self.make_build_folder()
+        except OSError as error:
+            raise unwritable(self.build_folder, error) from error
+        folder = ensure_sources(root, package, solution.sources)
         entry = import_entry(package, folder, solution)
         is_dps, has_setup = spec.destination_passing_style, entry.setup is not None
         try:

@@ -20,7 +20,7 @@ from fib_schema import Solution, SupportedBindings
 from .._plan import BuildPlan, Toolkit
 from .._toolchain import cuda_folders
 from ..errors import BuildProblem
-from .native import NativeBuilder
+from .native import NativeBuilder, Unloadable
 
 
 class TorchBuilder(NativeBuilder):
@@ -80,7 +80,8 @@ def _import(name: str, library: Path) -> ModuleType:
     except Exception as error:
         hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
         problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
-        raise BuildProblem(problem) from error
+        is_refused = isinstance(error, ImportError) and error.path == str(library)
+        raise (Unloadable if is_refused else BuildProblem)(problem) from error
     return module
 
 

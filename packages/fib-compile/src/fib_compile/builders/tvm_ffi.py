@@ -16,7 +16,7 @@ from fib_schema import Solution, SupportedBindings
 
 from .._plan import BuildPlan, Toolkit
 from ..errors import BuildProblem
-from .native import NativeBuilder
+from .native import NativeBuilder, Unloadable
 
 _EXPORT = re.compile(rb"\0__tvm_ffi_(?!_metadata_|_doc_)([A-Za-z0-9_]+)(?=\0)")
 
@@ -57,7 +57,7 @@ class TVMFFIBuilder(NativeBuilder):
         try:
             module = tvm_ffi.load_module(library)
         except (RuntimeError, OSError, ValueError) as error:
-            raise BuildProblem(f"the compiled library does not load: {error}") from error
+            raise Unloadable(f"the compiled library does not load: {error}") from error
         symbol = solution.get_entry_symbol()
         try:
             return module.get_function(symbol)

@@ -1,0 +1,385 @@
+"""Trials against the files of the cache: nothing that somebody else put there is executed."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import marshal
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
+from fib_compile import _source_folders as sources_module
+from fib_compile.builder import CACHE_FOLDER
+from fib_schema import Definition, Solution
+
+MakeSolution = Callable[..., Solution]
+X = torch.zeros(2, 4)
+ONE = {"kernel.py": "from .helper import N\n\n\ndef run(x):\n    return x + N\n", "helper.py": "N = 1\n"}
+OPTIONAL = {
+    "kernel.py": "try:\n    from . import extra\nexcept ImportError:\n    extra = None\n\n\n"
+    "def run(x):\n    return x + (100 if extra else 1)\n"
+}
+
+
+def folder_of(definition: Definition, solution: Solution) -> Path:
+    """The folder of a solution that was built once."""
+    runnable = PythonBuilder().build(definition, solution)
+    runnable.cleanup()
+    return Path(runnable.metadata.misc["folder"])
+
+
+def result(definition: Definition, solution: Solution) -> float:
+    runnable = PythonBuilder().build(definition, solution)
+    value = float(runnable(X)[0, 0])
+    runnable.cleanup()
+    return value
+
+
+@pytest.mark.parametrize("name", ["extra.py", "extra/__init__.py", "extra/anything.txt"])
+def test_an_extra_file_is_not_imported(definition: Definition, make_solution: MakeSolution, name: str) -> None:
+    solution = make_solution(OPTIONAL)
+    planted = folder_of(definition, solution) / name
+    planted.parent.mkdir(exist_ok=True)
+    planted.write_text("")
+
+    assert result(definition, solution) == 1
+
+
+def test_an_extra_file_is_not_imported_after_the_build(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution({"kernel.py": "def run(x):\n    from . import extra\n    return x\n"})
+    runnable = PythonBuilder().build(definition, solution)
+    (Path(runnable.metadata.misc["folder"]) / "extra.py").write_text("")
+
+    with pytest.raises(ImportError, match="extra"):
+        runnable(X)
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "helper/__init__.py"])
+def test_a_file_with_priority_over_the_sources_is_not_executed(
+    definition: Definition, make_solution: MakeSolution, name: str
+) -> None:
+    solution = make_solution(ONE)
+    folder = folder_of(definition, solution)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("N = 100\nimport os\nos.environ['PLANTED'] = '1'\n")
+
+    assert result(definition, solution) == 1
+    assert os.environ.pop("PLANTED", None) is None
+
+
+def forged(target: Path, source: Path, *, unchecked: bool) -> None:
+    """Bytecode of another text that claims to come from a source."""
+    other = source.with_name("other.py")
+    other.write_text("N = 100\n")
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH if unchecked else py_compile.PycInvalidationMode.TIMESTAMP
+    target.parent.mkdir(exist_ok=True)
+    py_compile.compile(str(other), cfile=str(target), invalidation_mode=mode)
+    other.unlink()
+    if not unchecked:
+        found = source.stat()
+        data = bytearray(target.read_bytes())
+        data[8:12] = int(found.st_mtime).to_bytes(4, "little")
+        data[12:16] = found.st_size.to_bytes(4, "little")
+        target.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("unchecked", [False, True])
+def test_forged_bytecode_is_not_executed(definition: Definition, make_solution: MakeSolution, unchecked: bool) -> None:
+    solution = make_solution(ONE)
+    source = folder_of(definition, solution) / "helper.py"
+    forged(Path(importlib.util.cache_from_source(str(source))), source, unchecked=unchecked)
+
+    assert result(definition, solution) == 1
+
+
+def test_bytecode_without_a_source_is_not_executed(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution(OPTIONAL)
+    folder = folder_of(definition, solution)
+    code = compile("", "extra", "exec")
+    (folder / "extra.pyc").write_bytes(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+
+    assert result(definition, solution) == 1
+
+
+def test_a_planted_extension_module_is_not_loaded(definition: Definition, make_solution: MakeSolution) -> None:
+    solution = make_solution(ONE)
+    folder = folder_of(definition, solution)
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    source = folder / "x.c"
+    source.write_text('#include <stdlib.h>\n__attribute__((constructor)) void f(void) { setenv("PLANTED", "1", 1); }\n')
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(folder / f"helper{suffix}")], check=True)
+    source.unlink()
+
+    assert result(definition, solution) == 1
+
+
+@pytest.mark.parametrize("kind", ["changed", "removed", "link", "pipe", "folder", "link to a folder"])
+def test_a_source_that_was_replaced_is_written_again(
+    definition: Definition, make_solution: MakeSolution, tmp_path: Path, kind: str
+) -> None:
+    solution = make_solution(ONE)
+    path = folder_of(definition, solution) / "helper.py"
+    text = path.read_text()
+    path.unlink()
+    match kind:
+        case "changed":
+            path.write_text("N = 9\n")
+        case "link":
+            (tmp_path / "elsewhere.py").write_text(text)
+            path.symlink_to(tmp_path / "elsewhere.py")
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "link to a folder":
+            shutil.move(path.parent, tmp_path / "moved")
+            (tmp_path / "moved" / "helper.py").write_text(text)
+            path.parent.symlink_to(tmp_path / "moved")
+
+    assert result(definition, solution) == 1
+    assert path.read_text() == text
+    assert not path.is_symlink()
+    assert not path.parent.is_symlink()
+
+
+def test_a_source_that_is_changed_behind_its_check_is_not_executed(
+    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = sources_module.holds_sources
+
+    def changed(folder: Path, sources: object) -> bool:
+        is_whole = check(folder, sources)  # type: ignore[arg-type]
+        if is_whole:
+            (folder / "helper.py").write_text("N = 100\n")
+        return is_whole
+
+    monkeypatch.setattr(sources_module, "holds_sources", changed)
+    assert result(definition, make_solution(ONE)) == 1
+
+
+def test_a_kernel_is_read_from_the_solution_and_not_from_the_disk(
+    definition: Definition, make_solution: MakeSolution
+) -> None:
+    """Triton compiles the text that `inspect.getsource` finds."""
+    runnable = PythonBuilder().build(definition, make_solution("def run(x):\n    return x + 1\n"))
+    Path(runnable.metadata.misc["folder"], "kernel.py").write_text("def run(x):\n    return x + 100\n")
+
+    assert inspect.getsource(runnable.function) == "def run(x):\n    return x + 1\n"
+
+
+def test_nothing_else_is_written_beside_the_sources(definition: Definition, make_solution: MakeSolution) -> None:
+    folder = folder_of(definition, make_solution(ONE))
+
+    assert sorted(path.name for path in folder.iterdir()) == ["helper.py", "kernel.py"]
+
+
+# -- other users of the machine --------------------------------------------------------------------
+
+OTHER = 12_345
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+CHILD = """
+import fcntl, os, sys
+os.umask(int(sys.argv[2], 8))
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+exec(sys.stdin.read())
+"""
+
+
+def as_user(code: str, *, uid: int = OTHER, umask: int = 0o022, expected: int = 0) -> str:
+    """Run Python code as another user; returns what it prints."""
+    command = [sys.executable, "-S", "-c", CHILD, str(uid), oct(umask)[2:]]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == expected, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder such as /tmp, and FIB_CACHE_PATH in it; the folders above can be entered by all users."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o005 != 0o005:
+            folder.chmod(0o755)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("FIB_CACHE_PATH", str(shared / "cache"))
+    return shared
+
+
+def failure(definition: Definition, solution: Solution) -> str:
+    builder = PythonBuilder() if solution.spec.language == "python" else TVMFFIBuilder()
+    with pytest.raises(BuildError) as caught:
+        builder.build(definition, solution)
+    return str(caught.value)
+
+
+@needs_root
+@pytest.mark.parametrize("umask", [0o022, 0o000])
+@pytest.mark.parametrize("language", ["python", "cpp"])
+def test_another_user_can_neither_read_nor_write_the_cache(
+    definition: Definition,
+    fast_cpp: MakeSolution,
+    make_solution: MakeSolution,
+    shared: Path,
+    language: str,
+    umask: int,
+) -> None:
+    before = os.umask(umask)
+    try:
+        if language == "python":
+            result(definition, make_solution(ONE))
+        else:
+            TVMFFIBuilder().build(definition, fast_cpp())
+            failure(definition, make_solution("error\n", language="cpp"))
+    finally:
+        os.umask(before)
+    paths = [str(path) for path in (shared / "cache" / CACHE_FOLDER).rglob("*")]
+    assert len(paths) > 3
+    code = f"""
+def is_possible(action):
+    try:
+        action()
+    except PermissionError:
+        return False
+    return True
+print(any(is_possible(action) for path in {paths} for action in (
+    lambda: os.stat(path), lambda: os.open(path, os.O_RDONLY), lambda: os.open(path, os.O_WRONLY),
+    lambda: os.unlink(path), lambda: os.rename(path, path + "x"))))
+print(is_possible(lambda: os.rename({str(shared / "cache")!r}, {str(shared / "gone")!r})))
+print(is_possible(lambda: os.mkdir({str(shared / "cache" / "x")!r})))
+"""
+    assert as_user(code).split() == ["False", "False", "False"]
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o1777])
+@pytest.mark.parametrize("which", ["cache", f"cache/{CACHE_FOLDER}", f"cache/{CACHE_FOLDER}/python"])
+def test_a_folder_that_another_user_made_first_is_refused(
+    definition: Definition, make_solution: MakeSolution, shared: Path, which: str, mode: int
+) -> None:
+    folder = shared / which
+    if which != "cache":
+        folder.parent.mkdir(parents=True, mode=0o755)
+        shutil.rmtree(folder.parent)
+        folder.parent.mkdir(parents=True)
+        folder.parent.chmod(0o1777)
+    as_user(f"os.mkdir({str(folder)!r}); os.chmod({str(folder)!r}, {mode})")
+
+    text = failure(definition, make_solution(ONE))
+    assert f"belongs to user {OTHER}" in text or "may be written by other users" in text
+    assert "delete it, or set FIB_CACHE_PATH to a folder of your own" in text
+
+
+@needs_root
+def test_a_library_that_another_user_published_is_refused(
+    definition: Definition, fast_cpp: MakeSolution, shared: Path
+) -> None:
+    TVMFFIBuilder().build(definition, fast_cpp())
+    folder = shared / "cache" / CACHE_FOLDER
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, OTHER, OTHER)
+
+    assert f"belongs to user {OTHER}" in failure(definition, fast_cpp())
+
+
+@needs_root
+def test_a_file_of_another_user_in_an_entry_is_refused(
+    definition: Definition, fast_cpp: MakeSolution, shared: Path
+) -> None:
+    path = Path(TVMFFIBuilder().build(definition, fast_cpp()).metadata.misc["library"])
+    os.chown(path, OTHER, OTHER)
+
+    assert f"{path}: belongs to user {OTHER}" in failure(definition, fast_cpp())
+
+
+@needs_root
+def test_a_link_to_a_folder_of_another_user_is_refused(
+    definition: Definition, make_solution: MakeSolution, shared: Path
+) -> None:
+    elsewhere = shared / "elsewhere"
+    as_user(f"os.mkdir({str(elsewhere)!r})")
+    (shared / "cache").mkdir()
+    (shared / "cache" / CACHE_FOLDER).symlink_to(elsewhere)
+    assert "is a link" in failure(definition, make_solution(ONE))
+
+    shutil.rmtree(shared / "cache")
+    (shared / "cache").symlink_to(elsewhere)
+    assert f"lies below {elsewhere}, which belongs to user {OTHER}" in failure(definition, make_solution(ONE))
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o720])
+def test_a_cache_that_others_may_write_is_refused(
+    definition: Definition, make_solution: MakeSolution, cache_path: Path, mode: int
+) -> None:
+    result(definition, make_solution(ONE))
+    for folder in (cache_path / CACHE_FOLDER / "python", cache_path / CACHE_FOLDER):
+        folder.chmod(mode)
+        assert f"may be written by other users (mode 0{mode:o})" in failure(definition, make_solution(ONE))
+        folder.chmod(0o700)
+
+
+def test_a_folder_in_which_all_users_may_rename_is_refused(
+    definition: Definition, make_solution: MakeSolution, cache_path: Path
+) -> None:
+    cache_path.mkdir()
+    cache_path.chmod(0o777)
+    assert "where every user may replace folders" in failure(definition, make_solution(ONE))
+    cache_path.chmod(0o1777)
+    assert result(definition, make_solution(ONE)) == 1
+
+
+def test_a_cache_that_its_owner_published_for_reading_is_used(
+    definition: Definition, make_solution: MakeSolution, cache_path: Path
+) -> None:
+    result(definition, make_solution(ONE))
+    for path in (cache_path, *cache_path.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+    assert result(definition, make_solution(ONE)) == 1
+
+
+@needs_root
+def test_a_cache_of_root_is_used_by_others(definition: Definition, make_solution: MakeSolution, shared: Path) -> None:
+    solution = make_solution("def run(x):\n    return x + 1\n")
+    result(definition, solution)
+    for path in (shared / "cache", *(shared / "cache").rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    child = os.fork()  # another user may be unable to read this Python, which the parent has loaded
+    if child == 0:
+        try:
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            os._exit(0 if result(definition, solution) == 1 else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@needs_root
+@pytest.mark.parametrize("kind", ["lock file", "pipe", "flock"])
+def test_a_lock_cannot_be_taken_by_another_user(
+    definition: Definition, fast_cpp: MakeSolution, shared: Path, kind: str
+) -> None:
+    builder = TVMFFIBuilder()
+    lock = builder.make_build_folder() / "locks" / f"{builder._plan(definition, fast_cpp()).key}.lock"
+    code = f"import fcntl\nlock = {str(lock)!r}\n"
+    match kind:
+        case "lock file":
+            code += "os.makedirs(os.path.dirname(lock)); open(lock, 'w')"
+        case "pipe":
+            code += "os.makedirs(os.path.dirname(lock)); os.mkfifo(lock)"
+        case "flock":
+            builder.build(definition, fast_cpp(2))
+            code += "fcntl.flock(os.open(os.path.dirname(lock), os.O_RDONLY), fcntl.LOCK_EX)"
+    assert as_user(f"try:\n    exec({code!r})\nexcept PermissionError:\n    print('refused')") == "refused"
+    assert torch.equal(builder.build(definition, fast_cpp()).call_value_returning(X), X + 1)
