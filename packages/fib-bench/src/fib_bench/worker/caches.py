@@ -18,6 +18,7 @@ from fib_compile.builder import CACHE_FOLDER
 from fib_compile.inventory import EntryKind, cache_entries
 from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import staged
+from fib_schema.private_files import private_folder
 
 from ..transport.messages import Build
 
@@ -75,7 +76,11 @@ def _copy_compiled(solution: str, target: Path) -> None:
     common = get_fib_cache_path() / CACHE_FOLDER
     for entry in cache_entries():
         if entry.kind is EntryKind.LIBRARY and entry.solution == solution:
-            shutil.copytree(entry.path, target / CACHE_FOLDER / entry.path.relative_to(common))
+            folder = private_folder(target / CACHE_FOLDER)
+            *above, name = entry.path.relative_to(common).parts
+            for part in above:
+                folder = private_folder(folder / part)
+            shutil.copytree(entry.path, folder / name)
 
 
 def _give(folder: Path, uid: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fib_compile.compiler_environment import VARIABLES_VARIABLE, compiler_environment
 from fib_schema import get_fib_cache_path
 
 from ..sandbox.model import LIMIT_VARIABLE
@@ -12,8 +13,9 @@ _INHERITED = frozenset({
     "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
     "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUTLASS_PATH", "CUTLASS_HOME", "TRITON_INTERPRET",
     "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
-    LIMIT_VARIABLE,
+    LIMIT_VARIABLE, VARIABLES_VARIABLE,
 })  # fmt: skip
+_OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
 
 
 def server_environment(device: str) -> dict[str, str]:
@@ -22,7 +24,9 @@ def server_environment(device: str) -> dict[str, str]:
     Args:
         device: ``cpu`` or ``cuda:N``.
     """
-    inherited = {name: value for name, value in os.environ.items() if name in _INHERITED}
+    # Workers find the libraries that were compiled ahead only if they would pass compilers the same variables.
+    own = {name: value for name, value in compiler_environment().items() if name not in _OWN_OF_WORKERS}
+    inherited = own | {name: value for name, value in os.environ.items() if name in _INHERITED}
     fixed = {
         "OPENBLAS_NUM_THREADS": "1",  # a thread started by an import would not survive a fork
         "PYTHONUNBUFFERED": "1",

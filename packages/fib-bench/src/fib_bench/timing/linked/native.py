@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import staged
+from fib_schema.private_files import private_folder
 
 from ...temporary_folders import TemporaryFolder
 
@@ -300,8 +301,13 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
 
 
 def module_folder() -> Path:
-    """Folder of the built module; it may be deleted at any time."""
-    return get_fib_cache_path() / "fib-bench-timing-v1"
+    """Folder of the built module, which no other user can change; it may be deleted at any time.
+
+    Raises:
+        UnsafePath: Another user could replace the module.
+        OSError: It cannot be made.
+    """
+    return private_folder(get_fib_cache_path() / "fib-bench-timing-v1")
 
 
 _preloaded: dict[str, bytes] = {}
