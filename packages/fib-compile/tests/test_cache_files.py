@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -204,16 +205,12 @@ def as_user(code: str, *, uid: int = OTHER, umask: int = 0o022, expected: int = 
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder such as /tmp, and FIB_CACHE_PATH in it; the folders above can be entered by all users."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_mode & 0o005 != 0o005:
-            folder.chmod(0o755)
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    shared.chmod(0o1777)
-    monkeypatch.setenv("FIB_CACHE_PATH", str(shared / "cache"))
-    return shared
+def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder such as /tmp, with FIB_CACHE_PATH in it; other users cannot enter `tmp_path`."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o1777)
+        monkeypatch.setenv("FIB_CACHE_PATH", f"{name}/cache")
+        yield Path(name)
 
 
 def failure(definition: Definition, solution: Solution) -> str:
