@@ -20,6 +20,9 @@ from .workload import SafetensorsInput, ScalarInput, Workload
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: an error in an axis."""
 
+_MAX_HINTS = 10
+"""For how many unknown names of a definition similar ones are looked up, which takes milliseconds for each."""
+
 _BITS: Mapping[DType, int] = MappingProxyType({
     DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16, DType.FLOAT8_E4M3FN: 8, DType.FLOAT8_E5M2: 8,
     DType.FLOAT4_E2M1: 4, DType.INT64: 64, DType.INT32: 32, DType.INT16: 16, DType.INT8: 8, DType.BOOL: 8,
@@ -125,13 +128,13 @@ def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
 
 def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
     """The indices of constraints that name no axis and no input, each with the problem."""
-    known = [*definition.axes, *definition.inputs]
-    found = []
+    known = (*definition.axes, *definition.inputs)
+    names = frozenset(known)
+    found: list[tuple[int, str]] = []
     for index, text in enumerate(definition.constraints):
-        for name in sorted(constraint_names(text) - set(known)):
-            found.append(
-                (index, f"{name!r} is neither an axis nor an input: {UnknownName('name', name, tuple(known))}")
-            )
+        for name in sorted(constraint_names(text) - names):
+            hint = f": {UnknownName('name', name, known)}" if len(found) < _MAX_HINTS else ""
+            found.append((index, f"{name!r} is neither an axis nor an input{hint}"))
     return found
 
 
