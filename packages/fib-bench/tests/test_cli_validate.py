@@ -67,12 +67,28 @@ class TestValidate:
         assert main(["validate", str(older)]) == 0
         assert "warning: definitions/pointwise/double.json: has a legacy schema" in capsys.readouterr().out
 
-    def test_many_problems_are_cut_short(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_many_kinds_of_problems_are_cut_short(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        names = [first + second for first in "abcdefghijkl" for second in "abcdefghijkl"]
+        lines = [
+            json.dumps({"definition": name, "workload": {"axes": {}, "inputs": {}, "uuid": name}}) for name in names
+        ]
+        (root / "workloads/pointwise/double.jsonl").write_text("\n".join(lines) + "\n")
+        assert main(["validate", str(root)]) == 1
+        out = capsys.readouterr().out
+        assert f"{2 * len(names)} errors" in out
+        assert "error: 188 more (--json lists all)" in out
+
+    def test_problems_of_one_kind_are_a_line_with_a_count(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (root / "workloads/pointwise/double.jsonl").write_text("{}\n" * 130)
         assert main(["validate", str(root)]) == 1
         out = capsys.readouterr().out
-        assert "error: 160 more (--json lists all)" in out
         assert "260 errors" in out
+        assert out.count("(and 129 more like it: ") == 2
+        assert len(out.splitlines()) == 3
+
+    def test_a_folder_of_a_set_fails_and_names_the_set(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["validate", str(root / "definitions")]) == 1
+        assert f"did you mean '{root}'?" in capsys.readouterr().out
 
     def test_a_missing_set_is_a_wrong_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(tmp_path / "nowhere")]) == 2

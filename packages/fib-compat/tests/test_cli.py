@@ -111,6 +111,11 @@ class TestValidate:
         assert code == 0
         assert "0 errors" in out
 
+    def test_a_folder_that_is_no_data_set_fails_whatever_is_checked(self, command: Command, data_set: Path) -> None:
+        code, out, _ = command("validate", "--dataset", data_set / "definitions", "--checks", "solution")
+        assert code == 1
+        assert f"did you mean '{data_set}'?" in out
+
     def test_a_written_report_renders_to_the_same_text(self, command: Command, data_set: Path, tmp_path: Path) -> None:
         break_solution(data_set)
         folder = tmp_path / "report"

@@ -10,6 +10,7 @@ import attrs
 
 from ._record import NO_FIELDS, FrozenDict
 from .errors import Problem, Severity
+from .problem_groups import group_problems
 
 MAX_PROBLEMS = 100_000
 """How many problems a report lists; more are counted, so that a broken set does not fill memory."""
@@ -43,8 +44,9 @@ class Report:
         return f"{self.root}: {counts}: {verdict}"
 
     def to_text(self) -> str:
-        """Every problem and warning in a line of its own, and the summary last."""
-        lines = [f"{problem.severity}: {problem}" for problem in (*self.problems, *self.warnings)]
+        """Each kind of problem and warning in a line of its own, and the summary last; `to_plain` lists all."""
+        groups = group_problems((*self.problems, *self.warnings))
+        lines = [f"{group.problems[0].severity}: {group}" for group in groups]
         return "\n".join([*lines, self.summary])
 
     def to_plain(self) -> dict[str, Any]:

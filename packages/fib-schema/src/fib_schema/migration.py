@@ -22,6 +22,7 @@ from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
 from .errors import DataSetNotFound, FibError, Problem
+from .problem_groups import group_problems
 from .validation import validate
 
 __all__ = ["MigrationReport", "TargetNotEmpty", "migrate", "upgrade"]
@@ -65,7 +66,7 @@ class MigrationReport:
         counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
         lines = [f"{self.source} -> {self.target}: {counts}"]
         lines += [f"changed in {count} records: {change}" for change, count in self.changes.items()]
-        lines += [f"rejected: {problem}" for problem in self.rejected]
+        lines += [f"rejected: {group}" for group in group_problems(self.rejected)]
         return "\n".join([*lines, self.validation.to_text()])
 
     def to_plain(self) -> dict[str, Any]:

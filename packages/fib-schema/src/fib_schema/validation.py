@@ -12,6 +12,7 @@ from ._blob_checks import BlobChecks
 from ._layout import DataFile, list_files
 from ._line_checks import Known, KnownSolution, LineChecks
 from ._reader import read_json
+from ._recognition import NO_DATA_SET, describe_missing_data
 from ._report import MAX_PROBLEMS, Findings, Report
 from ._workload_checks import constraint_problems, size_problem
 from .definition import Definition
@@ -26,14 +27,14 @@ __all__ = ["MAX_PROBLEMS", "Report", "validate"]
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
     """Check every file of a data set.
 
-    Bad data is reported, never raised. Files are read one at a time, and of tensors only the headers,
-    so that large sets need little memory.
+    Bad data is reported, never raised, and so is a folder that has no record. Files are read one at a time, and of
+    tensors only the headers, so that large sets need little memory.
 
     Args:
         path: The data set's root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
 
     Raises:
-        DataSetNotFound: There is no such directory (a FileNotDataFileError).
+        DataSetNotFound: There is no such directory (a FileNotFoundError).
     """
     root = os.fspath(get_fib_dataset_path() if path is None else Path(path))
     if not os.path.isdir(root):
@@ -49,6 +50,8 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         lines.check(file)
     for file in _legacy_workloads_first(list_files(root, _layout.TRACES, ".jsonl", findings)):
         lines.check(file)
+    if not findings.errors and not findings.counts:
+        findings.error(root, describe_missing_data(root), NO_DATA_SET)
     return findings.report(root)
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from fib_schema import MigrationReport, Problem, Report, migrate, validate
+from fib_schema.problem_groups import group_problems
 from rich.console import Console
 
 from .help_pages import add_help
@@ -69,9 +70,10 @@ def _print_report(console: Console, report: Report) -> None:
 
 
 def _print_problems(console: Console, word: str, problems: Sequence[Problem], style: str) -> None:
-    for problem in problems[:_SHOWN]:
-        _print(console, f"{word}: {problem}", style)
-    if (more := len(problems) - _SHOWN) > 0:
+    groups = group_problems(problems)
+    for group in groups[:_SHOWN]:
+        _print(console, f"{word}: {group}", style)
+    if more := sum(len(group.problems) for group in groups[_SHOWN:]):
         _print(console, f"{word}: {more} more (--json lists all)", style)
 
 
