@@ -83,12 +83,14 @@ class Outcome:
         output: Both streams.
         is_shown: It processed the rest of the set.
         seconds: How long it ran.
+        page: The text file that it wrote to `Case.out`, if it is one.
     """
 
     code: int | None
     output: str
     is_shown: bool
     seconds: float
+    page: str = ""
 
 
 class Running:
@@ -121,7 +123,11 @@ class Running:
         if not ended:
             os.waitpid(self._process, 0)
         output = (self.folder / "output").read_bytes().decode("utf-8", "surrogateescape")
-        return Outcome(code, output, self._is_shown(output), seconds)
+        return Outcome(code, output, self._is_shown(output), seconds, self._page())
+
+    def _page(self) -> str:
+        file = self.folder / "out"
+        return file.read_text("utf-8", "surrogateescape") if self.command.writes == "." and file.is_file() else ""
 
     def _is_shown(self, output: str) -> bool:
         written = self.folder / "out" / self.command.writes

@@ -125,7 +125,7 @@ _OBJECTS = [
     *each_part("a link out of the set", _moved_out, is_error=None, named=()),
     *each_part("a file without permissions", lambda path: path.chmod(0), is_unprivileged=True),
     *each_part("a sparse file of 10 GB", _sparse),
-    *each_part("a second hard link", _hard_linked, is_error=None),
+    *each_part("a second hard link", _hard_linked, is_error=None, keeps_rest=False),
 ]
 
 

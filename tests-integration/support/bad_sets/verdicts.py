@@ -13,6 +13,7 @@ _FRAME = re.compile(r'File "[^"]*/(?:packages/fib-|site-packages/|python3\.\d+/)
 _FOLDER = re.compile(r"/\S*/(?:light|heavy)/\d+/")
 """The folder of a case, which differs where the problem is the same."""
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _FLOOD_BYTES = 200_000
 """Output to a person: beyond this, nobody reads it."""
 
@@ -32,6 +33,8 @@ def problems(kind: Kind, command: Command, outcome: Outcome) -> Iterator[str]:
     if not command.is_machine_readable:
         if raw := _RAW.search(output):
             yield f"raw: {raw.group()!r} in the output"
+        if raw := _BIDI.search(outcome.page):
+            yield f"raw: {raw.group()!r} in the page"
         if len(output) > _FLOOD_BYTES:
             yield f"flood: {len(output) // 1000} kB of output"
 
