@@ -23,7 +23,7 @@ from fib_schema import _reader as reader
 from fib_schema import _trace_lines as trace_lines
 from fib_schema._record import Record
 from fib_schema.codec import format_json, parse_json
-from fib_schema.errors import DataSetNotFound, DuplicateName, InvalidRecord
+from fib_schema.errors import DataSetNotFound, DuplicateName, InvalidRecord, Severity
 
 MAX_READ_BYTES = 2_000_000
 
@@ -166,16 +166,19 @@ def validating(root: Path) -> None:
     from fib_schema.validation import validate
 
     report = validate(root)
-    assert all(str(problem) for problem in report.problems)
+    assert all(str(problem) for problem in (*report.problems, *report.warnings))
+    assert report.to_text()
     with _opened(root) as trace_set:
         if trace_set is None:
-            if not report.problems:
+            if report.is_ok:
                 raise Finding("validate finds nothing in a set that cannot be opened")
             return
         for kind in ("definitions", "solutions", "workloads", "traces"):
             list(getattr(trace_set, kind).values())
-        if trace_set.problems and not report.problems:
+        if any(problem.severity is Severity.ERROR for problem in trace_set.problems) and report.is_ok:
             raise Finding("validate finds nothing where reading found problems")
+        if trace_set.problems and not (report.problems or report.warnings):
+            raise Finding("validate does not warn where reading warned")
 
 
 def command(*words: str) -> Callable[[Path], None]:
