@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from fib_schema.json_schema import write_schemas
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "FIB"
@@ -24,6 +26,8 @@ exclude_patterns = ["tests", "pictures"]
 html_theme = "furo"
 html_title = "FIB"
 html_show_sphinx = False
+html_extra_path = [str(Path(__file__).parents[1] / ".dev" / "docs" / "files")]
+write_schemas(Path(html_extra_path[0]) / "schemas")
 suppress_warnings = [
     "myst.header",  # READMEs that are included begin below the page's own title
     "ref.python",  # `type` in a signature is Python's own, whatever fields are called so

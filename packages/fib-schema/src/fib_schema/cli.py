@@ -10,7 +10,7 @@ from typing import TypeAlias
 from .command import run_command
 
 _DESCRIPTION = """\
-Sign data sets, and verify their signatures."""
+Sign data sets, verify their signatures, and print the JSON Schemas of records."""
 
 _KEYGEN = """\
 Make a pair of Ed25519 keys in OpenSSH's format: FILE, the private key with mode 0600, and FILE.pub. An
@@ -38,6 +38,16 @@ examples:
   fib-schema verify DIR --signer owner.pub --allow-appended    new files and appended lines are no difference
   fib-schema verify DIR --signer owner.pub --min-serial 7      not an older state than the seventh"""
 
+_JSON_SCHEMA = """\
+Print the JSON Schema of a kind of record, or write those of all kinds. Editors complete and check definitions and
+solutions with them. Lines of workloads and traces are both of the kind 'trace'; 'workload' is the object inside
+them. Validation of a data set ('fib-bench validate') checks more. Exit codes: 0, 2 on errors."""
+
+_JSON_SCHEMA_EXAMPLES = """\
+examples:
+  fib-schema json-schema solution
+  fib-schema json-schema --out .vscode/schemas     all of them, as definition.schema.json and so on"""
+
 _Form = argparse.RawDescriptionHelpFormatter
 _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name for it
 
@@ -59,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_keygen(commands)
     _add_sign(commands)
     _add_verify(commands)
+    _add_json_schema(commands)
     return parser
 
 
@@ -135,3 +146,33 @@ def _verify(options: argparse.Namespace) -> int:
     return commands.verify_set(
         options.dataset, options.signer, allows_appended=options.allow_appended, min_serial=options.min_serial
     )
+
+
+# -- JSON Schemas ------------------------------------------------------------------------------------
+
+
+def _add_json_schema(commands: _Commands) -> None:
+    command = commands.add_parser(
+        "json-schema",
+        help="print or write the JSON Schemas of records",
+        description=_JSON_SCHEMA,
+        epilog=_JSON_SCHEMA_EXAMPLES,
+        formatter_class=_Form,
+    )
+    choice = command.add_mutually_exclusive_group(required=True)
+    choice.add_argument(
+        "kind", nargs="?", choices=["definition", "solution", "workload", "trace"], help="what to print"
+    )
+    choice.add_argument("--out", type=Path, metavar="DIR", help="write all schemas into this folder")
+    command.set_defaults(run=_json_schema)
+
+
+def _json_schema(options: argparse.Namespace) -> int:
+    from .json_schema import RECORD_KINDS, format_schema, write_schemas
+
+    if options.out is None:
+        print(format_schema(RECORD_KINDS[options.kind]), end="")
+        return 0
+    for file in write_schemas(options.out):
+        print(file)
+    return 0
