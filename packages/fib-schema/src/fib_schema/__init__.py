@@ -101,7 +101,6 @@ if TYPE_CHECKING:
         InvalidField,
         InvalidRecord,
         NoRoot,
-        PartlyAdded,
         Problem,
         Severity,
         UnknownName,
@@ -110,7 +109,7 @@ if TYPE_CHECKING:
     from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-    from .trace_set import TraceSet
+    from .trace_set import PartlyAdded, TraceSet
     from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
     from .workload_log import WorkloadLog
@@ -131,13 +130,13 @@ else:
             "environment": "get_fib_cache_path get_fib_dataset_path",
             "errors": (
                 "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError "
-                "InvalidField InvalidRecord NoRoot PartlyAdded Problem Severity UnknownName"
+                "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
             ),
             "migration": "MigrationReport TargetNotEmpty migrate",
             "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
-            "trace_set": "TraceSet",
+            "trace_set": "PartlyAdded TraceSet",
             "validation": "Report validate",
             "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
             "workload_log": "WorkloadLog",

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import attrs
+
 from . import _layout
 from ._checks import component_problem
 from ._durable import append_in_groups
@@ -20,7 +22,7 @@ from ._report import Findings
 from ._trace_lines import TraceFormatter
 from .definition import Definition
 from .environment import get_fib_dataset_path
-from .errors import DataSetNotFound, DuplicateName, PartlyAdded, Problem, UnknownName
+from .errors import DataSetNotFound, DuplicateName, FibError, Problem, UnknownName
 from .files import atomic_create_all
 from .solution import Solution
 from .trace import Trace
@@ -28,6 +30,24 @@ from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
     import torch
+
+
+@attrs.frozen
+class PartlyAdded(FibError, OSError):
+    """Some of many traces could not be written; the others are durable."""
+
+    added: tuple[Trace, ...]
+    """The traces that are durable and in memory, in the order in which they were given."""
+    total: int
+    """How many were given."""
+    problem: str
+    """What failed, and for which file; the cause of this exception has the ``errno``."""
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.added)} of {self.total} traces were added and are durable, the others were not: "
+            f"{self.problem}; add those that are not in `added` again"
+        )
 
 
 class Store(DataSetFolder):

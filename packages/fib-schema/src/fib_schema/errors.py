@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import attrs
-
-if TYPE_CHECKING:
-    from .trace import Trace
-
 
 _MAX_COMPARED_NAMES = 1000
 _MAX_COMPARED_LENGTH = 200
@@ -137,24 +132,6 @@ class DataSetNotFound(FibError, FileNotFoundError):
 
     def __str__(self) -> str:
         return f"no data set at {self.path!r}: the directory does not exist; pass another path or set FIB_DATASET_PATH"
-
-
-@attrs.frozen
-class PartlyAdded(FibError, OSError):
-    """Some of many traces could not be written; the others are durable."""
-
-    added: tuple[Trace, ...]
-    """The traces that are durable and in memory, in the order in which they were given."""
-    total: int
-    """How many were given."""
-    problem: str
-    """What failed, and for which file; the cause of this exception has the ``errno``."""
-
-    def __str__(self) -> str:
-        return (
-            f"{len(self.added)} of {self.total} traces were added and are durable, the others were not: "
-            f"{self.problem}; add those that are not in `added` again"
-        )
 
 
 @attrs.frozen

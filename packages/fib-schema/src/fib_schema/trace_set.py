@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ._store import Store
+from ._store import PartlyAdded, Store
 from .ranking import Rankings
+
+__all__ = ["PartlyAdded", "TraceSet"]
 
 
 class TraceSet(Store, Rankings):
