@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import resource
 import stat
 import subprocess
@@ -21,10 +22,12 @@ from fib_schema import (
     DuplicateName,
     PartlyAdded,
     RandomInput,
+    TargetNotEmpty,
     Trace,
     TraceSet,
     Workload,
     append_jsonl_file,
+    migrate,
 )
 from fib_schema._durable import append_in_groups
 
@@ -278,6 +281,63 @@ def test_definitions_are_written_all_or_none(tmp_path: Path, definition: Definit
     assert contents(tmp_path) == dict(opened.definitions) == {}
     opened.add_definitions(many)
     assert len(contents(tmp_path)) == 8
+
+
+def test_a_migration_that_fails_leaves_no_target(tmp_path: Path, definition: Definition) -> None:
+    wide_set(tmp_path / "old", definition, 4).add_definitions(
+        [attrs.evolve(definition, name="x", description="x" * 2000)]
+    )
+    target = tmp_path / "new"
+    for _ in range(2):
+        with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"new/definitions/gemm/x\.json"):
+            migrate(tmp_path / "old", target)
+        assert not contents(tmp_path / "new")
+        assert all(not path.name.startswith(".") for path in tmp_path.iterdir())
+    target.mkdir(mode=0o750, exist_ok=True)
+    assert migrate(tmp_path / "old", target).counts["definitions"] == 1
+    assert stat.S_IMODE(target.stat().st_mode) == 0o750
+
+
+def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, definition: Definition) -> None:
+    TraceSet(tmp_path / "old").add_definitions([definition])
+    program = (
+        "import os, sys, fib_schema._rewrite as module\n"
+        "module.Rewriter.close = lambda self: os._exit(9)\n"
+        "from fib_schema import migrate\n"
+        "migrate(*sys.argv[1:])"
+    )
+    words = [sys.executable, "-c", program, str(tmp_path / "old"), str(tmp_path / "new")]
+    assert subprocess.run(words, check=False).returncode == 9
+    assert not (tmp_path / "new").exists()
+    assert migrate(tmp_path / "old", tmp_path / "new").is_ok
+
+
+def test_a_mount_point_is_no_target_of_a_migration(
+    tmp_path: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TraceSet(tmp_path / "old").add_definitions([definition])
+    (tmp_path / "new").mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path).endswith("new"))
+    with pytest.raises(TargetNotEmpty, match="is a mount point"):
+        migrate(tmp_path / "old", tmp_path / "new")
+
+
+def test_a_backup_is_whole_or_is_not_there(tmp_path: Path, definition: Definition) -> None:
+    opened = wide_set(tmp_path, definition, 2)
+    opened.traces_path.mkdir()
+    (opened.traces_path / "x.jsonl").write_bytes(b"x" * 2000)
+    with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"x\.jsonl"):
+        opened.backup_traces()
+    assert sorted(os.listdir(tmp_path)) == ["traces", "workloads"]
+    opened.backup_traces()
+    (backup,) = tmp_path.glob("traces_backup_*")
+    assert (backup / "x.jsonl").stat().st_size == 2000
+
+
+def test_an_exception_of_a_partial_append_can_be_pickled(definition: Definition) -> None:
+    error = PartlyAdded((trace("gemm"),), 2, "no space")
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.added, again.total, str(again)) == (error.added, 2, str(error))
 
 
 def test_a_definition_that_another_process_has_added_is_not_replaced(tmp_path: Path, definition: Definition) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from . import _layout
 from .errors import NoRoot
+from .files import staged
 
 if TYPE_CHECKING:
     import torch
@@ -63,14 +65,18 @@ class DataSetFolder:
         Raises:
             NoRoot: The set is in memory only.
             FileExistsError: There is such a backup already.
+            OSError: The traces could not be copied; there is no backup.
         """
         source = self.traces_path
         stamp = datetime.now().astimezone().strftime("%Y%m%d_%H%M%S_%f")
         target = source.with_name(f"{source.name}_backup_{stamp}")
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            target.mkdir()
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
+        with staged(target) as copy:
+            if source.is_dir():
+                shutil.copytree(source, copy)
+            else:
+                copy.mkdir()
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
         """Read a workload's tensors to the CPU.

@@ -22,6 +22,7 @@ from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
 from .errors import DataSetNotFound, FibError, Problem
+from .files import staged
 from .problem_groups import group_problems
 from .validation import validate
 
@@ -32,7 +33,7 @@ _FOLDERS = (_layout.DEFINITIONS, _layout.SOLUTIONS, _layout.WORKLOADS, _layout.T
 
 @attrs.frozen
 class TargetNotEmpty(FibError, FileExistsError):
-    """The target of a migration is not empty, or lies inside its source."""
+    """The target of a migration is not empty, is a mount point, or lies inside its source."""
 
     path: str
     problem: str
@@ -85,21 +86,34 @@ class MigrationReport:
 def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> MigrationReport:
     """Rewrite a data set into the current schema and layout, and validate the result.
 
+    The target appears when it is complete. If the migration fails, there is none.
+
     Args:
         source: The set to read; it is not changed.
         target: A folder that is new or empty. Blobs are hard links where the file system allows it.
 
     Raises:
         DataSetNotFound: There is no such source (a FileNotFoundError).
-        TargetNotEmpty: The target holds something, or lies inside the source (a FileExistsError).
+        TargetNotEmpty: The target holds something, is a mount point, or lies inside the source (a FileExistsError).
         OSError: The target cannot be written.
     """
     root, new_root = os.fspath(source), os.fspath(target)
     if not os.path.isdir(root):
         raise DataSetNotFound(root)
     _check_target(root, new_root)
-    os.makedirs(new_root, exist_ok=True)
     findings = Findings()
+    real = os.path.realpath(new_root)
+    with staged(real) as stage:
+        stage.mkdir()
+        changes = _rewrite(root, os.fspath(stage), findings)
+        if os.path.isdir(real):
+            shutil.copymode(real, stage)
+            os.rmdir(real)  # Windows replaces no folder
+    return _report(root, new_root, findings, changes)
+
+
+def _rewrite(root: str, new_root: str, findings: Findings) -> Counter[str]:
+    """Write the new set; returns the changes of records."""
     rewriter = Rewriter(root, new_root, findings)
     _carry_over(root, new_root, findings)
     for file in list_files(root, _layout.DEFINITIONS, ".json", findings):
@@ -110,7 +124,7 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> M
         for file in list_files(root, folder, ".jsonl", findings):
             rewriter.lines(file)
     rewriter.close()
-    return _report(root, new_root, findings, rewriter.changes)
+    return rewriter.changes
 
 
 def _report(root: str, new_root: str, findings: Findings, changes: Counter[str]) -> MigrationReport:
@@ -128,6 +142,8 @@ def _check_target(root: str, new_root: str) -> None:
         raise TargetNotEmpty(new_root, "is not a folder")
     if os.path.isdir(new_root) and os.listdir(new_root):
         raise TargetNotEmpty(new_root, "is not empty")
+    if os.path.ismount(new_root):
+        raise TargetNotEmpty(new_root, "is a mount point, which cannot be replaced by the finished set")
 
 
 def _carry_over(root: str, new_root: str, findings: Findings) -> None:
