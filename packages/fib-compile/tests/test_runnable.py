@@ -10,6 +10,8 @@ import pytest
 import torch
 from fib_compile import Runnable, RunnableMetadata
 from fib_schema import AxisError, AxisVar, Definition, TensorSpec
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def runnable(function: Callable[..., Any], definition: Definition | None, *, dps: bool, **fields: Any) -> Runnable:
@@ -222,3 +224,101 @@ def test_an_output_axis_without_an_input_is_an_error(definition: Definition) -> 
 
     with pytest.raises(AxisError, match="'m'"):
         runnable(add_one_into, open_axis, dps=True).call_value_returning(X)
+
+
+Y = X + 1
+
+
+@pytest.mark.parametrize(
+    ("returned", "own", "by_definition"),
+    [
+        (42, 42, 42),
+        ((42,), 42, 42),
+        ([42], 42, 42),
+        ({"y": 42}, {"y": 42}, 42),
+        ({"y": 42, "more": 1}, {"y": 42, "more": 1}, 42),
+        ((), (), TypeError),
+        ([], [], TypeError),
+        ({}, {}, TypeError),
+        ((1, 2), (1, 2), TypeError),
+        (((),), (), ()),
+    ],
+)
+def test_one_output_is_returned_as_it_is(definition: Definition, returned: Any, own: Any, by_definition: Any) -> None:
+    either = runnable(lambda x: returned, definition, dps=False)
+
+    assert either(X) == own
+    if by_definition is TypeError:
+        with pytest.raises(TypeError):
+            either.call_value_returning(X)
+    else:
+        assert either.call_value_returning(X) == by_definition
+
+
+@pytest.mark.parametrize("returned", [None, (), [], {}])
+def test_no_outputs_are_returned_as_none(definition: Definition, returned: Any) -> None:
+    in_place = attrs.evolve(definition, outputs={})
+
+    assert runnable(lambda x: returned, in_place, dps=False).call_value_returning(X) is None
+
+
+@pytest.mark.parametrize("returned", [(1, 2), [1, 2], {"b": 2, "a": 1}, {"a": 1, "b": 2, "c": 3}])
+def test_several_outputs_are_a_tuple_in_order(definition: Definition, returned: Any) -> None:
+    two = attrs.evolve(definition, outputs=dict.fromkeys("ab", TensorSpec(None, "int64")))
+
+    assert runnable(lambda x: returned, two, dps=False).call_value_returning(X) == (1, 2)
+
+
+@pytest.mark.parametrize("returned", [1, (1,), (1, 2, 3), (), {"a": 1}])
+def test_a_wrong_number_of_outputs_is_an_error(definition: Definition, returned: Any) -> None:
+    two = attrs.evolve(definition, outputs=dict.fromkeys("ab", TensorSpec(None, "int64")))
+
+    with pytest.raises(TypeError, match=r"has 2 outputs, the solution returned|without 'b'"):
+        runnable(lambda x: returned, two, dps=False).call_value_returning(X)
+
+
+@pytest.mark.parametrize(("returned", "result"), [((1,), 1), ([1, 2], (1, 2)), ((), None), ({"y": 1}, {"y": 1})])
+def test_without_a_definition_only_tuples_and_lists_hold_results(returned: Any, result: Any) -> None:
+    assert runnable(lambda: returned, None, dps=False).call_value_returning() == result
+
+
+@pytest.mark.parametrize("returned", [Y, (Y,), {"y": Y}, 0, 3.5, True, Y.sum()])
+def test_a_value_returned_by_a_dps_solution_is_an_error_and_not_lost(definition: Definition, returned: Any) -> None:
+    dps = runnable(lambda *args: returned, definition, dps=True)
+
+    for call in (lambda: dps.call_value_returning(X), lambda: dps.call_destination_passing(X, torch.empty(2, 4))):
+        with pytest.raises(TypeError, match="declared as destination-passing, but returned a value of type"):
+            call()
+
+
+def test_a_dps_solution_may_return_its_outputs(definition: Definition) -> None:
+    for shaped in (lambda y: y, lambda y: (y,), lambda y: [None, y], lambda y: {"y": y}, lambda y: y.view(2, 4)):
+
+        def into(x: torch.Tensor, y: torch.Tensor, shaped: Callable[..., Any] = shaped) -> Any:
+            return shaped(torch.add(x, 1, out=y))
+
+        dps = runnable(into, definition, dps=True)
+        assert torch.equal(dps.call_value_returning(X), Y)
+        dps.call_destination_passing(X, torch.empty(2, 4))
+
+
+NAMES = (
+    "_x input0 input1 input0_ input1_ _key _sizes _out0 _known _device _returned x None class lambda match type"
+    " value_returning \ufb01 fi \u00b5 \u03bc _ __"
+)
+
+
+@given(names=st.lists(st.sampled_from(NAMES.split()), min_size=1, max_size=6, unique=True))
+def test_inputs_may_have_any_names(names: list[str]) -> None:
+    tensor = TensorSpec(("n",), "float32")
+    definition = Definition(
+        "sum", "elementwise", {"n": AxisVar()}, dict.fromkeys(names, tensor), {"total": tensor}, "def run(): ...\n"
+    )
+
+    def into(*args: torch.Tensor) -> None:
+        args[-1].copy_(sum(index * value for index, value in enumerate(args[:-1])))
+
+    values = [torch.full((2,), float(index)) for index in range(len(names))]
+    result = runnable(into, definition, dps=True).call_value_returning(*values)
+    assert result[0].item() == sum(index**2 for index in range(len(names)))
+    assert runnable(into, definition, dps=True).call_kwargs(**dict(zip(names, values, strict=True))).equal(result)

@@ -27,7 +27,9 @@ def value_returning({parameters}):
     if _sizes is None:
         _sizes = _derive(_key, ({arguments}))
     {allocate}
-    _function({call})
+    _returned = _function({call})
+    if _returned is not None:
+        _check_returned(_returned, ({buffers}))
     return {result}
 """
 
@@ -106,11 +108,12 @@ def _parameters(variables: Sequence[str], names: Sequence[str], definition: Defi
 def value_returning(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
     """Generate a function that allocates the outputs, calls a DPS function and returns them. Imports torch.
 
-    The generated function raises `AxisError` if the shapes of the inputs do not fit the definition.
+    The generated function raises `AxisError` if the shapes of the inputs do not fit the definition, and `TypeError` if
+    the function returns something other than its outputs: then it may have written nothing into them.
     """
     import torch
 
-    names = [_variable(name, index) for index, name in enumerate(definition.inputs)]
+    names = _variables(list(definition.inputs))
     outputs = [f"_out{index}" for index in range(len(definition.outputs))]
     code = _VALUE_RETURNING.format(
         parameters=", ".join(_parameters(names, list(definition.inputs), definition)),
@@ -118,6 +121,7 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
         arguments=_tuple_items(names),
         allocate=_allocations(outputs, _device(names, definition)),
         call=", ".join((*names, *outputs)),
+        buffers=_tuple_items(outputs),
         result=outputs[0] if len(outputs) == 1 else (", ".join(outputs) or "None"),
     )
     shapes = _KnownShapes(definition)
@@ -126,6 +130,7 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
         "_derive": shapes.derive,
         "_empty": torch.empty,
         "_function": function,
+        "_check_returned": functools.partial(check_returned, name=definition.name),
         **{f"_dtype{index}": dtype for index, dtype in enumerate(definition.torch_output_dtypes)},
     }
     exec(code, scope)  # noqa: S102 - made of our template and of identifiers that Definition has checked
@@ -150,9 +155,17 @@ class _KnownShapes:
         return shapes
 
 
-def _variable(name: str, index: int) -> str:
-    """The input's own name, which makes error messages clearer, where Python allows it."""
-    return f"input{index}" if keyword.iskeyword(name) or name.startswith("_") else name
+def _variables(names: Sequence[str]) -> list[str]:
+    """The inputs' own names, which makes error messages clearer, where Python and the template allow them."""
+    variables: list[str] = []
+    for index, name in enumerate(names):
+        # Python takes names as equal that differ in the form of a letter only.
+        is_usable = name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
+        variable = name if is_usable else f"input{index}"
+        while variable in variables or (variable != name and variable in names):
+            variable += "_"
+        variables.append(variable)
+    return variables
 
 
 def _shapes(names: list[str], definition: Definition) -> list[str]:
@@ -200,15 +213,54 @@ def unpack_single(function: Callable[..., Any]) -> Callable[..., Any]:
     return unpacking
 
 
-def list_to_tuple(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that a returned list becomes a tuple."""
+def unpack_results(function: Callable[..., Any], definition: Definition | None) -> Callable[..., Any]:
+    """Wrap a value-returning function: one output is returned as it is, several as a tuple, none as None.
+
+    The wrapper raises `TypeError` if there are more or fewer results than outputs, or a name is missing. Without a
+    definition only lists and tuples are known to hold results.
+    """
+    count = None if definition is None else len(definition.outputs)
 
     @functools.wraps(function, updated=())
-    def converting(*args: Any) -> Any:
+    def unpacking(*args: Any) -> Any:
         result = function(*args)
-        return tuple(result) if type(result) is list else result
+        if count == 1 and not isinstance(result, (tuple, list, Mapping)):
+            return result
+        if definition is not None:
+            results = _ordered(result, definition)
+        elif isinstance(result, (tuple, list)):
+            results = result
+        else:
+            return result
+        return (results[0] if results else None) if len(results) < 2 else tuple(results)
 
-    return converting
+    return unpacking
+
+
+def check_returned(returned: Any, buffers: Sequence[Any], *, name: str) -> None:
+    """Check what a destination-passing function returned: nothing, or its outputs if it has any.
+
+    Raises:
+        TypeError: It returned something else, and may have left the outputs as they were.
+    """
+    if not buffers:
+        return
+    values = returned.values() if isinstance(returned, Mapping) else returned
+    values = values if isinstance(returned, (tuple, list, Mapping)) else (returned,)
+    for value in values:
+        if value is not None and not any(value is buffer or _is_same_tensor(value, buffer) for buffer in buffers):
+            found = f"a value of type {type(value).__name__!r}"
+            raise TypeError(
+                f"{name}: the solution is declared as destination-passing, but returned {found} that is none of its "
+                "outputs; write into the outputs and return nothing, or set destination_passing_style to false"
+            )
+
+
+def _is_same_tensor(value: Any, buffer: Any) -> bool:
+    """Whether two tensors are views of the same memory, as a function in another language returns them."""
+    if not hasattr(value, "data_ptr") or not hasattr(buffer, "data_ptr"):
+        return False
+    return bool(value.data_ptr() == buffer.data_ptr() and value.shape == buffer.shape and value.dtype == buffer.dtype)
 
 
 def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) -> None:
@@ -218,22 +270,23 @@ def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) ->
         TypeError: There are more or fewer results than outputs, one has another dtype, or a name is missing.
         ValueError: A result does not have its buffer's shape.
     """
-    if isinstance(result, Mapping):
-        missing = [name for name in definition.outputs if name not in result]
-        if missing:
-            raise TypeError(f"{definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
-        result = [result[name] for name in definition.outputs]
-    results = _as_sequence(result, len(buffers))
-    if len(results) != len(buffers):
-        raise TypeError(f"{definition.name} has {len(buffers)} outputs, the solution returned {len(results)}")
+    results = _ordered(result, definition)
     for name, value, buffer in zip(definition.outputs, results, buffers, strict=True):
         _copy(name, value, buffer)
 
 
-def _as_sequence(result: Any, count: int) -> Sequence[Any]:
-    if isinstance(result, (tuple, list)):
-        return result
-    return () if result is None and count == 0 else (result,)
+def _ordered(result: Any, definition: Definition) -> Sequence[Any]:
+    """The results of a value-returning function in the order of the outputs."""
+    if isinstance(result, Mapping):
+        missing = [name for name in definition.outputs if name not in result]
+        if missing:
+            raise TypeError(f"{definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
+        return [result[name] for name in definition.outputs]
+    count = len(definition.outputs)
+    results = result if isinstance(result, (tuple, list)) else () if result is None and count == 0 else (result,)
+    if len(results) != count:
+        raise TypeError(f"{definition.name} has {count} outputs, the solution returned {len(results)}")
+    return results
 
 
 def _copy(name: str, value: Any, buffer: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from fib_schema import Definition
 
-from ._calling import copy_results, list_to_tuple, unpack_single, value_returning
+from ._calling import check_returned, copy_results, unpack_results, unpack_single, value_returning
 
 
 @attrs.frozen
@@ -77,7 +77,11 @@ class Runnable:
         return f"<Runnable {meta.solution_name!r} of {meta.definition_name!r}, built by {meta.build_type}>"
 
     def __call__(self, *args: Any) -> Any:
-        """Call the solution in its own style; a tuple or list of one element is unpacked."""
+        """Call the solution in its own style.
+
+        Of a value-returning solution, a tuple or list of one element is unpacked. Everything else is returned as it
+        is: a dict, several results, an empty tuple.
+        """
         return self.callable(*args)
 
     def call_kwargs(self, **kwargs: Any) -> Any:
@@ -102,10 +106,15 @@ class Runnable:
         Raises:
             ValueError: A result does not have its buffer's shape, or the metadata holds no definition
                 and the solution returns values.
-            TypeError: The number of arguments or results is wrong, or a result has another dtype.
+            TypeError: The number of arguments or results is wrong, a result has another dtype, or a destination-passing
+                solution returned something other than its outputs.
         """
         if self.metadata.destination_passing_style:
-            self.callable(*args)
+            returned = self.callable(*args)
+            if returned is not None:
+                definition = self.metadata.definition
+                outputs = args if definition is None else args[len(definition.inputs) :]
+                check_returned(returned, outputs, name=self.metadata.definition_name)
             return
         definition = self._definition()
         count = len(definition.inputs)
@@ -117,12 +126,13 @@ class Runnable:
     def call_value_returning(self, *args: Any) -> Any:
         """Call with the inputs and return the outputs: one as it is, several as a tuple, none as None.
 
-        The outputs of a destination-passing solution are allocated from the definition, on the
-        device of the first tensor among the inputs.
+        Results that a solution returns by name are put in order. The outputs of a destination-passing solution are
+        allocated from the definition, on the device of the first tensor among the inputs.
 
         Raises:
             ValueError: The metadata holds no definition; an axis has no value or two (`AxisError`).
-            TypeError: The number of arguments is wrong.
+            TypeError: The number of arguments or results is wrong, a name is missing among the results, or a
+                destination-passing solution returned something other than its outputs.
         """
         if self._value_returning is None:
             self._value_returning = self._make_value_returning()
@@ -155,7 +165,7 @@ class Runnable:
     def _make_value_returning(self) -> Callable[..., Any]:
         if self.metadata.destination_passing_style:
             return value_returning(self.callable, self._definition())
-        return list_to_tuple(self.callable)
+        return unpack_results(self.function, self.metadata.definition)
 
     def _definition(self) -> Definition:
         if self.metadata.definition is None:
