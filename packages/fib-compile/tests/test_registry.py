@@ -188,17 +188,52 @@ def test_an_unknown_place_is_an_error() -> None:
         BuilderRegistry([PythonBuilder()]).register(CountingBuilder(), before="pyton")
 
 
-def test_entry_points_add_builders(tmp_path: Path) -> None:
-    info = tmp_path / "plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fib_compile.builders]\nmine = plugin:Mine\n")
-    (tmp_path / "plugin.py").write_text(
-        "from fib_compile import PythonBuilder\n\n\nclass Mine(PythonBuilder):\n    name = 'mine'\n"
-    )
-    code = "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+MINE = "from fib_compile import PythonBuilder\n\n\nclass Mine(PythonBuilder):\n    name = 'mine'\n"
+BROKEN = {
+    "import error": ("import nothing_of_that_name\n", "ModuleNotFoundError"),
+    "error at import": ("1 / 0\n", "ZeroDivisionError"),
+    "exit at import": ("raise SystemExit(3)\n", "SystemExit: 3"),
+    "missing name": ("", "has no attribute 'Mine'"),
+    "function": ("def Mine(): ...\n", "is of type 'function', and no subclass of fib_compile.Builder"),
+    "other class": ("class Mine: ...\n", "no subclass of fib_compile.Builder"),
+    "abstract": ("from fib_compile import Builder\nclass Mine(Builder): ...\n", "TypeError"),
+    "arguments": (MINE + "    def __init__(self, x): ...\n", "TypeError"),
+    "error at start": (MINE + "    def __init__(self): raise OSError('no licence')\n", "OSError: no licence"),
+    "error when asked": (MINE + "    @staticmethod\n    def unavailable_reason(): 1 / 0\n", "ZeroDivisionError"),
+    "no name": (MINE.replace("'mine'", "None"), "name of broken:Mine is None; it must be a name"),
+    "duplicate name": (MINE.replace("'mine'", "'python'"), "has name 'python', and so has"),
+}
 
-    assert done.stdout.strip().endswith("'torch', 'mine']")
+
+def registry_with(folder: Path, **plugins: str) -> list[str]:
+    """Install plugins, each a distribution of its own; what a new process logs, then the names of its builders."""
+    for name, text in plugins.items():
+        info = folder / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[fib_compile.builders]\n{name}-builder = {name}:Mine\n")
+        (folder / f"{name}.py").write_text(text)
+    code = "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return [done.stderr, done.stdout.strip()]
+
+
+def test_entry_points_add_builders(tmp_path: Path) -> None:
+    log, names = registry_with(tmp_path, plugin=MINE)
+
+    assert log == ""
+    assert names.endswith("'torch', 'mine']")
+
+
+@pytest.mark.parametrize(("text", "problem"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_entry_point_costs_only_itself_and_names_its_distribution(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    log, names = registry_with(tmp_path, broken=text, plugin=MINE)
+
+    assert names.endswith("'torch', 'mine']")
+    assert "builder of entry point 'broken-builder' of distribution 'broken' 1.0 is skipped: " in log
+    assert problem in log
+    assert log.count("\n") == 1

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import attrs
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 
 from ._cache import interface_digest
+from ._entry_points import describe, entry_points, make_builder
 from .builder import Builder, Limits
 from .builders import builder_classes
 from .errors import BuilderConflict, BuildError, check_limit
 from .forking import ForkSafeLock, renew_on_fork
 from .runnable import Runnable
 
-ENTRY_POINTS = "fib_compile.builders"
+_logger = logging.getLogger("fib_compile")
 _MAX_KNOWN_OBJECTS = 8192
 _Key: TypeAlias = tuple[str, str, str]
 
@@ -61,6 +63,7 @@ class BuilderRegistry:
         if not self._builders:
             raise ValueError("a registry needs at least one builder")
         self._runnables: dict[_Key, Runnable] = {}
+        self._skipped: list[str] = []  # entry points that cannot be used, with the reasons
         self._lock = ForkSafeLock()
         self._in_progress: dict[_Key, threading.Lock] = {}
         # By id(solution), which needs no hashing of sources. The values hold the solutions, so that no id is reused.
@@ -72,17 +75,13 @@ class BuilderRegistry:
         """The registry of this process, with all builders that are available on this machine.
 
         Builders of this package come first, then those of entry points in the group ``fib_compile.builders``, ordered
-        by name. An entry point names a class that takes no arguments.
-
-        Raises:
-            BuilderConflict: An entry point conflicts with another builder.
+        by name. An entry point names a class that takes no arguments. One that cannot be used is skipped, with a
+        warning in the log that names its distribution.
         """
         with cls._instance_lock:
             if cls._instance is None:
                 registry = cls([kind() for kind in builder_classes() if kind.is_available()])
-                for kind in _entry_points():
-                    if kind.is_available():
-                        registry.register(kind())
+                registry._add_entry_points()
                 cls._instance = registry
             return cls._instance
 
@@ -167,6 +166,16 @@ class BuilderRegistry:
         with self._lock:
             self._builders = _with_builder(self._builders, builder, before)
 
+    def _add_entry_points(self) -> None:
+        """Add the builders of entry points; a broken one costs only itself."""
+        for point in entry_points():
+            try:
+                if (builder := make_builder(point)) is not None:
+                    self.register(builder)
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - code of third parties
+                self._skipped.append(f"{describe(point)} is skipped: {type(error).__name__}: {error}")
+                _logger.warning("builder of %s", self._skipped[-1])
+
     @property
     def builders(self) -> tuple[Builder, ...]:
         """The builders, highest priority first."""
@@ -233,7 +242,8 @@ class BuilderRegistry:
         available = ", ".join(builder.name for builder in self._builders)
         others = [kind for kind in builder_classes() if not kind.is_available() and kind().can_build(solution)]
         unavailable = "".join(f"; {kind.name} is unavailable: {kind.unavailable_reason()}" for kind in others)
-        return f"no builder for language '{spec.language}'{binding} (available: {available}{unavailable})"
+        skipped = "".join(f"; {text}" for text in self._skipped)
+        return f"no builder for language '{spec.language}'{binding} (available: {available}{unavailable}{skipped})"
 
 
 def reference_solution(definition: Definition) -> Solution:
@@ -248,12 +258,6 @@ def reference_solution(definition: Definition) -> Solution:
         spec=spec,
         sources=(SourceFile("reference.py", definition.reference),),
     )
-
-
-def _entry_points() -> list[Any]:
-    from importlib.metadata import entry_points
-
-    return [point.load() for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)]
 
 
 def _with_builder(builders: list[Builder], new: Builder, before: str | None) -> list[Builder]:
