@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -146,3 +147,33 @@ def test_an_unreadable_cache_is_reported_in_one_line(
     assert error.startswith(f"fib-compile: {tmp_path / 'file'}")
     assert error.endswith(": Not a directory\n")
     assert error.count("\n") == 1
+
+
+BAD_TEXTS = {"no JSON": "{", "no record": "{}", "a list": "[]", "not UTF-8": b"\xff", "empty": ""}
+
+
+@pytest.mark.parametrize("text", BAD_TEXTS.values(), ids=BAD_TEXTS)
+@pytest.mark.parametrize("kind", ["solutions/tests/elementwise/add_one", "definitions/elementwise"])
+def test_a_bad_file_costs_only_itself(
+    dataset: Path, capsys: pytest.CaptureFixture[str], kind: str, text: str | bytes
+) -> None:
+    (dataset / kind / "bad.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    assert main(["build", str(dataset), "-j", "2"]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("2 built, 1 cached, 1 failed\n")
+    assert "bad.json" in output.out + output.err
+    assert main(["build", str(dataset), "--solutions", "one", "two"]) == 0
+
+
+@pytest.mark.parametrize("field", ["spec", "sources", "definition"])
+def test_a_bad_solution_with_a_name_costs_only_itself(
+    dataset: Path, capsys: pytest.CaptureFixture[str], field: str
+) -> None:
+    path = dataset / "solutions" / "tests" / "elementwise" / "add_one" / "one.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: 3}))
+
+    assert main(["build", str(dataset)]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("1 built, 1 cached, 1 failed\n")
+    assert "one.json" in output.out

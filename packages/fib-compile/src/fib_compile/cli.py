@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fib_schema import Definition, Solution, TraceSet, UnknownName
+from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, run_command, unescaped
 
 from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
@@ -26,8 +26,8 @@ _DESCRIPTION = """\
 Build the solutions of a data set ahead of time, and manage the build cache.
 
 fib-bench, fib-apply and programs find what is built by its content. The cache is below FIB_CACHE_PATH and may
-be deleted at any time. Exit codes: 0; 1 if a solution does not build; 2 if the command is wrong, or cannot
-read or write a file; 130 after an interrupt; 141 if the reader of the output has ended."""
+be deleted at any time. Exit codes: 0; 1 if a solution does not build or its file is bad; 2 if the command
+is wrong, or cannot read or write a file; 130 after an interrupt; 141 if the reader of the output has ended."""
 
 _BUILD = """\
 Compile all C++ and CUDA solutions of a data set into the cache. Nothing is loaded, no code of a solution runs,
@@ -60,7 +60,7 @@ _Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit code: 1 if a solution does not build, 2 if the command is wrong."""
+    """Run the command and return its exit code: 1 if a solution does not build or cannot be read, 2 if it is wrong."""
     return run_command("fib-compile", lambda: _run(arguments))
 
 
@@ -117,7 +117,10 @@ def _add(commands: _Commands, name: str, summary: str, description: str, example
 def _build(options: argparse.Namespace) -> int:
     if options.arch:
         os.environ[ARCH_VARIABLE] = ",".join(parse_architectures(options.arch))
-    pairs = _selected(TraceSet.from_path(options.dataset), options.definitions, options.solutions)
+    trace_set = TraceSet.from_path(options.dataset)
+    pairs, bad = _selected(trace_set, options.definitions, options.solutions)
+    if not (options.definitions or options.solutions):
+        bad += [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
     check_limit("memory", options.memory)
     memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
     progress = _Progress(len(pairs))
@@ -125,22 +128,40 @@ def _build(options: argparse.Namespace) -> int:
         pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=progress.show
     )
     progress.finish()
-    return _summarise(outcomes)
+    return _summarise(outcomes, list(dict.fromkeys(bad)))
 
 
 def _selected(
     trace_set: TraceSet, definitions: Sequence[str] | None, solutions: Sequence[str] | None
-) -> list[tuple[Definition, Solution]]:
+) -> tuple[list[tuple[Definition, Solution]], list[str]]:
+    """What to build, and the problems of records that cannot be read."""
     for name in definitions or ():
         if name not in trace_set.definitions:
             raise UnknownName("definition", name, tuple(trace_set.definitions))
-    wanted = definitions or tuple(trace_set.definitions)
-    pairs = [(trace_set.definitions[name], one) for name in wanted for one in trace_set.solutions.get(name, ())]
-    names = {solution.name for _, solution in pairs}
+    wanted = {name: trace_set.solution_names(name) for name in definitions or trace_set.definitions}
+    known = tuple(name for names in wanted.values() for name in names)
+    if solutions is not None:  # a bad file of another definition does not matter
+        wanted = {name: names for name, names in wanted.items() if not {*names}.isdisjoint(solutions)}
     for name in solutions or ():
-        if name not in names:
-            raise UnknownName("solution", name, tuple(names))
-    return [pair for pair in pairs if solutions is None or pair[1].name in solutions]
+        if name not in known:
+            raise UnknownName("solution", name, known)
+    pairs: list[tuple[Definition, Solution]] = []
+    bad: list[str] = []
+    for definition_name, names in wanted.items():
+        try:
+            definition = trace_set.get_definition(definition_name)
+        except (FibError, OSError) as error:
+            bad.append(str(error))
+            continue
+        for name in names if solutions is None else [name for name in names if name in solutions]:
+            try:
+                solution = trace_set.get_solution(name)
+            except (FibError, OSError) as error:
+                bad.append(str(error))
+                continue
+            if solution is not None:
+                pairs.append((definition, solution))
+    return pairs, bad
 
 
 class _Progress:
@@ -171,13 +192,16 @@ class _Progress:
             print(file=sys.stderr)
 
 
-def _summarise(outcomes: Sequence[BuildOutcome]) -> int:
+def _summarise(outcomes: Sequence[BuildOutcome], bad: Sequence[str]) -> int:
+    """Print what was built and what was not; returns the exit code."""
     counts = {state: sum(outcome.state is state for outcome in outcomes) for state in BuildState}
     print(", ".join(f"{count} {state}" for state, count in counts.items()))
     for outcome in outcomes:
         if outcome.error is not None:
             print(f"\n{outcome.error}")
-    return 1 if counts[BuildState.FAILED] else 0
+    for problem in bad:
+        print(f"\nskipped: {problem}")
+    return 1 if counts[BuildState.FAILED] or bad else 0
 
 
 def _list(_options: argparse.Namespace) -> int:
