@@ -62,6 +62,21 @@ def test_a_definition_without_workloads_is_listed(trace_set: TraceSet) -> None:
     assert [str(skip) for skip in plan_of(trace_set).skipped] == ["triple: it has no workloads"]
 
 
+def test_of_two_workloads_with_one_uuid_only_the_first_runs(
+    trace_set: TraceSet, definition: Definition, make_workload: Callable[..., Workload]
+) -> None:
+    again = Trace("double", make_workload(definition, {"n": 9}, "w2"))
+    others = {"double": [*trace_set.workloads["double"], again]}
+    plan = plan_of(
+        TraceSet(definitions=trace_set.definitions, solutions=trace_set.solutions, workloads=others),
+        definitions=("double",),
+    )
+    assert [workload.axes["n"] for workload in plan.definitions[0].workloads] == [1, 2, 3]
+    assert [(str(skip), skip.is_failure) for skip in plan.skipped] == [
+        ("double / w2: an earlier workload has the same uuid; give each a uuid of its own", True)
+    ]
+
+
 def test_names_choose(trace_set: TraceSet) -> None:
     plan = plan_of(trace_set, definitions=("double",), solutions=("b",), max_workloads=2)
     assert work(plan) == {"double": {"w1": ["b"], "w2": ["b"]}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from fib_bench.report.ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, mean_of, ratio_of, speedup_of
@@ -52,6 +53,12 @@ def test_ties_are_ordered_as_1_and_what_is_no_number_has_no_order() -> None:
 class TestSpeedup:
     def test_its_interval_follows_from_both_latencies(self) -> None:
         assert speedup_of(performance([0.98, 1.02], [1.9, 2.1])).interval == pytest.approx((1.9 / 1.02, 2.1 / 0.98))
+
+    @pytest.mark.parametrize("bad", [10**400, -1, True, "1", None, math.nan, math.inf])
+    def test_an_interval_that_is_no_pair_of_usable_numbers_is_ignored(self, bad: Any) -> None:
+        unknown = speedup_of(performance())
+        assert speedup_of(performance([0.5, bad], [bad, 2.0])) == unknown
+        assert speedup_of(performance([0.5, bad])) == unknown
 
     def test_a_wide_interval_of_the_reference_is_enough_to_make_it_imprecise(self) -> None:
         assert speedup_of(performance([0.99, 1.01], [1.5, 3.0])).text == "imprecise"

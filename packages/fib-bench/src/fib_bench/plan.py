@@ -184,7 +184,7 @@ def _plan_definition(
     solutions = list(_chosen_solutions(definition, trace_set, config, hardware, skipped))
     if not solutions:
         return None
-    workloads = [trace.workload for trace in trace_set.workloads.get(definition.name, [])]
+    workloads = list(_distinct_workloads(definition.name, trace_set, skipped))
     if not workloads:
         skipped.append(Skip(definition.name, None, None, "it has no workloads"))
         return None
@@ -204,6 +204,19 @@ def _plan_definition(
         if left:
             pending[workload.uuid] = tuple(left)
     return DefinitionPlan(definition, tuple(w for w in workloads if w.uuid in pending), pending)
+
+
+def _distinct_workloads(definition: str, trace_set: TraceSet, skipped: list[Skip]) -> Iterator[Workload]:
+    """The workloads of a definition; those with the uuid of an earlier one cannot be told apart and are skipped."""
+    seen: set[str] = set()
+    for trace in trace_set.workloads.get(definition, []):
+        uuid = trace.workload.uuid
+        if uuid in seen:
+            reason = "an earlier workload has the same uuid; give each a uuid of its own"
+            skipped.append(Skip(definition, None, uuid, reason, is_failure=True))
+        else:
+            seen.add(uuid)
+            yield trace.workload
 
 
 def _chosen_solutions(

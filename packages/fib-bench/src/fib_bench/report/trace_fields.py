@@ -5,7 +5,7 @@ The judge (`fib_bench.judge.record`) writes these fields into the ``extra`` mapp
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -25,7 +25,7 @@ _LABELS = (CPU_TIMING, INTERPRETED, QUICK)
 
 def is_usable(number: object) -> bool:
     """Whether a value is a positive, finite number: a latency or a speedup that can be compared."""
-    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < math.inf
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= sys.float_info.max
 
 
 def blocking_flags(evaluation: Evaluation, allow_flags: Collection[str] = ()) -> tuple[str, ...]:
