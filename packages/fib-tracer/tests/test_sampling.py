@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,17 @@ def test_a_target_that_is_not_empty_is_refused(filled: Path, other: Path) -> Non
     with pytest.raises(UnknownName, match="silu_h9"):
         sample(filled, other.with_name("new"), config, ["silu_h9"])
     assert not other.with_name("new").exists()
+
+
+def test_a_sample_that_cannot_be_written_leaves_no_folder(
+    filled: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device", str(source), None, str(target))
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    before = sorted(other.parent.iterdir())
+    with pytest.raises(OSError, match="No space") as caught:
+        sample(filled, other, keeping("keep_first_k", k=2))
+    assert str(caught.value.filename).startswith(f"{other}/blob/")
+    assert sorted(other.parent.iterdir()) == before

@@ -22,6 +22,7 @@ from fib_schema import (
     validate,
 )
 from fib_schema.blobs import load_tensor
+from fib_schema.files import staged
 
 from ..config import TracingConfig
 from ..policies.calls import Call, WorkloadEntry
@@ -71,7 +72,7 @@ def sample(
 
     Args:
         dataset: The data set's root; None means ``FIB_DATASET_PATH`` or the default. It is not changed.
-        target: A folder that is new or empty.
+        target: A folder that is new or empty; it is published by one rename.
         config: Its filter policy chooses, separately for each definition.
         names: Of definitions; None means all.
 
@@ -83,8 +84,18 @@ def sample(
     """
     source = TraceSet.from_path(dataset)
     definitions = [source.get_definition(name) for name in (names or source.definitions)]
-    folder = _new_folder(source, target)
+    _check_target(source, target)
     report = SampleReport(os.fspath(target))
+    with staged(target) as draft:
+        draft.mkdir()
+        _write(source, definitions, draft, config, report)
+    report.validation = validate(target)
+    return report
+
+
+def _write(
+    source: TraceSet, definitions: Iterable[Definition], folder: Path, config: TracingConfig, report: SampleReport
+) -> None:
     new = TraceSet.from_path(folder)
     new.add_definitions(definitions)
     for definition in definitions:
@@ -99,11 +110,9 @@ def sample(
             report.blobs += 1
         if chosen:
             new.add_traces(chosen)
-    report.validation = validate(folder)
-    return report
 
 
-def _new_folder(source: TraceSet, target: str | os.PathLike[str]) -> Path:
+def _check_target(source: TraceSet, target: str | os.PathLike[str]) -> None:
     folder, root = Path(target), _root(source)
     if _is_below(folder, root):
         raise TargetNotEmpty(os.fspath(target), f"lies inside {os.fspath(root)!r}, which is sampled")
@@ -111,8 +120,6 @@ def _new_folder(source: TraceSet, target: str | os.PathLike[str]) -> Path:
         raise TargetNotEmpty(os.fspath(target), "is not a folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise TargetNotEmpty(os.fspath(target), "is not empty")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _root(source: TraceSet) -> Path:
