@@ -32,9 +32,10 @@ from fib_bench.sandbox.model import (
     SandboxPolicy,
     Threat,
 )
-from fib_bench.sandbox.namespaces import why_not
+from fib_bench.sandbox.namespaces import wanted_namespaces, why_not
 from fib_bench.sandbox.policy import MEASURES, isolate, limit_from_environment, prepare
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
+from fib_bench.sandbox.syscalls import enter_namespaces, mount_empty_memory
 from fib_bench.sandbox.users import require_other_user, reserve_uid
 from fib_bench.transport.messages import Build, Built, Failed
 from fib_bench.worker.server_client import ForkServerClient
@@ -166,6 +167,19 @@ def test_a_trace_says_how_its_worker_was_isolated(
         assert evaluation.extra["isolation"] == isolation.to_extra()
 
 
+def _can_mount() -> bool:
+    """Whether the system lets a worker mount, tried in a process of its own."""
+    if (pid := os.fork()) == 0:
+        status = 1
+        try:
+            enter_namespaces(wanted_namespaces())
+            mount_empty_memory("/dev/shm")
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 class TestFiles:
     @pytest.mark.parametrize(
         "body",
@@ -224,6 +238,19 @@ class TestFiles:
             request = Build("cpu", format_json(definition), format_json(make_solution(code)))
             reply = worker.request(request, seconds=60)
         assert "PermissionError" in repr(reply)
+
+    def test_shared_memory_of_others_is_hidden_and_its_own_ends_with_it(self, attempt: Callable[..., str]) -> None:
+        if not _can_mount():
+            pytest.skip("mounts are not allowed here")
+        with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="fib-tests-") as of_others:
+            body = """
+                open("/dev/shm/left-by-a-solution", "w").write("x")
+                return os.listdir("/dev/shm")
+            """
+            assert attempt(body) == "done: ['left-by-a-solution']"
+            found = os.listdir("/dev/shm")
+            assert Path(of_others.name).name in found
+            assert "left-by-a-solution" not in found
 
     def test_its_own_folder_is_its_home(self, attempt: Callable[..., str]) -> None:
         body = """

@@ -1,8 +1,9 @@
-"""Namespaces of a worker: a network without devices, and no System V memory of others."""
+"""Namespaces of a worker: a network without devices, and no shared memory of others."""
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 
 from . import syscalls as kernel
@@ -21,6 +22,8 @@ def enter(state: SandboxState) -> frozenset[Threat]:
     if reason := why_not(flags):
         raise NotPossible(reason)
     kernel.enter_namespaces(flags)
+    with suppress(OSError):  # no threat depends on it
+        kernel.mount_empty_memory("/dev/shm")
     return frozenset({Threat.NETWORK, Threat.MEMORY} if is_user else {Threat.NETWORK})
 
 

@@ -19,6 +19,8 @@ _PR_CAP_AMBIENT = 47
 _PR_CAP_AMBIENT_RAISE = 2
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000
+
 CAP_CHOWN, CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 0, 2, 6, 7, 21
 _CAPABILITY_VERSION = 0x20080522
 
@@ -86,3 +88,15 @@ def enter_namespaces(flags: int) -> None:
         (own / "setgroups").write_text("deny")
         (own / "uid_map").write_text(f"{uid} {uid} 1")
         (own / "gid_map").write_text(f"{gid} {gid} 1")
+
+
+def mount_empty_memory(folder: str) -> None:
+    """Mount an empty file system in memory over a folder, for this process and its children only.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    checked(LIBC.unshare(CLONE_NEWNS), "unshare")
+    checked(LIBC.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount /")
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    checked(LIBC.mount(b"tmpfs", folder.encode(), b"tmpfs", flags, b"mode=1777"), f"mount {folder}")
