@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
+from fib_bench.timing.linked.native import module_folder
 from fib_bench.transport.messages import Build, Calibrate
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, Solution, format_json
 
+OTHER_UID = 60_599
 CPP = """
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
@@ -118,3 +123,52 @@ def test_where_the_cache_cannot_be_written_a_worker_builds_all_the_same(
         hidden.rename(cache_path / FOLDER)
     assert evaluation.status == "PASSED", evaluation.log
     assert "builds of this run are not kept" in evaluation.log
+
+
+class TestOtherUsers:
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+    def test_cannot_list_or_write_the_folders(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, umask: int
+    ) -> None:
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "new" / "cache"))
+        before = os.umask(umask)
+        try:
+            folder = own_cache(CacheOwner("solution-x"), os.geteuid())
+        finally:
+            os.umask(before)
+        assert not (tmp_path / "new").stat().st_mode & 0o022
+        assert not folder.parent.stat().st_mode & 0o066
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+    def test_cannot_plant_the_folder_of_all_caches(self, root: Path) -> None:
+        (root / FOLDER).mkdir()
+        os.chown(root / FOLDER, OTHER_UID, OTHER_UID)
+        with pytest.raises(PermissionError, match=f"belongs to user {OTHER_UID}; delete it"):
+            own_cache(CacheOwner("solution-x"), os.geteuid())
+        with pytest.raises(PermissionError, match="belongs to user"):
+            own_cache(CacheOwner("solution-x"), OTHER_UID + 1)
+        assert list((root / FOLDER).iterdir()) == []
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+    def test_cannot_plant_the_timing_module(self, root: Path) -> None:
+        (root / "fib-bench-timing-v1").mkdir()
+        os.chown(root / "fib-bench-timing-v1", OTHER_UID, OTHER_UID)
+        with pytest.raises(PermissionError, match="belongs to user"):
+            module_folder()
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+    def test_a_worker_with_another_user_reaches_its_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with tempfile.TemporaryDirectory(prefix="fib-tests-") as root:
+            Path(root).chmod(0o755)
+            monkeypatch.setenv("FIB_CACHE_PATH", root)
+            folder = own_cache(CacheOwner("solution-x"), OTHER_UID)
+            for command, code in (
+                (f"touch {folder}/x", 0),
+                (f"ls {folder.parent}", 2),
+                (f"touch {folder.parent}/x", 1),
+            ):
+                done = subprocess.run(
+                    command.split(), user=OTHER_UID, group=OTHER_UID, capture_output=True, check=False
+                )
+                assert done.returncode == code, command

@@ -14,6 +14,7 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import yaml
 from fib_compile.device import torch_dtype
 from fib_schema import Definition, TensorSpec, get_fib_cache_path
 from fib_schema.files import atomic_write
+from fib_schema.private_files import private_folder, read_private
 
 from . import measure
 
@@ -197,18 +199,23 @@ def theoretical_peaks(device: torch.device) -> Peaks:
 
 def _measured_peaks(device: torch.device, l2_bytes: int) -> Peaks:
     uuid = str(torch.cuda.get_device_properties(device).uuid)
-    path = get_fib_cache_path() / "fib-bench" / f"peaks-v{_CACHE_VERSION}-{uuid}.json"
-    known = _load(path)
+    name = f"peaks-v{_CACHE_VERSION}-{uuid}.json"
+    known = _load(name)
     if known is None:
         known = _measure(device)
-        atomic_write(path, json.dumps(known).encode())
+        with suppress(OSError):  # a full or unsafe cache: the next run measures again
+            atomic_write(_cache_folder() / name, json.dumps(known).encode(), mode=0o600)
     return Peaks(known["bytes_per_second"], known["half_operations_per_second"], l2_bytes)
 
 
-def _load(path: Path) -> dict[str, float] | None:
+def _cache_folder() -> Path:
+    return private_folder(get_fib_cache_path() / "fib-bench")
+
+
+def _load(name: str) -> dict[str, float] | None:
     """The cached numbers, or None if there are none that can be used."""
     try:
-        known = json.loads(path.read_text("utf-8"))
+        known = json.loads(read_private(_cache_folder() / name))
         return {name: float(known[name]) for name in ("bytes_per_second", "half_operations_per_second")}
     except (OSError, ValueError, KeyError, TypeError):
         return None

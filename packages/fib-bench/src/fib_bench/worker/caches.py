@@ -53,13 +53,20 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
     """The cache folder of an owner, made if it is not there, in which the user `uid` can write.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made, or another user could change what is in it.
     """
-    folder = get_fib_cache_path() / FOLDER / f"{owner.name}-{uid}"
+    folder = _folder_of_caches() / f"{owner.name}-{uid}"
     if not folder.is_dir():
         _make(folder, owner, uid)
     if folder.stat().st_uid != uid:
         raise PermissionError(f"cache {folder} belongs to another user; delete it")
+    return folder
+
+
+def _folder_of_caches() -> Path:
+    folder = private_folder(get_fib_cache_path() / FOLDER)
+    if os.geteuid() == 0:
+        folder.chmod(0o711)  # workers with other users reach their caches in it, and cannot list the others
     return folder
 
 
