@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 from fib_schema import files
-from fib_schema.files import atomic_create_all, atomic_write, is_temporary, staged, temporary_path, write_output
+from fib_schema.errors import DataSetNotFound
+from fib_schema.files import (
+    atomic_create_all,
+    atomic_write,
+    explain_os_error,
+    is_temporary,
+    staged,
+    temporary_path,
+    write_output,
+)
 
 OTHER_UID = 60_599
 
@@ -243,3 +252,10 @@ def test_an_error_names_the_file_and_not_its_temporary(
             atomic_write(tmp_path / "x", b"new", durable=True)
     assert (tmp_path / "x").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
+
+
+def test_errors_with_a_text_of_their_own_keep_it() -> None:
+    error = DataSetNotFound("/x")
+    assert explain_os_error(error) == str(error)
+    assert explain_os_error(OSError(28, "No space left on device", b"/x")).startswith("/x: the disk is full (No space")
+    assert explain_os_error(OSError(5, "Input/output error", 3)) == "Input/output error"

@@ -53,7 +53,7 @@ def run_command(program: str, run: Callable[[], int], *, interrupted: str = "int
                 _discard_stdout()
                 if isinstance(error, BrokenPipeError):
                     return READER_ENDED
-            _say(program, str(error) if isinstance(error, FibError) else explain_os_error(error))
+            _say(program, explain_os_error(error))
         except FibError as error:
             _say(program, str(error))
         except KeyboardInterrupt:

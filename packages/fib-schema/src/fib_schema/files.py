@@ -233,8 +233,11 @@ if hasattr(errno, "EDQUOT"):  # Windows has it under another number, where the e
 
 
 def explain_os_error(error: OSError) -> str:
-    """An error of the system as a message: the path, the problem in words and the remedy."""
-    if error.errno is None:
+    """An error of the system as a message: the path, the problem in words and the remedy.
+
+    Classes that have a text of their own, such as `DataSetNotFound`, keep it.
+    """
+    if error.errno is None or type(error).__str__ is not OSError.__str__:
         return str(error)
     path = error.filename if error.filename2 is None else error.filename2
     place = f"{os.fsdecode(path)}: " if isinstance(path, str | bytes) else ""

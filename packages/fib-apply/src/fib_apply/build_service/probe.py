@@ -16,6 +16,7 @@ from typing import TypeAlias
 import attrs
 from fib_compile.device import library_versions
 from fib_schema import Definition, Solution, get_fib_cache_path
+from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
 from ..cache_files import publish, read_published
@@ -118,7 +119,7 @@ class _VerdictCache:
         try:
             publish(self.root, self._name(solution), json.dumps(content).encode())
         except OSError as error:
-            logger.warning("the probe verdict of %s cannot be cached: %s", solution.name, error)
+            logger.warning("the probe verdict of %s cannot be cached: %s", solution.name, explain_os_error(error))
 
     def _name(self, solution: Solution) -> str:
         parts = framed((solution.hash(), self.versions, str(_FORMAT)))

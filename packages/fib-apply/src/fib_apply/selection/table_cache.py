@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import attrs
 from fib_schema import DataSetNotFound, Definition, Solution
+from fib_schema.files import explain_os_error
 from fib_schema.package_init import installed_version
 
 from ..cache_files import CACHE_FOLDER, publish, read_published
@@ -83,7 +84,7 @@ class TableCache:
         try:
             publish(Path(self.cache_root), self._name(files), encode_table(header, [segments]))
         except OSError as error:
-            logger.warning("the table cannot be cached and will be rebuilt each time: %s", error)
+            logger.warning("the table cannot be cached and will be rebuilt each time: %s", explain_os_error(error))
         return header, segments
 
     def _cached(self, files: DatasetFiles, digest: str) -> Content | None:

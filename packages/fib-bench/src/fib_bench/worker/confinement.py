@@ -6,6 +6,8 @@ import os
 import socket
 from pathlib import Path
 
+from fib_schema.files import explain_os_error
+
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
 from ..sandbox.users import reserve_uid
@@ -31,7 +33,7 @@ def confine_worker(policy: SandboxPolicy, folder: Path, request: object) -> Sett
         try:
             cache = own_cache(owner, os.getuid() if uid is None else uid)
         except OSError as error:
-            print(f"builds of this run are not kept: {error}; set FIB_CACHE_PATH to a folder with free space")
+            print(f"builds of this run are not kept: {explain_os_error(error)} (FIB_CACHE_PATH names it)")
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}

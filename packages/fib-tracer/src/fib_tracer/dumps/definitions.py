@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 from fib_schema import ConstraintError, Definition, DType, FibError, InvalidRecord, TraceSet, constraint_names, to_plain
 from fib_schema.codec import decode, parse_upgraded
+from fib_schema.files import explain_os_error
 from fib_schema.syntax import parse_source
 
 Plain = dict[str, Any]
@@ -106,7 +107,7 @@ def _reason(error: Exception) -> str:
     """The error without the file's name, which is shown beside it."""
     if isinstance(error, InvalidRecord):
         return "; ".join(f"{p.message}" if p.path == "$" else f"{p.path}: {p.message}" for p in error.problems)
-    return str(error)
+    return explain_os_error(error) if isinstance(error, OSError) else str(error)
 
 
 # -- conversion --------------------------------------------------------------------------------------
