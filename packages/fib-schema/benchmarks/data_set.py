@@ -12,10 +12,10 @@ WORKLOADS = 100
 STATUSES = ("PASSED",) * 17 + ("INCORRECT_NUMERICAL", "RUNTIME_ERROR", "COMPILE_ERROR")
 
 
-def write_data_set(root: Path) -> None:
-    """Write the set below `root`; the same bytes every time."""
+def write_data_set(root: Path, definitions: int = DEFINITIONS) -> None:
+    """Write the set below `root`, or its first definitions; the same bytes every time."""
     rng = random.Random(0)
-    for index in range(DEFINITIONS):
+    for index in range(definitions):
         name = f"op_{index:03d}_n{128 * (index + 1)}"
         _write_json(root / "definitions" / "gemm" / f"{name}.json", _definition(name))
         workloads = [_workload(name, number) for number in range(WORKLOADS)]

@@ -452,3 +452,18 @@ def test_a_blob_of_an_unsafe_workload_name_is_refused(trace_set):
 
 def test_a_workload_needs_no_inputs():
     assert Workload({}, {}, "w").inputs == {}
+
+
+def test_an_earlier_snapshot_does_not_see_later_traces_and_adding_copies_none(trace_set, make_trace):
+    trace_set.add_traces([make_trace(uuid="a")])
+    earlier = trace_set.traces
+    trace_set.add_traces([make_trace(uuid="b")])
+    branch = earlier.with_traces([make_trace(uuid="c")])
+    trace_set.add_traces([make_trace(uuid="d")])
+    assert [t.workload.uuid for t in earlier["gemm"]] == ["a"]
+    assert [t.workload.uuid for t in branch["gemm"]] == ["a", "c"]
+    assert [t.workload.uuid for t in trace_set.traces["gemm"]] == ["a", "b", "d"]
+    earlier["gemm"].clear()
+    assert len(trace_set.traces["gemm"]) == 3
+    lists = {id(traces.with_traces([make_trace(uuid="e")])._added["gemm"][0]) for traces in [trace_set.traces]}
+    assert lists == {id(trace_set.traces._added["gemm"][0])}

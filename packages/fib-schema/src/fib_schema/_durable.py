@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 import attrs
 
-from .files import BINARY, atomic_write, make_folders, naming, sync_data, sync_folders, write_all
+from .files import BINARY, atomic_write, make_folders, named_error, sync_data, sync_folders, write_all
 from .locks import HAS_FLOCK, lock_name, lock_open_file
 
 T = TypeVar("T")
@@ -68,8 +68,9 @@ def _append_all(batch: Mapping[str, Sequence[bytes]], files: _LockedFiles) -> No
     opened = files.open_all(list(batch))
     for path, file in opened.items():
         file.append(batch[path])
-    for path in batch.keys() - opened.keys():
-        files.create(path).append(batch[path])
+    for path, lines in batch.items():
+        if path not in opened:
+            files.create(path).append(lines)
     files.sync()
 
 
@@ -198,18 +199,29 @@ class _File:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "is not a regular file; lines cannot be appended to it", self.path)
         try:
-            if os.path.samestat(status, os.stat(self.path)):
-                return status
+            found = os.stat(self.path)
         except FileNotFoundError:
-            pass
-        raise _Replaced(self.path)
+            raise _Replaced(self.path) from None
+        if found.st_ino != status.st_ino or found.st_dev != status.st_dev:
+            raise _Replaced(self.path)
+        return status
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Write lines at the end."""
         ending = b"" if self.is_written else self._separator()
         self.is_written = True
-        with naming(self.path):
+        try:
             write_all(self.descriptor, ending + b"\n".join(lines) + b"\n")
+        except OSError as error:
+            raise named_error(error, self.path) from error
+
+    def sync(self) -> None:
+        """Make written lines durable."""
+        if self.is_written:
+            try:
+                sync_data(self.descriptor)
+            except OSError as error:
+                raise named_error(error, self.path) from error
 
     def _separator(self) -> bytes:
         """A newline if the file ends in a torn line, so that the next line does not continue it."""
@@ -239,6 +251,16 @@ class _File:
             _remove(self.path)
 
 
+def _call_all(actions: list[Callable[[], object]]) -> None:
+    """Call functions, the last one first, each also if another one fails; `ExitStack` takes 2 us."""
+    while actions:
+        try:
+            actions.pop()()
+        except BaseException:
+            _call_all(actions)
+            raise
+
+
 def _remove(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
@@ -259,11 +281,7 @@ class _LockedFiles:
         if kind is not None:
             for file in self._files:
                 file.undo()
-        with ExitStack() as stack:
-            for unlock in self._unlock_names:
-                stack.callback(unlock)
-            for file in self._files:
-                stack.callback(file.close)
+        _call_all([*self._unlock_names, *(file.close for file in self._files)])
 
     def open_all(self, paths: Sequence[str]) -> dict[str, _File]:
         """Open and lock the files that exist; two names of one file give one file."""
@@ -313,9 +331,7 @@ class _LockedFiles:
     def sync(self) -> None:
         """Make lines and new names durable."""
         for file in self._files:
-            if file.is_written:
-                with naming(file.path):
-                    sync_data(file.descriptor)
+            file.sync()
         sync_folders(self._folders)
 
     def _open(self, path: str) -> _File | None:

@@ -163,12 +163,14 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
 
     def __init__(self, files: TraceFiles, added: Mapping[str, list[Trace]]) -> None:
         self.files = files
-        self._added = added
+        self._added = {definition: (traces, len(traces)) for definition, traces in added.items()}
+        """Lists that later snapshots extend, each with its length in this one: adding a trace copies no others."""
 
     def __getitem__(self, definition: str) -> list[Trace]:
         if definition not in self:
             raise KeyError(definition)
-        return self.files.of(definition) + self._added.get(definition, [])
+        traces, count = self._added.get(definition, ([], 0))
+        return self.files.of(definition) + traces[:count]
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(dict.fromkeys([*self.files.names(), *self._added])))
@@ -184,10 +186,15 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
 
     def with_traces(self, traces: Iterable[Trace]) -> TracesByDefinition:
         """A later snapshot, with more traces in memory."""
-        added = dict(self._added)
+        later = TracesByDefinition(self.files, {})
+        later._added = dict(self._added)
         for definition, group in grouped(traces).items():
-            added[definition] = added.get(definition, []) + group
-        return TracesByDefinition(self.files, added)
+            known, count = self._added.get(definition, ([], 0))
+            if len(known) != count:  # a later snapshot has extended it
+                known = known[:count]
+            known.extend(group)
+            later._added[definition] = known, len(known)
+        return later
 
 
 def grouped(traces: Iterable[Trace]) -> dict[str, list[Trace]]:

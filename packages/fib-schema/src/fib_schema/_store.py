@@ -37,7 +37,7 @@ class PartlyAdded(FibError, OSError):
     """Some of many traces could not be written; the others are durable."""
 
     added: tuple[Trace, ...]
-    """The traces that are durable and in memory, in the order in which they were given."""
+    """The traces that are durable and in memory."""
     total: int
     """How many were given."""
     problem: str
@@ -213,38 +213,34 @@ class Store(DataSetFolder):
             PartlyAdded: A later group could not be written (an OSError); it has the traces that were added.
             OSError: They could not be written; nothing was added.
         """
-        given: list[tuple[Trace, str]] = []
-        files: dict[str, list[bytes]] = {}
+        groups: dict[str, list[Trace]] = {}
+        lines: dict[str, list[bytes]] = {}
         for trace in traces:
             path = _file_of(trace, self.get_definition(trace.definition), self._owners)
-            given.append((trace, path))
-            files.setdefault(path, []).append(self._format_line(trace))
+            if self.root is not None:
+                path = self._writable(path)
+            groups.setdefault(path, []).append(trace)
+            lines.setdefault(path, []).append(self._format_line(trace))
         if self.root is None:
-            self._remember(trace for trace, _ in given)
+            self._remember(groups.values())
             return
-        paths = {self._writable(path): path for path in files}
-        added: set[str] = set()
+        added: list[Trace] = []
         try:
-            for group in append_in_groups({path: files[relative] for path, relative in paths.items()}):
-                added.update(paths[path] for path in group)
+            for paths in append_in_groups(lines):
+                self._remember(groups[path] for path in paths)
+                added += (trace for path in paths for trace in groups[path])
         except OSError as error:
             if not added:
                 raise
-            kept = tuple(trace for trace, path in given if path in added)
-            raise PartlyAdded(kept, len(given), str(error)) from error
-        finally:
-            self._remember(trace for trace, path in given if path in added)
+            raise PartlyAdded(tuple(added), sum(map(len, groups.values())), str(error)) from error
 
-    def _remember(self, traces: Iterable[Trace]) -> None:
-        """Show traces that are durable, or that need not be, in later snapshots."""
-        evaluated: list[Trace] = []
-        workloads: list[Trace] = []
-        for trace in traces:
-            (workloads if trace.evaluation is None else evaluated).append(trace)
-        if evaluated:
-            self._traces = self._traces.with_traces(evaluated)
-        if workloads:
-            self._workloads = self._workloads.with_traces(workloads)
+    def _remember(self, groups: Iterable[list[Trace]]) -> None:
+        """Show traces of some files, which are durable or need not be, in later snapshots."""
+        for traces in groups:
+            if traces[0].evaluation is None:
+                self._workloads = self._workloads.with_traces(traces)
+            else:
+                self._traces = self._traces.with_traces(traces)
 
     def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
         """Write records to files that do not exist yet, all or none; nothing without a root."""

@@ -247,6 +247,11 @@ def explain_os_error(error: OSError) -> str:
     return f"{place}{problem} ({error.strerror}); {remedy}"
 
 
+def named_error(error: OSError, path: str | os.PathLike[str]) -> OSError:
+    """The same error with the name of a file, unless it is none of the system."""
+    return OSError(*error.args) if error.errno is None else OSError(error.errno, error.strerror, os.fspath(path))
+
+
 @contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Name a file in the `OSError` of a block: errors of descriptors name none, and others name the temporary."""
@@ -255,7 +260,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:
             raise
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise named_error(error, path) from error
 
 
 @contextlib.contextmanager
