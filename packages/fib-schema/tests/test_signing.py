@@ -299,6 +299,22 @@ class TestSign:
         assert len(caught.value.problems) == 6
         assert not (root / "signatures").exists()
 
+    @pytest.mark.parametrize("folder", ["definitions", "solutions"])
+    @pytest.mark.parametrize("content", ['{"name": "fast"}', '{"x": NaN, "name": "fast"}'], ids=["strict", "lenient"])
+    def test_an_ambiguous_name_is_refused(self, root: Path, key: PrivateKey, folder: str, content: str) -> None:
+        """Both are ignored while both exist; removing one would make the other count."""
+        for name in ("a", "b"):
+            (root / folder / f"{name}.json").write_text(content.replace("fast", "twice"))
+        with pytest.raises(CannotSign, match=f"{folder}/b.json: {folder}/a.json has the name 'twice' too"):
+            sign(root, key)
+
+    def test_too_many_files_for_the_reader_are_refused(
+        self, root: Path, key: PrivateKey, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fib_schema.signing.envelope.MAX_ENVELOPE_BYTES", 500)
+        with pytest.raises(CannotSign, match="split the set"):
+            sign(root, key)
+
     def test_an_empty_set_is_refused(self, tmp_path: Path, key: PrivateKey) -> None:
         with pytest.raises(CannotSign, match="it has no files; is it a data set"):
             sign(tmp_path, key)

@@ -14,6 +14,8 @@ from fib_schema.signing.reading import NotRegular, read_regular
 from .dataset_files import FOLDERS, DatasetFiles, Ignored, digest_of
 
 _MAX_RECORD_BYTES = 64 << 20
+_MAX_UNSIGNED = 1000
+"""Unsigned files that are listed one by one; there may be any number."""
 
 
 @attrs.define
@@ -35,13 +37,11 @@ class VerifiedFiles(DatasetFiles):
             folder: [f"{listed.root}{os.sep}{path}" for path in signed.paths(folder, suffix)]
             for folder, suffix in FOLDERS.items()
         }
-        unsigned = [
-            f"{escape_line(path)}: ignored: not signed: added after signing"
-            for paths in listed.files.values()
-            for path in paths
-            if not signed.covers(listed.relative(path))
-        ]
-        return cls(listed.root, files, [*listed.problems, *unsigned], states=listed._states, signed=signed)  # noqa: SLF001 of its base class
+        unsigned = [p for paths in listed.files.values() for p in paths if not signed.covers(listed.relative(p))]
+        ignored = [f"{escape_line(p)}: ignored: not signed: added after signing" for p in unsigned[:_MAX_UNSIGNED]]
+        if len(unsigned) > _MAX_UNSIGNED:
+            ignored.append(f"{listed.root}: ignored: {len(unsigned) - _MAX_UNSIGNED} more files that are not signed")
+        return cls(listed.root, files, [*listed.problems, *ignored], states=listed._states, signed=signed)  # noqa: SLF001 of its base class
 
     def read(self, path: str) -> bytes:
         """The signed content of a file. If it held traces and cannot be verified, their definitions are blocked."""

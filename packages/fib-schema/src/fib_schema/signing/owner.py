@@ -6,19 +6,21 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+import attrs
 import msgspec
 
 from .._checks import component_problem
-from .._layout import TRACES, is_below
+from .._layout import DEFINITIONS, SOLUTIONS, TRACES, is_below
 from .._reader import LFS_POINTER
 from ..display import escape_line
 from .envelope import read_envelope, write_envelope
 from .errors import CannotSign
 from .keys import PrivateKey
 from .manifest import Manifest, SignedFile, collisions, path_problem
-from .reading import NotRegular, hash_start, open_regular
+from .reading import NotRegular, hash_start, open_regular, read_start
 from .tree import list_tree
 from .verification import FileReport, Verification, compare
 
@@ -71,6 +73,7 @@ def check_key_place(root: str | os.PathLike[str], key_path: str | os.PathLike[st
 def _hash_files(root: str) -> list[SignedFile]:
     files: list[SignedFile] = []
     problems: list[str] = []
+    names = _Names()
     for entry in list_tree(root):
         if problem := entry.problem:
             problems.append(f"{escape_line(entry.path)}: {problem}")
@@ -78,10 +81,11 @@ def _hash_files(root: str) -> list[SignedFile]:
             problems.append(problem)
         else:
             try:
-                files.append(_hash_file(root, entry.path))
+                files.append(_hash_file(root, entry.path, names))
             except (OSError, NotRegular, _GitPointer) as error:
                 problems.append(f"{entry.path}: {error}")
     problems += collisions(file.path for file in files)
+    problems += names.problems
     if not files and not problems:
         problems.append("it has no files; is it a data set?")
     if problems:
@@ -95,44 +99,73 @@ class _GitPointer(Exception):
         return "is a Git LFS pointer and not the file itself; run 'git lfs pull' in the data set"
 
 
-def _hash_file(root: str, path: str) -> SignedFile:
+@attrs.define
+class _Names:
+    """Names of definitions and solutions. One that two files state is ambiguous, which removing a file would hide."""
+
+    problems: list[str] = attrs.field(factory=list)
+    _files: dict[tuple[str, str], str] = attrs.field(factory=dict)
+
+    def add(self, path: str, data: bytes) -> None:
+        """Add the name that a file states, if it states one."""
+        folder = path.partition("/")[0]
+        for name in _name_of(data):
+            first = self._files.setdefault((folder, name), path)
+            if first != path:
+                self.problems.append(f"{path}: {first} has the name {name!r} too; rename or remove one")
+
+
+def _hash_file(root: str, path: str, names: _Names) -> SignedFile:
     """Hash a file up to the size that it has when it is opened; lines that are appended meanwhile are not signed."""
     with open_regular(Path(root, path)) as (file, size):
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             raise _GitPointer
         file.seek(0)
-        if not path.startswith(TRACES + "/"):
+        if not path.startswith((TRACES + "/", DEFINITIONS + "/", SOLUTIONS + "/")):
             done, digest = hash_start(file, size)
             return SignedFile(path, done, digest)
-        data = file.read(size) or b""
-        while len(data) < size and (more := file.read(size - len(data))):
-            data += more
-    return SignedFile(path, len(data), hashlib.sha256(data).hexdigest(), _definitions_in(data))
+        data = read_start(file, size)
+    definitions: tuple[str, ...] = ()
+    if path.startswith(TRACES + "/"):
+        definitions = tuple(sorted({name for line in data.split(b"\n") for name in _definition_of(line)}))
+    elif path.endswith(".json"):
+        names.add(path, data)
+    return SignedFile(path, len(data), hashlib.sha256(data).hexdigest(), definitions)
+
+
+class _Named(msgspec.Struct):
+    name: str
 
 
 class _Line(msgspec.Struct):
     definition: str
 
 
+_decode_name = msgspec.json.Decoder(_Named).decode
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
-def _definitions_in(data: bytes) -> tuple[str, ...]:
-    """The definitions that the lines of a file of traces state; what is no trace states none."""
-    found: set[str] = set()
-    for line in data.split(b"\n"):
-        try:
-            found.add(_decode_line(line).definition)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            found |= _leniently(line)
-    return tuple(sorted(found))
-
-
-def _leniently(line: bytes) -> set[str]:
-    """The definition of a line with bare NaN, which readers take."""
+def _definition_of(line: bytes) -> Iterable[str]:
+    """The definition that a line states; none if it is no trace."""
     try:
-        plain = json.loads(line)
+        return (_decode_line(line).definition,)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _leniently(line, "definition")
+
+
+def _name_of(text: bytes) -> Iterable[str]:
+    """The name that a file states; none if it is no record."""
+    try:
+        return (_decode_name(text).name,)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _leniently(text, "name")
+
+
+def _leniently(text: bytes, field: str) -> Iterable[str]:
+    """A field of JSON with bare NaN, which readers take."""
+    try:
+        plain = json.loads(text)
     except (ValueError, RecursionError):
-        return set()
-    name = plain.get("definition") if isinstance(plain, dict) else None
-    return {name} if isinstance(name, str) and component_problem(name) is None else set()
+        return ()
+    value = plain.get(field) if isinstance(plain, dict) else None
+    return (value,) if isinstance(value, str) and component_problem(value) is None else ()

@@ -58,7 +58,7 @@ def read_regular(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
     with open_regular(path) as (file, size):
         if size > limit_bytes:
             raise NotRegular(f"has {size} bytes, and at most {limit_bytes} are read")
-        return _read(file, size)
+        return read_start(file, size)
 
 
 def read_signed(root: str, signed: SignedFile) -> bytes:
@@ -68,7 +68,7 @@ def read_signed(root: str, signed: SignedFile) -> bytes:
         NotAsSigned: The file is missing, changed, or cannot be read.
     """
     with _opened(root, signed) as (file, _):
-        data = _read(file, signed.size)
+        data = read_start(file, signed.size)
     _check_hash(signed, len(data), hashlib.sha256(data).hexdigest())
     return data
 
@@ -111,7 +111,8 @@ def _opened(root: str, signed: SignedFile) -> Iterator[tuple[FileIO, int]]:
         raise _differs(signed, f"it cannot be read: {error.strerror or error}") from error
 
 
-def _read(file: FileIO, size: int) -> bytes:
+def read_start(file: FileIO, size: int) -> bytes:
+    """The first bytes of a file; fewer if it was cut meanwhile."""
     chunks, left = [], size
     while left > 0 and (chunk := file.read(left)):
         chunks.append(chunk)
