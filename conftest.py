@@ -27,6 +27,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     import fcntl
 
-    with Path(tempfile.gettempdir(), f"fib-gpu-tests-{os.getuid()}.lock").open("w") as lock:
+    path = Path(tempfile.gettempdir(), f"fib-gpu-tests-{os.getuid()}.lock")
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # the name is known to other users, who could plant a link
+    with open(os.open(path, flags, 0o600)) as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
