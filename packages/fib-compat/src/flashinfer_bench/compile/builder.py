@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fib_compile import Builder, BuildError
 from fib_schema import Solution, SourceFile
+from fib_schema.files import write_output
 
 from ..replaced import make_getattr
 
@@ -17,9 +18,7 @@ __all__ = ["BuildError", "Builder", "create_pkg_name", "write_sources_to_dir", "
 def write_sources_to_dir(dir: str, sources: Iterable[SourceFile]) -> None:
     """Write sources below a folder; `SourceFile` guarantees relative paths."""
     for source in sources:
-        path = Path(dir, source.path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source.content, "utf-8")
+        write_output(Path(dir, source.path), source.content.encode())
 
 
 def write_sources_to_temp(base: str, sources: Iterable[SourceFile], pkg: str | None = None) -> str:
