@@ -15,7 +15,7 @@ from fib_schema import DataWarning, Trace, TraceSet, format_json
     [
         ("..", "links to a folder that is read already; remove the link"),
         (".", "links to a folder that is read already; remove the link"),
-        ("nothing", "is a link to nothing; remove it"),
+        ("nothing", "is a link to nothing or to itself; remove it"),
         ("../../../outside.json", "is a link that leads out of the data set; copy what it points to instead"),
     ],
 )

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import attrs
 import pytest
@@ -79,17 +80,22 @@ def test_files_are_found_at_any_depth(tmp_path, definition, make_trace):
     assert opened.traces["gemm"] == [make_trace()]
 
 
-def test_two_definitions_of_one_name_are_refused_at_opening(tmp_path, definition):
+def test_neither_of_two_definitions_of_one_name_is_used(tmp_path, definition):
     for folder in "ab":
         save_json_file(definition, tmp_path / "definitions" / folder / "gemm.json")
-    with pytest.raises(DuplicateName, match=r"two definitions are named 'gemm'.*a/gemm\.json.*b/gemm\.json"):
-        TraceSet.from_path(tmp_path)
+    save_json_file(attrs.evolve(definition, name="good"), tmp_path / "definitions" / "good.json")
+    opened = TraceSet.from_path(tmp_path)
+    assert list(opened.definitions) == ["good"]
+    assert [Path(problem.source).parent.name for problem in opened.problems] == ["a", "b"]
+    assert all("two definitions are named 'gemm', so neither is used" in p.message for p in opened.problems)
 
 
-def test_two_solutions_of_one_name_are_refused_even_under_other_file_names(trace_set, make_solution):
+def test_neither_of_two_solutions_of_one_name_is_used(trace_set, make_solution):
     save_json_file(make_solution("fast", "eve"), trace_set.solutions_path / "eve" / "other.json")
-    with pytest.raises(ValueError, match="two solutions are named 'fast'"):
-        TraceSet.from_path(trace_set.root)
+    opened = TraceSet.from_path(trace_set.root)
+    assert [solution.name for solution in opened.solutions["gemm"]] == ["slow"]
+    assert opened.get_solution("fast") is None
+    assert [Path(problem.source).name for problem in opened.problems] == ["fast.json", "other.json"]
 
 
 def test_nothing_but_names_is_parsed_at_opening(trace_set):
@@ -97,22 +103,50 @@ def test_nothing_but_names_is_parsed_at_opening(trace_set):
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "axes": "nonsense"}))
     opened = TraceSet.from_path(trace_set.root)
-    assert list(opened.definitions) == ["gemm"]
+    assert opened.definition_names() == ("gemm",)
+    assert opened.problems == ()
+    with pytest.warns(DataWarning, match="was skipped"):
+        assert list(opened.definitions) == []
     with pytest.raises(InvalidRecord, match=r"gemm\.json at \$\.axes: expected an object"):
-        opened.definitions["gemm"]
+        opened.get_definition("gemm")
 
 
+@pytest.mark.filterwarnings("ignore::fib_schema.DataWarning")
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"name": 3}', "\ufeff{}"])
-def test_a_bad_file_is_known_by_its_stem_and_raises_on_access(trace_set, content):
+def test_a_bad_file_is_left_out_and_listed(trace_set, content):
     (trace_set.definitions_path / "gemm" / "bad.json").write_text(content)
     (trace_set.solutions_path / "ada" / "gemm" / "gemm" / "worse.json").write_text(content)
     opened = TraceSet.from_path(trace_set.root)
-    assert set(opened.definitions) == {"gemm", "bad"}
+    assert set(opened.definition_names()) == {"gemm", "bad"}
+    assert [definition.name for definition in opened.definitions.values()] == ["gemm"]
+    assert "bad" not in opened.definitions
+    assert opened.definitions.get("bad") is None
+    assert len(opened.definitions) == 1
     with pytest.raises(InvalidRecord, match=r"bad\.json"):
         opened.definitions["bad"]
+    assert {solution.name for solution in opened.solutions["gemm"]} == {"fast", "slow"}
     with pytest.raises(InvalidRecord, match=r"worse\.json"):
-        opened.solutions["gemm"]
-    assert opened.get_solution("fast").author == "ada"
+        opened.get_solution("worse")
+    assert {Path(problem.source).name for problem in opened.problems} == {"bad.json", "worse.json"}
+
+
+def test_a_definition_is_not_written_over_a_bad_file_of_its_name(trace_set, definition):
+    (trace_set.definitions_path / "gemm" / "mine.json").write_text("{")
+    opened = TraceSet.from_path(trace_set.root)
+    with pytest.raises(DuplicateName, match="'mine'"):
+        opened.add_definitions([attrs.evolve(definition, name="mine")])
+
+
+def test_all_problems_reads_every_file(trace_set):
+    (trace_set.definitions_path / "gemm" / "bad.json").write_text("{")
+    for folder in (trace_set.workloads_path, trace_set.traces_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "worse.jsonl").write_text("{\n")
+    opened = TraceSet.from_path(trace_set.root)
+    with pytest.warns(DataWarning):
+        found = opened.all_problems()
+    assert [Path(problem.file).name for problem in found] == ["bad.json", "worse.jsonl", "worse.jsonl"]
+    assert opened.all_problems() == found
 
 
 def test_a_link_out_of_the_set_is_refused_and_reported(trace_set, tmp_path, definition):

@@ -10,6 +10,7 @@ from ._reader import LFS_POINTER
 from ._report import Findings
 from ._safetensors import STORED_DTYPES, BadHeader, StoredTensor, read_header
 from .definition import TensorSpec
+from .regular_files import open_regular
 from .workload import SafetensorsInput
 
 
@@ -76,9 +77,7 @@ class BlobChecks:
 
 
 def _pointer_problem(path: str) -> str | None:
-    if not os.path.isfile(path) and os.path.exists(path):
-        return "is not a regular file"
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         if file.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set"
     return None

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import attrs
 
+from ._limits import MAX_SIZE
 from ._record import FrozenDict
 from .errors import InvalidField
 
@@ -92,16 +93,21 @@ def boolean(record: object, attribute: attrs.Attribute[Any], value: Any) -> None
         raise fail(record, attribute.name, f"expected true or false, got {describe(value)}")
 
 
-def integer_at_least(minimum: int) -> Validator:
-    """Validate an int (no bool, no float) of at least `minimum`."""
+def size_problem(value: object) -> str | None:
+    """Say why a value is no size of an axis, or None if it is."""
+    if type(value) is not int:
+        return f"expected an integer, got {describe(value)}"
+    if value < 0:
+        return f"must be at least 0, got {shortened(value)}"
+    if value > MAX_SIZE:
+        return f"must be below 2**63, got {shortened(value)}"
+    return None
 
-    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if type(value) is not int:
-            raise fail(record, attribute.name, f"expected an integer, got {describe(value)}")
-        if value < minimum:
-            raise fail(record, attribute.name, f"must be at least {minimum}, got {value}")
 
-    return check
+def axis_size(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Validate an int (no bool, no float) that can be the size of a tensor."""
+    if problem := size_problem(value):
+        raise fail(record, attribute.name, problem)
 
 
 def non_negative_float(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -156,8 +162,11 @@ tuple_of_text = tuple_of(str)
 
 
 def to_float(value: Any) -> Any:
-    """Turn an int into a float and leave the rest to the validator."""
-    return float(value) if type(value) is int else value
+    """Turn an int that a float can hold into one, and leave the rest to the validator."""
+    try:
+        return float(value) if type(value) is int else value
+    except OverflowError:
+        return value
 
 
 def to_mapping(value: Any) -> FrozenDict[str, Any]:
@@ -209,5 +218,13 @@ def describe(value: object) -> str:
     """Describe a value by its JSON type and its shortened text."""
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     kind = kinds.get(type(value), type(value).__name__)
-    shown = repr(value)
-    return kind if value is None else f"{kind} {shown if len(shown) <= 40 else shown[:37] + '...'}"
+    return kind if value is None else f"{kind} {shortened(value)}"
+
+
+def shortened(value: object) -> str:
+    """The text of a value in at most 40 characters."""
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python converts; deep nesting
+        return "that is too large to be shown"
+    return shown if len(shown) <= 40 else shown[:37] + "..."

@@ -21,6 +21,7 @@ import attrs
 import msgspec
 
 from ._checks import closest, describe
+from ._limits import MAX_DEPTH
 from ._record import FrozenDict, Record
 from .definition import AxisConst, AxisVar
 from .errors import InvalidField, InvalidRecord, Problem
@@ -41,8 +42,6 @@ BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 """Fields of a record that are no fields of its JSON."""
 _MAX_COMPARED = 100
 """How many unknown keys are compared with a missing field."""
-MAX_DEPTH = 100
-"""How deep the objects and lists of a record may nest; each consumer of a record recurses over them."""
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
 _EXPECTED: Mapping[type, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -11,8 +12,10 @@ from typing import Any
 
 import attrs
 
-from ._decoding import BOOKKEEPING, TAGS
+from ._decoding import BOOKKEEPING, TAGS, may_be_too_deep, nesting
+from ._limits import MAX_DEPTH
 from ._record import FrozenDict, Record
+from .errors import InvalidRecord, Problem
 
 _ALWAYS_WRITTEN = frozenset({
     "solution", "evaluation", "shape", "log", "correctness", "performance", "latency_ms",
@@ -23,12 +26,39 @@ _ALWAYS_WRITTEN = frozenset({
 
 
 def format_json(record: Record, *, indent: int | None = None) -> str:
-    """Format a record as JSON; fields keep the order and presence that their source had."""
+    """Format a record as JSON; fields keep the order and presence that their source had.
+
+    Half of a surrogate pair, which UTF-8 cannot encode, becomes an escape.
+
+    Raises:
+        InvalidRecord: No reader could read the result: fields made in memory nest too deeply, hold an integer of too
+            many digits, or something that JSON does not have.
+    """
     encode = _COMPACT if indent is None else json.JSONEncoder(indent=indent, ensure_ascii=False).encode
-    return encode(to_plain(record))
+    try:
+        plain = to_plain(record)
+        text = encode(plain)
+        depth = nesting(plain) if may_be_too_deep(text) else 0
+    except (TypeError, ValueError) as error:
+        raise _unwritable(record, f"cannot be written as JSON: {error}") from error
+    except RecursionError as error:
+        raise _unwritable(record, "nests too deeply to be written") from error
+    if depth > MAX_DEPTH:
+        raise _unwritable(record, f"nests too deeply: {depth} levels, and at most {MAX_DEPTH} are read")
+    return text if text.isascii() else _SURROGATE.sub(_escaped, text)
 
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def _unwritable(record: Record, problem: str) -> InvalidRecord:
+    name = type(record).__name__
+    return InvalidRecord(name, (Problem("<memory>", "$", f"{problem}; change its fields", code="json"),))
 
 
 def to_plain(value: Any) -> Any:

@@ -1,28 +1,26 @@
-"""Index of the names of definitions and solutions, read without parsing whole files."""
+"""Index of the names of definitions and solutions, read without parsing whole files.
+
+A name that several files state is ambiguous: a problem of each of these files, and no record has the name.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 import msgspec
 
 from ._layout import DataFile
-from .errors import DuplicateName
+from ._limits import MAX_RECORD_BYTES
+from ._report import Findings
+from .regular_files import read_regular
 
 
-def definition_names(files: Iterable[DataFile]) -> dict[str, DataFile]:
-    """Definition files by the name that each holds.
-
-    Raises:
-        DuplicateName: Two files hold one name.
-    """
-    names: dict[str, DataFile] = {}
-    for file in files:
-        name = _header(file).name or file.stem
-        _add(names, "definition", name, file)
-    return names
+def definition_names(files: Iterable[DataFile], findings: Findings) -> dict[str, DataFile]:
+    """Definition files by the name that each holds."""
+    headers = [(_header(file), file) for file in files]
+    return {name: file for name, _, file in _unambiguous(headers, "definition", findings)}
 
 
 @attrs.frozen
@@ -36,30 +34,18 @@ class SolutionNames:
     """The definition and the author, by solution."""
 
 
-def solution_names(files: Iterable[DataFile]) -> SolutionNames:
-    """The names, definitions and authors that solution files state.
-
-    Raises:
-        DuplicateName: Two files hold one name.
-    """
+def solution_names(files: Iterable[DataFile], findings: Findings) -> SolutionNames:
+    """The names, definitions and authors that solution files state."""
     names: dict[str, DataFile] = {}
     groups: dict[str, list[str]] = {}
     owners: dict[str, tuple[str, str]] = {}
-    for file in files:
-        header = _header(file)
-        name = header.name or file.stem
-        _add(names, "solution", name, file)
+    for name, header, file in _unambiguous([(_header(file), file) for file in files], "solution", findings):
+        names[name] = file
         definition = header.definition or _folder(file, 1)
         groups.setdefault(definition, []).append(name)
         owners[name] = definition, header.author or _folder(file, 3)
     of_definition = {definition: tuple(group) for definition, group in groups.items()}
     return SolutionNames(names, of_definition, owners)
-
-
-def _add(names: dict[str, DataFile], kind: str, name: str, file: DataFile) -> None:
-    if name in names:
-        raise DuplicateName(kind, name, names[name].name, file.name)
-    names[name] = file
 
 
 class _Header(msgspec.Struct):
@@ -74,15 +60,26 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 def _header(file: DataFile) -> _Header:
     """The names at a file's top level; none if the file is bad, which access reports."""
     try:
-        return _decode_header(_content(file.path))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _decode_header(read_regular(file.path, MAX_RECORD_BYTES))
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _Header("")
 
 
-def _content(path: str) -> bytes:
-    """Read a file without a buffer: opening a set reads thousands, and pathlib takes twice as long."""
-    with open(path, "rb", buffering=0) as file:
-        return file.read()
+def _unambiguous(
+    headers: list[tuple[_Header, DataFile]], kind: str, findings: Findings
+) -> Iterator[tuple[str, _Header, DataFile]]:
+    """Yield the names that one file states; report the others."""
+    named: dict[str, list[tuple[_Header, DataFile]]] = {}
+    for header, file in headers:
+        named.setdefault(header.name or file.stem, []).append((header, file))
+    for name, group in named.items():
+        if len(group) == 1:
+            yield name, *group[0]
+            continue
+        for _, file in group:
+            others = ", ".join(other.name for _, other in group if other is not file)
+            message = f"two {kind}s are named {name!r}, so neither is used ({others}); rename or remove one"
+            findings.error(file.name, message, "duplicate-name", "$.name")
 
 
 def _folder(file: DataFile, level: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 
 import attrs
 
@@ -24,6 +25,7 @@ LEGACY_WORKLOADS = "traces/workloads/"
 """Where the first release kept workloads; an author of that name may have traces there too."""
 
 
+_SHOWN_NAME = 500
 LEGACY_PLACE = "workloads lie below workloads/ now, not below traces/"
 OTHER_SUFFIX = "other-suffix"
 """The code of warnings about files that readers ignore."""
@@ -66,6 +68,8 @@ class DataFile:
     """Its path in messages: ``/`` between folders, bytes that are no UTF-8 escaped."""
     size_bytes: int
     """Lines that are appended later are not part of it."""
+    modified_ns: int = 0
+    inode: int = 0
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -94,7 +98,7 @@ def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefi
     walk = _Walk(os.path.realpath(root), suffix, findings)
     path = os.path.join(root, folder)
     if os.path.lexists(path):
-        walk.run(path, prefix + folder)
+        walk.run(path, prefix + printable(folder))
     return sorted(walk.found, key=lambda file: file.name)
 
 
@@ -113,25 +117,27 @@ class _Walk:
         """Resolved paths of folders that were read."""
 
     def run(self, path: str, name: str) -> None:
-        self._follow(path, name)
+        self._follow(path, name, is_start=True)
         while self._pending or self._links:
             if self._pending:
                 self._read_folder(*self._pending.pop())
             else:
                 self._follow(*self._links.pop())
 
-    def _follow(self, path: str, name: str) -> None:
+    def _follow(self, path: str, name: str, *, is_start: bool = False) -> None:
         """Visit the target of a link, or the folder where the walk begins."""
         real = os.path.realpath(path)
         if not is_below(real, self._root):
             message = "is a link that leads out of the data set; copy what it points to instead"
             self._findings.error(name, message, "link-out")
         elif not os.path.exists(real):
-            self._findings.error(name, "is a link to nothing; remove it", "link-to-nothing")
+            self._findings.error(name, "is a link to nothing or to itself; remove it", "link-to-nothing")
         elif os.path.isdir(real):
             self._pending.append((path, name, real))
+        elif is_start:
+            self._findings.error(name, "is not a folder, so nothing is read from it; remove it", "no-folder")
         else:
-            self._add(path, name, os.stat(real))
+            self._add(path, name, lambda: os.stat(real))
 
     def _read_folder(self, path: str, name: str, real: str) -> None:
         if real in self._folders:
@@ -144,7 +150,7 @@ class _Walk:
                     if not entry.name.startswith("."):
                         self._visit(entry, f"{name}/{printable(entry.name)}", f"{real}{os.sep}{entry.name}")
         except OSError as error:
-            self._findings.error(name, f"cannot be read: {error.strerror or error}", "unreadable")
+            self._unreadable(name, error)
 
     def _visit(self, entry: os.DirEntry[str], name: str, real: str) -> None:
         if entry.is_symlink():
@@ -152,16 +158,27 @@ class _Walk:
         elif entry.is_dir():
             self._pending.append((entry.path, name, real))
         else:
-            self._add(entry.path, name, entry.stat())
+            self._add(entry.path, name, entry.stat)
 
-    def _add(self, path: str, name: str, status: os.stat_result) -> None:
+    def _add(self, path: str, name: str, stat_file: Callable[[], os.stat_result]) -> None:
+        try:
+            status = stat_file()
+        except FileNotFoundError:  # removed meanwhile
+            return
+        except OSError as error:
+            self._unreadable(name, error)
+            return
         if not stat.S_ISREG(status.st_mode):
             self._findings.error(name, "is not a regular file (a pipe, socket or device); remove it", "no-file")
         elif name.endswith(self._suffix):
-            self.found.append(DataFile(path, name, status.st_size))
+            self.found.append(DataFile(path, name, status.st_size, status.st_mtime_ns, status.st_ino))
         else:
             message = f"is not read because its name does not end in {self._suffix}; rename or remove it"
             self._findings.warning(name, message, OTHER_SUFFIX)
+
+    def _unreadable(self, name: str, error: OSError) -> None:
+        shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}..."
+        self._findings.error(shown, f"cannot be read: {error.strerror or error}", "unreadable")
 
 
 def _entry_name(entry: os.DirEntry[str]) -> str:

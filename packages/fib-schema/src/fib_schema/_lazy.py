@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, KeysView, Mapping
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar, overload
 
 from ._layout import DataFile
 from ._legacy import LEGACY_CODE
@@ -19,13 +19,14 @@ from .solution import Solution
 from .trace import Trace
 
 R = TypeVar("R", bound=Record)
+D = TypeVar("D")
 
 
 class LazyRecords(Mapping[str, R], Generic[R]):
     """One record per file, by name, parsed when it is asked for.
 
-    Raises (on access):
-        InvalidRecord: The file holds no valid record; says where and why.
+    A file without a valid record is no entry: iteration, ``len``, ``in`` and ``get`` leave it out, and its problems are
+    reported. Only ``[name]`` raises an `InvalidRecord` that says what is wrong with it.
     """
 
     def __init__(
@@ -39,29 +40,54 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         self._problems: list[Problem] = [] if problems is None else problems
         self._files = files
         self._records = dict(records)
+        self._invalid: dict[str, InvalidRecord] = {}
         self._names = dict.fromkeys([*files, *records])
 
+    @property
+    def names(self) -> KeysView[str]:
+        """The names of all files and records; nothing is parsed."""
+        return self._names.keys()
+
     def __getitem__(self, name: str) -> R:
-        if (record := self._records.get(name)) is None:
-            file, findings = self._files[name], Findings()
-            parsed = read_json(file, self._cls, findings)
-            if parsed.record is None:
-                raise InvalidRecord(self._cls.__name__, tuple(findings.errors))
-            self._problems += findings.problems
-            record = self._records[name] = parsed.record
+        record = self._records.get(name) or self._read(name)
+        if record is None:
+            raise self._invalid[name]
         return record
 
+    def _read(self, name: str) -> R | None:
+        """The record of a file; None if it is invalid. Problems are reported when the file is read first."""
+        if name in self._invalid:
+            return None
+        file, findings = self._files[name], Findings()
+        parsed = read_json(file, self._cls, findings)
+        if parsed.record is not None:
+            self._records[name] = parsed.record
+        elif name not in self._invalid:
+            self._invalid[name] = InvalidRecord(self._cls.__name__, tuple(findings.errors))
+            warnings.warn(f"{file.path} was skipped: {findings.errors[0]}", DataWarning, stacklevel=4)
+        self._problems += findings.problems
+        return parsed.record
+
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return (name for name in list(self.names) if name in self)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._records or (isinstance(name, str) and name in self._files and self._read(name) is not None)
+
+    @overload
+    def get(self, name: str, default: None = None) -> R | None: ...
+
+    @overload
+    def get(self, name: str, default: D) -> R | D: ...
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401 this is `get`
 
     def __repr__(self) -> str:
-        return f"<{len(self)} {self._cls.__name__} records: {_shortened(self)}>"
+        return f"<{len(self.names)} {self._cls.__name__} records: {_shortened(self.names)}>"
 
     def source(self, name: str) -> str:
         """The file that a record comes from."""
@@ -70,18 +96,21 @@ class LazyRecords(Mapping[str, R], Generic[R]):
 
     def with_records(self, records: Mapping[str, R]) -> LazyRecords[R]:
         """A copy with more records in memory."""
-        return LazyRecords(self._cls, self._files, {**self._records, **records}, self._problems)
+        later = LazyRecords(self._cls, self._files, {**self._records, **records}, self._problems)
+        later._invalid = self._invalid
+        return later
 
 
 class SolutionsByDefinition(Mapping[str, list[Solution]]):
-    """The solutions of each definition, by the definition's name."""
+    """The valid solutions of each definition that a file or record names, by the definition's name."""
 
     def __init__(self, solutions: Mapping[str, Solution], names: Mapping[str, tuple[str, ...]]) -> None:
         self._solutions = solutions
         self._solution_names = names
 
     def __getitem__(self, definition: str) -> list[Solution]:
-        return [self._solutions[name] for name in self._solution_names[definition]]
+        found = (self._solutions.get(name) for name in self._solution_names[definition])
+        return [solution for solution in found if solution is not None]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._solution_names)

@@ -8,6 +8,7 @@ needs a marker that the current schema does not have.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
@@ -15,8 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ._layout import LEGACY_WORKLOADS, DataFile
+from ._limits import MAX_RECORD_BYTES
 from .definition import Definition
 from .errors import Problem, Severity
+from .regular_files import open_regular
 from .solution import Solution, SupportedLanguages
 from .trace import Trace
 
@@ -83,8 +86,8 @@ def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
     """
     if not file.name.startswith(prefix + LEGACY_WORKLOADS):
         return False
-    with open(file.path, "rb") as lines:
-        for line in lines:
+    with contextlib.suppress(OSError), open_regular(file.path) as lines:
+        while line := lines.readline(MAX_RECORD_BYTES):
             try:
                 plain = json.loads(line)
             except (ValueError, RecursionError):

@@ -16,18 +16,18 @@ import attrs
 from ._decoding import decode, structure
 from ._layout import DataFile
 from ._legacy import LogReader, legacy_warnings, upgrade
+from ._limits import MAX_LINE_BYTES, MAX_RECORD_BYTES
 from ._record import Record
 from ._report import Findings
 from ._trace_lines import FastPathMiss
 from ._trace_parser import trace_parser
 from ._unknown_keys import Misspelling, find_misspellings, misspelling_warnings
 from .errors import InvalidRecord
+from .regular_files import open_regular
 from .trace import Trace
 
 R = TypeVar("R", bound=Record)
 
-MAX_RECORD_BYTES = 64 << 20
-"""The largest record that is read; the largest of the public ones is below 1 MB."""
 _BUFFER_BYTES = 1 << 18
 """Of a file of lines: with the default of 8 KiB, loading a set takes 5 % longer."""
 BOM = b"\xef\xbb\xbf"
@@ -137,7 +137,7 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
     left, limit = file.size_bytes, MAX_RECORD_BYTES + 1
     number = 0
     try:
-        with open(file.path, "rb", buffering=_BUFFER_BYTES) as handle:
+        with open_regular(file.path, _BUFFER_BYTES) as handle:
             start = handle.read(len(LFS_POINTER))
             if start == LFS_POINTER:
                 findings.error(file.name, _LFS_MESSAGE, "git-lfs")
@@ -154,10 +154,13 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
                 if left < 0:
                     line = line[:left]
                 if size == limit:
-                    rest = 0 if line.endswith(b"\n") else _skip_line(readline)
+                    rest = 0 if line.endswith(b"\n") else _skip_line(readline, min(left, MAX_LINE_BYTES))
                     left -= rest
                     findings.error(f"{file.name}:{number}", _too_large("line", size + rest), "size")
                     is_empty = False
+                    if rest >= MAX_LINE_BYTES:
+                        findings.error(file.name, f"is not read after line {number}; remove that line", "size")
+                        return
                 elif not line.isspace():
                     is_empty = False
                     yield number, line
@@ -229,7 +232,7 @@ def _read_text(file: DataFile, cls: type[Record], findings: Findings) -> bytes |
         findings.error(file.name, _too_large("file", file.size_bytes), "size")
         return None
     try:
-        with open(file.path, "rb") as handle:
+        with open_regular(file.path) as handle:
             data = handle.read(MAX_RECORD_BYTES + 1)
     except OSError as error:
         findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
@@ -283,10 +286,10 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _skip_line(readline: Callable[[int], bytes]) -> int:
-    """Read to the end of a line without keeping it; returns how many bytes that were."""
+def _skip_line(readline: Callable[[int], bytes], limit_bytes: int) -> int:
+    """Read to the end of a line, or to a limit, without keeping it; returns how many bytes that were."""
     size = 0
-    while part := readline(1 << 20):
+    while size < limit_bytes and (part := readline(1 << 20)):
         size += len(part)
         if part.endswith(b"\n"):
             break

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from ._record import NO_FIELDS, FrozenDict
+from .display import escape_line
 from .errors import Problem, Severity
 from .problem_groups import group_problems
 
@@ -120,8 +121,8 @@ class Findings:
 
 
 def printable(text: str) -> str:
-    """Escape what no terminal and no UTF-8 file can hold: lone surrogates of bad names."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    """Escape what breaks a line or misleads its reader: control characters, text directions, lone surrogates."""
+    return escape_line(text)
 
 
 def _as_printable(problem: Problem) -> Problem:

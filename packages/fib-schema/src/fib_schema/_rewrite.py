@@ -18,6 +18,7 @@ from ._report import Findings, plain_problem
 from .definition import Definition
 from .errors import Problem, UnknownName
 from .files import naming
+from .regular_files import open_regular
 from .solution import Solution
 from .trace import Trace
 
@@ -146,7 +147,7 @@ class Rewriter:
         if is_lost or any(problem.code in _LOSES for problem in problems):
             path = self._free_path(f"{REJECTED}/{file.name}")
             self._keep(problems)
-            with suppress(OSError), open(file.path, "rb") as handle:  # unreadable: among the problems already
+            with suppress(OSError), open_regular(file.path) as handle:  # unreadable: among the problems already
                 while part := handle.read(1 << 20):
                     self._append(path, part)
 

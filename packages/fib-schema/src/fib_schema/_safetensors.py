@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from .definition import DType
+from .regular_files import open_regular
 
 MAX_HEADER_BYTES = 100_000_000
 """The limit of the format itself."""
@@ -59,7 +60,7 @@ def read_header(path: str) -> dict[str, StoredTensor]:
         BadHeader: It is not a complete safetensors file.
         OSError: It cannot be read.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
         length = int.from_bytes(start, "little")

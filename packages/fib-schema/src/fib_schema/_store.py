@@ -83,10 +83,9 @@ class Store(DataSetFolder):
 
         Raises:
             DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
-            DuplicateName: Two definitions or two solutions share a name (a ValueError).
         """
         root = get_fib_dataset_path() if path is None else Path(path)
-        if not root.is_dir():
+        if not os.path.isdir(root):
             raise DataSetNotFound(str(root))
         self = cls(root)
         self._open_files(os.fspath(root), f"{root.as_posix()}/")
@@ -94,7 +93,8 @@ class Store(DataSetFolder):
 
     def __repr__(self) -> str:
         return (
-            f"TraceSet(root={str(self.root)!r}, {len(self._definitions)} definitions, {len(self._solutions)} solutions)"
+            f"TraceSet(root={str(self.root)!r}, {len(self._definitions.names)} definitions, "
+            f"{len(self._solutions.names)} solutions)"
         )
 
     @property
@@ -119,9 +119,19 @@ class Store(DataSetFolder):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Problems of the files read so far; bad records are skipped."""
+        """Problems of the files read so far, each with its file and line; bad records are skipped."""
         lines = self._workloads.files.problems + self._traces.files.problems
         return tuple(self._found_problems + lines)
+
+    def all_problems(self) -> tuple[Problem, ...]:
+        """The problems of all files; reads those that have not been read."""
+        for records in (self._definitions, self._solutions):
+            for _ in records:
+                pass
+        for traces in (self._workloads, self._traces):
+            for name in traces:
+                traces.files.of(name)
+        return self.problems
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
@@ -139,18 +149,26 @@ class Store(DataSetFolder):
             UnknownName: There is none (a KeyError); the message has close matches.
             InvalidRecord: Its file is bad.
         """
-        if name not in self._definitions:
-            raise UnknownName("definition", name, tuple(self._definitions))
+        if name not in self._definitions.names:
+            raise UnknownName("definition", name, tuple(self._definitions.names))
         return self._definitions[name]
 
     def get_solution(self, name: str) -> Solution | None:
-        """The solution of that name, or None."""
-        return self._solutions.get(name)
+        """The solution of that name, or None.
+
+        Raises:
+            InvalidRecord: Its file is bad.
+        """
+        return self._solutions[name] if name in self._solutions.names else None
+
+    def definition_names(self) -> tuple[str, ...]:
+        """The names of all definitions, also of bad files; no definition is parsed for that."""
+        return tuple(self._definitions.names)
 
     def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
-        """The names of all solutions, or of one definition's; no solution is parsed for that."""
+        """The names of all solutions, or of one definition's, also of bad files; none is parsed for that."""
         if def_name is None:
-            return tuple(self._solutions)
+            return tuple(self._solutions.names)
         return self._solution_names.get(def_name, ())
 
     def _owner(self, solution_name: str) -> tuple[str, str] | None:
@@ -282,16 +300,17 @@ class Store(DataSetFolder):
         legacy = dict.fromkeys(file for file in files[_layout.TRACES] if holds_legacy_workloads(file, prefix))
         for file in legacy:
             findings.add(*legacy_warnings(file.name, {_layout.LEGACY_PLACE: 1}))
+        definitions = definition_names(files[_layout.DEFINITIONS], findings)
+        found = solution_names(files[_layout.SOLUTIONS], findings)
         problems = [problem for problem in findings.problems if problem.code != _layout.OTHER_SUFFIX]
         self._found_problems = problems
-        self._definitions = LazyRecords(Definition, definition_names(files[_layout.DEFINITIONS]), {}, problems)
-        found = solution_names(files[_layout.SOLUTIONS])
+        self._definitions = LazyRecords(Definition, definitions, {}, problems)
         self._solution_names, self._owners = found.of_definition, found.owners
         self._solutions = LazyRecords(Solution, found.files, {}, problems)
         workloads = [*files[_layout.WORKLOADS], *legacy]
         traces = [file for file in files[_layout.TRACES] if file not in legacy]
-        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions), {})
-        self._traces = TracesByDefinition(TraceFiles(traces, self._definitions), {})
+        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions.names), {})
+        self._traces = TracesByDefinition(TraceFiles(traces, self._definitions.names), {})
 
 
 def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
@@ -306,7 +325,7 @@ def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[st
 def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:
     new: dict[str, Any] = {}
     for record in records:
-        if record.name in existing:
+        if record.name in existing.names:
             raise DuplicateName(kind, record.name, existing.source(record.name), "the one to be added")
         if record.name in new:
             raise DuplicateName(kind, record.name, "one to be added", "another to be added")

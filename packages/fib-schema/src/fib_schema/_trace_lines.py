@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ._decoding import may_be_too_deep
 from ._encoding import format_json
 from ._record import FrozenDict, Record
 from .trace import Correctness, Performance, Trace
@@ -98,8 +99,11 @@ def trace_formatter() -> Callable[[Trace], bytes]:
         if value is None:
             return None if is_written else UNSET
         try:
-            return Raw(_JSON_OBJECT(value).encode())
-        except ValueError as error:  # a number that is not finite
+            text = _JSON_OBJECT(value)
+            if may_be_too_deep(text):
+                raise FastPathMiss
+            return Raw(text.encode())
+        except (TypeError, ValueError, RecursionError) as error:  # such as a number that is not finite
             raise FastPathMiss from error
 
     def correctness(record: Correctness) -> Any:
@@ -132,7 +136,10 @@ def trace_formatter() -> Callable[[Trace], bytes]:
                 None if evaluation.performance is None else performance(evaluation.performance),
                 extra(evaluation.extra, has_extra),
             )
-        return encode(_Line(trace.definition, share(trace.workload), trace.solution, plain))
+        try:
+            return encode(_Line(trace.definition, share(trace.workload), trace.solution, plain))
+        except UnicodeEncodeError as error:  # half of a surrogate pair
+            raise FastPathMiss from error
 
     return format_trace
 

@@ -22,7 +22,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ._checks import component_problem
-from ._decoding import MAX_DEPTH, may_be_too_deep, nesting
+from ._decoding import may_be_too_deep, nesting
+from ._limits import MAX_DEPTH, MAX_SIZE
 from ._record import NO_FIELDS, FrozenDict, Record
 from ._trace_lines import FastPathMiss
 from .trace import NEEDS_CORRECTNESS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
@@ -186,10 +187,10 @@ _new_workload = _unchecked_constructor(Workload)
 _TRACE_KEYS = ("definition", "workload", "solution", "evaluation")
 _FIRST_VALUE = slice(len('{"definition":'), len('{"definition":"'))
 """Where a canonical line without spaces has the quote of its first value."""
-_CORRECTNESS_KEYS = ("max_relative_error", "max_absolute_error")
-_PERFORMANCE_KEYS = ("latency_ms", "reference_latency_ms", "speedup_factor")
-_CORRECTNESS_KEYS_EXTRA = (*_CORRECTNESS_KEYS, "extra")
-_PERFORMANCE_KEYS_EXTRA = (*_PERFORMANCE_KEYS, "extra")
+_CORRECTNESS_KEYS: Keys = ("max_relative_error", "max_absolute_error")
+_PERFORMANCE_KEYS: Keys = ("latency_ms", "reference_latency_ms", "speedup_factor")
+_CORRECTNESS_KEYS_EXTRA: Keys = (*_CORRECTNESS_KEYS, "extra")
+_PERFORMANCE_KEYS_EXTRA: Keys = (*_PERFORMANCE_KEYS, "extra")
 _KEYS: dict[Keys, Keys] = {}
 
 
@@ -278,7 +279,7 @@ def _float(value: float | str) -> float:
 def _workload(text: bytes) -> Workload:
     typed, plain = _decode_workload(text), _decode_untyped(text)
     axes, uuid = typed.axes, typed.uuid
-    if (axes and min(axes.values()) < 0) or component_problem(uuid):
+    if (axes and not 0 <= min(axes.values()) <= max(axes.values()) <= MAX_SIZE) or component_problem(uuid):
         raise FastPathMiss
     inputs = {name: _input(item, _shared_keys(tuple(plain["inputs"][name]))) for name, item in typed.inputs.items()}
     keys = _shared_keys(tuple(plain))

@@ -14,6 +14,7 @@ from ._layout import is_below
 from ._reader import LFS_POINTER
 from .errors import FibError
 from .files import atomic_write
+from .regular_files import open_regular
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,7 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
 
     file = _file(root, path)
     try:
+        _check_regular(file)
         with safe_open(file, framework="pt") as content:
             if tensor_key not in content.keys():  # noqa: SIM118 it is no mapping
                 have = ", ".join(sorted(content.keys()))
@@ -53,6 +55,8 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
             return tensor
     except FileNotFoundError as error:
         raise BlobError(path, "the file does not exist") from error
+    except OSError as error:
+        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
     except SafetensorError as error:
         raise BlobError(path, _bad_content(file, error)) from error
 
@@ -68,9 +72,12 @@ def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     try:
+        _check_regular(file)
         return load_file(file)
     except FileNotFoundError as error:
         raise BlobError(path, "the file does not exist") from error
+    except OSError as error:
+        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
     except SafetensorError as error:
         raise BlobError(path, _bad_content(file, error)) from error
 
@@ -113,8 +120,13 @@ def _file(root: Path | None, path: str) -> Path:
     return file
 
 
+def _check_regular(file: Path) -> None:
+    """Refuse what safetensors would wait for; it opens the file by its path."""
+    open_regular(file, buffer_bytes=0).close()
+
+
 def _bad_content(file: Path, error: Exception) -> str:
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         if content.read(len(LFS_POINTER)) == LFS_POINTER:
             return "is a Git LFS pointer; run 'git lfs pull' in the data set"
     return f"is not a valid safetensors file: {error}"

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
-from ._decoding import decode, structure
+from ._decoding import decode, may_be_too_deep, structure
 from ._durable import append_new_lines, rewrite_file
 from ._encoding import format_json, to_plain
 from ._layout import DataFile
 from ._legacy import upgrade
+from ._limits import MAX_RECORD_BYTES
 from ._reader import parse_line, read_lines
 from ._record import Record
 from ._report import Findings
 from .errors import InvalidRecord
 from .files import atomic_write
+from .regular_files import read_regular
 
 __all__ = [
+    "MAX_RECORD_BYTES",
     "append_jsonl_file",
     "decode",
     "format_json",
     "load_json_file",
     "load_jsonl_file",
+    "may_be_too_deep",
     "parse_json",
     "parse_upgraded",
     "rewrite_jsonl_file",
@@ -68,9 +71,9 @@ def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
 
     Raises:
         InvalidRecord: The file holds no such record.
-        OSError: The file cannot be read.
+        OSError: The file cannot be read: it is missing, is no regular file, or is larger than 64 MiB.
     """
-    return parse_json(Path(path).read_bytes(), cls, source=os.fspath(path))
+    return parse_json(read_regular(path, MAX_RECORD_BYTES), cls, source=os.fspath(path))
 
 
 def save_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> None:

@@ -6,6 +6,7 @@
   is written in ASCII.
 - A standard stream that is closed is replaced, so that no data file gets its descriptor.
 - Errors become one message on stderr and an exit code. A message that stderr refuses is dropped.
+- A `DataWarning` is not shown: the command prints the problems of its data set with `print_problems`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from .display import escape_controls
-from .errors import FibError
+from .errors import DataWarning, FibError, Problem, Severity
 from .files import explain_os_error
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ INTERRUPTED = 130
 READER_ENDED = 141
 """The exit code when the reader of stdout has ended, as `head` does."""
 _STDOUT = "the standard output"
+_SHOWN_PROBLEMS = 100
 
 
 def run_command(program: str, run: Callable[[], int], *, interrupted: str = "interrupted") -> int:
@@ -42,7 +45,7 @@ def run_command(program: str, run: Callable[[], int], *, interrupted: str = "int
     Raises:
         SystemExit: `run` raised it, as `argparse` does for ``--help`` and for wrong arguments.
     """
-    with _guarded_streams():
+    with _guarded_streams(), warnings.catch_warnings(action="ignore", category=DataWarning):
         try:
             try:
                 return run()
@@ -60,6 +63,19 @@ def run_command(program: str, run: Callable[[], int], *, interrupted: str = "int
             _say(program, interrupted)
             return INTERRUPTED
         return FAILED
+
+
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Print the problems of a data set on stderr, each once in a line of its own, errors first.
+
+    Args:
+        problems: Of the files that the command has read; what they hold is left out of its result.
+    """
+    found = sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR)
+    for problem in found[:_SHOWN_PROBLEMS]:
+        print(f"{problem.severity}: {problem}", file=sys.stderr)
+    if (more := len(found) - _SHOWN_PROBLEMS) > 0:
+        print(f"{more} more problems ('fib-bench validate' lists all)", file=sys.stderr)
 
 
 def unescaped(stream: TextIO) -> TextIO:

@@ -52,7 +52,7 @@ _ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8})
 class AxisConst(Record):
     """An axis whose size the definition fixes."""
 
-    value: int = attrs.field(validator=_checks.integer_at_least(0))
+    value: int = attrs.field(validator=_checks.axis_size)
     description: str | None = attrs.field(default=None, validator=_checks.optional_text)
 
     @property

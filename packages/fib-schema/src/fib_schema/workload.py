@@ -26,6 +26,9 @@ class RandomInput(Record):
 def _scalar(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if type(value) not in (int, float, bool):
         raise _checks.fail(record, attribute.name, f"expected a scalar, got {_checks.describe(value)}")
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        problem = f"no integer type of 64 bits holds {_checks.shortened(value)}; write a smaller one"
+        raise _checks.fail(record, attribute.name, problem)
 
 
 @attrs.frozen
@@ -65,8 +68,7 @@ InputSpec: TypeAlias = RandomInput | ScalarInput | SafetensorsInput
 
 def _axis_sizes(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     for axis, size in value.items():
-        if type(size) is not int or size < 0:
-            problem = f"expected an integer of at least 0, got {_checks.describe(size)}"
+        if problem := _checks.size_problem(size):
             raise _checks.fail(record, f"{attribute.name}[{axis!r}]", problem)
 
 
