@@ -321,7 +321,7 @@ def connect(site: Rebindable) -> None:
 
 def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
     table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
-    if table.problems and settings.required_signers() is not None:
+    if table.problems:
         logger.warning("%d files or lines are not used; the first: %s", len(table.problems), table.problems[0])
     return table
 

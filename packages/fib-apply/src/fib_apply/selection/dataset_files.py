@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import attrs
+from fib_schema.codec import MAX_RECORD_BYTES
+from fib_schema.data_files import list_data_files
 from fib_schema.framing import framed
+from fib_schema.regular_files import read_regular
 
 FOLDERS = {"definitions": ".json", "solutions": ".json", "traces": ".jsonl"}
 """The folders that a table depends on, and the suffixes of their files."""
+
+
+_MAX_TRACES_BYTES = 2 << 30
 
 
 class Ignored(Exception):
@@ -20,8 +24,12 @@ class Ignored(Exception):
 
 
 def read_file(path: str) -> bytes:
-    """The content of a file."""
-    return Path(path).read_bytes()
+    """The content of a regular file of records or of traces.
+
+    Raises:
+        OSError: It cannot be read, is of another kind, or is too large.
+    """
+    return read_regular(path, MAX_RECORD_BYTES if path.endswith(".json") else _MAX_TRACES_BYTES)
 
 
 @attrs.define
@@ -34,57 +42,21 @@ class DatasetFiles:
     problems: list[str] = attrs.field(factory=list)
     blocked: dict[str, str] = attrs.field(factory=dict, init=False)
     """Definitions that are not routed, each with the reason."""
-    _states: list[tuple[str, os.stat_result | None]] = attrs.field(factory=list)
-    _followed: set[str] = attrs.field(factory=set)
+    _states: list[str] = attrs.field(factory=list)
 
     @classmethod
     def of(cls, root: str | os.PathLike[str]) -> DatasetFiles:
         """List a data set as `fib_schema` reads it: at any depth, without hidden files and links to the outside."""
-        listing = cls(os.path.realpath(root))
-        for folder, suffix in FOLDERS.items():
-            found: list[str] = []
-            listing._walk(f"{listing.root}{os.sep}{folder}", suffix, found)
-            listing.files[folder] = sorted(found)
-        return listing
-
-    def _walk(self, folder: str, suffix: str, found: list[str]) -> None:
-        pending = [folder]
-        while pending:
-            try:
-                with os.scandir(pending.pop()) as scanned:
-                    entries = list(scanned)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as error:
-                self.problems.append(f"{error.filename}: cannot be read: {error.strerror}")
-                continue
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    self._visit(entry, suffix, found, pending)
-
-    def _visit(self, entry: os.DirEntry[str], suffix: str, found: list[str], pending: list[str]) -> None:
-        name = entry.name
-        if name[0] == "." or (entry.is_symlink() and not self._is_usable(entry)):
-            return
-        if name.endswith(suffix) and entry.is_file():
-            found.append(entry.path)
-            self._states.append((entry.path, entry.stat()))
-        elif entry.is_dir():
-            pending.append(entry.path)
-
-    def _is_usable(self, link: os.DirEntry[str]) -> bool:
-        """Whether a link leads into the data set; each linked folder is usable once, because links may form cycles."""
-        target = os.path.realpath(link.path)
-        is_inside = target.startswith(self.root + os.sep)
-        if is_inside and Path(target).is_file():
-            return True
-        is_cycle = (link.path + os.sep).startswith(target + os.sep)
-        if is_inside and not is_cycle and Path(target).is_dir() and target not in self._followed:
-            self._followed.add(target)
-            return True
-        self._states.append((link.path, None))
-        self.problems.append(f"{link.path}: link ignored: its target is missing, outside the data set or read already")
-        return False
+        real = os.path.realpath(root)
+        listed, problems = list_data_files(real, FOLDERS)
+        files = {folder: [file.path for file in found] for folder, found in listed.items()}
+        shown = [str(problem) for problem in problems]
+        states = [
+            f"{file.path[len(real) + 1 :]}\0{file.size_bytes} {file.modified_ns} {file.inode}"
+            for found in listed.values()
+            for file in found
+        ]
+        return cls(real, files, shown, states=[*states, *shown])
 
     def read(self, path: str) -> bytes:
         """The content of a listed file.
@@ -96,14 +68,8 @@ class DatasetFiles:
         return read_file(path)
 
     def fingerprint(self) -> bytes:
-        """Fingerprint of the path, size, modification time and inode of every file."""
-        skip = len(self.root) + 1
-        lines = [
-            f"{path[skip:]}\0{state.st_size} {state.st_mtime_ns} {state.st_ino}" if state else path[skip:]
-            for path, state in self._states
-        ]
-        lines.sort()
-        return digest_of(lines)
+        """Fingerprint of the path, size, modification time and inode of every file, and of what cannot be listed."""
+        return digest_of(self._states)
 
     def relative(self, path: str) -> str:
         """A listed path, relative to the root."""

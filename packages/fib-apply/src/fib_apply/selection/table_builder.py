@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Definition, Solution, Trace, TraceSet
+from fib_schema.display import escape_line
 
 from ..config import ApplyConfigRegistry
 from ..key import ApplyKeyFactory
@@ -69,7 +70,7 @@ class _ContentBuilder:
             placed[name] = Entry(place, offset, len(segment), checksum(segment), wins)
             offset += len(segment)
         segments = b"".join([segment for _, segment, _ in self.entries.values()])
-        problems = [problem.encode("utf-8", "backslashreplace").decode() for problem in dict.fromkeys(self.problems)]
+        problems = [escape_line(problem) for problem in dict.fromkeys(self.problems)]
         return Header(digest or digest_of([*placed, segments]).hex(), problems, placed, dict(solutions)), segments
 
 

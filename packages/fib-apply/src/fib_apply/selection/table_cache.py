@@ -47,7 +47,7 @@ class TableCache:
             DataSetNotFound: The root is not a directory.
             NotSigned: The data set is not signed as required.
         """
-        if not self.root.is_dir():
+        if not os.path.isdir(self.root):  # noqa: PTH112 never raises
             raise DataSetNotFound(str(self.root))
         files = self._list()
         digest = self._digest(files)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 from fib_schema import Environment, EvaluationStatus, InvalidRecord, Trace, Workload, parse_json
-from fib_schema.codec import parse_upgraded
+from fib_schema.codec import may_be_too_deep, parse_upgraded
 from fib_schema.trace import NEEDS_CORRECTNESS
 
 from .dataset_files import Ignored, read_file
@@ -96,6 +96,8 @@ class TraceReader:
                 line: Any = decode(text)
                 if line.evaluation is not None or line.solution is not None:
                     finish(line, line.evaluation)
+                    if may_be_too_deep(text):
+                        raise _NeedsFullParser
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidRecord, _NeedsFullParser):
                 line = self._parse_fully(text, f"{path}:{number}")
             if line is not None and line.evaluation is not None:
