@@ -7,7 +7,7 @@ and by rules. `get_default_configs`, `get_full_configs` and `get_attention_only_
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import yaml
-from fib_schema import Definition, FibError, UnknownName
+from fib_schema import Definition, UnknownName
 from fib_schema.files import write_output
 
 from .errors import InvalidSetting
@@ -219,22 +219,24 @@ class TracingConfigRegistry:
                 raise InvalidSetting(name, config, "override=True, because this definition has settings")
         self.per_definition.update(configs)
 
-    def check(self, definitions: Mapping[str, Definition]) -> None:
+    def check(self, definitions: Mapping[str, Definition], names: Collection[str] | None = None) -> None:
         """Refuse names that match nothing in a data set.
+
+        Args:
+            definitions: The valid definitions.
+            names: The names of all definitions, also of damaged ones; None means those of `definitions`.
 
         Raises:
             UnknownName: There is no such definition; or none of the definitions that settings apply to has such an
                 input or axis.
         """
         for name in self.per_definition:
-            if name not in definitions:
-                raise UnknownName("definition", name, tuple(definitions))
+            if name not in (definitions if names is None else names):
+                raise UnknownName("definition", name, tuple(names or definitions))
+        if any(name not in definitions for name in names or ()):
+            return  # a damaged definition may have the input or axis; its first call reports the damage
         uses: dict[int, tuple[TracingConfig, list[Definition]]] = {}
-        for name in definitions:
-            try:
-                definition = definitions[name]
-            except (FibError, OSError):
-                return  # a damaged definition may have the input or axis; its first call reports the damage
+        for name, definition in definitions.items():
             if (config := self.get(name, definition)) is not None:
                 uses.setdefault(id(config), (config, []))[1].append(definition)
         for config, users in uses.values():

@@ -70,7 +70,7 @@ class TracingRuntime:
             raise InvalidSetting("max_bytes", max_bytes, "at least 1 byte")
         self._trace_set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
         self.config = to_registry(tracing_config)
-        self.config.check(self._trace_set.definitions)
+        self.config.check(self._trace_set.definitions, self._trace_set.definition_names())
         self.budget = ByteBudget(max_bytes)
         self._errors = ErrorLog()
         self._writer = Writer(self._trace_set.workload_log(), self.budget, self._errors)
@@ -138,7 +138,7 @@ class TracingRuntime:
 
     def _bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
         try:
-            if definition in self._trace_set.definitions:
+            if definition in self._trace_set.definition_names():
                 recorder = self._recorder(definition)
                 return None if recorder is None else recorder.bind(names)
         except Exception as error:  # noqa: BLE001 a damaged definition or a custom policy must not stop the engine

@@ -21,6 +21,7 @@ from fib_schema import (
     Problem,
     SafetensorsInput,
     ScalarInput,
+    Severity,
     Trace,
     TraceSet,
     Workload,
@@ -28,6 +29,7 @@ from fib_schema import (
     rewrite_jsonl_file,
 )
 from fib_schema.blobs import load_tensor
+from fib_schema.data_files import list_data_files, read_lines
 from fib_schema.locks import lock_open_file
 
 from ..policies.calls import RANDOM
@@ -109,6 +111,7 @@ def dedup(
     trace_set = TraceSet.from_path(dataset)
     report = DedupReport()
     if not trace_set.workloads_path.is_dir():
+        report.problems += [problem for problem in trace_set.problems if problem.severity is Severity.ERROR]
         return report
     with _exclusive(trace_set.workloads_path):
         lines = list(_lines(trace_set, report.problems))
@@ -117,6 +120,8 @@ def dedup(
         if not is_dry:
             _rewrite(removed, report.problems)
         _remove_blobs(trace_set, lines, removed, report, is_dry=is_dry, removes_orphans=removes_orphans)
+    known = {problem.source for problem in report.problems}
+    report.problems += [p for p in trace_set.problems if p.severity is Severity.ERROR and p.source not in known]
     return report
 
 
@@ -140,21 +145,15 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 def _lines(trace_set: TraceSet, problems: list[Problem]) -> Iterator[Line]:
     """All workloads below ``workloads/``, in the order of files."""
-    root = os.path.realpath(trace_set.workloads_path.parent) + os.sep
-    for file in sorted(trace_set.workloads_path.rglob("*.jsonl")):
-        if any(part.startswith(".") for part in file.relative_to(trace_set.workloads_path).parts):
-            continue
-        if not os.path.realpath(file).startswith(root) or not file.is_file():
-            problems.append(Problem(str(file), "$", "is not a file of the data set; it was left unchanged"))
-            continue
-        for index, text in enumerate(file.read_bytes().split(b"\n")):
-            if (trace := _parsed(f"{file}:{index + 1}", text, trace_set, problems)) is not None:
-                yield Line(file, index, text, trace)
+    files, found = list_data_files(os.fspath(trace_set.root or ""), {"workloads": ".jsonl"})
+    problems += found
+    for file in files["workloads"]:
+        for number, text in read_lines(file, problems):
+            if (trace := _parsed(f"{file.name}:{number}", text, trace_set, problems)) is not None:
+                yield Line(Path(file.path), number - 1, text.removesuffix(b"\n"), trace)
 
 
 def _parsed(source: str, text: bytes, trace_set: TraceSet, problems: list[Problem]) -> Trace | None:
-    if not text.strip():
-        return None
     try:
         trace = parse_json(text, Trace, source=source)
     except InvalidRecord:

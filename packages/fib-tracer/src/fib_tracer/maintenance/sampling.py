@@ -15,6 +15,7 @@ from fib_schema import (
     Problem,
     Report,
     SafetensorsInput,
+    Severity,
     TargetNotEmpty,
     Trace,
     TraceSet,
@@ -110,6 +111,7 @@ def _write(
             report.blobs += 1
         if chosen:
             new.add_traces(chosen)
+    report.problems += [problem for problem in source.problems if problem.severity is Severity.ERROR]
 
 
 def _check_target(source: TraceSet, target: str | os.PathLike[str]) -> None:

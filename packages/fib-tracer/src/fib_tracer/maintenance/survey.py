@@ -122,7 +122,7 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
         list(missing.values()),
         len(counted),
         sum(counted.values()),
-        [] if names is not None else sorted(set(trace_set.workloads) - set(trace_set.definitions)),
+        [] if names is not None else sorted(set(trace_set.workloads) - set(trace_set.definition_names())),
     )
 
 
@@ -151,7 +151,7 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
         folders.sort()
         for name in sorted(names):
             file = Path(folder, name)
-            if file.is_file() and (not name.startswith(".") or _is_abandoned(file)):
+            if os.path.isfile(file) and (not name.startswith(".") or _is_abandoned(file)):  # noqa: PTH113 never raises
                 found[file.relative_to(root).as_posix()] = file.stat().st_size
     return found
 
