@@ -135,7 +135,7 @@ def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str
         elif config.solutions is not None and not set(solutions) & set(config.solutions):
             yield Skip(name, None, None, "it has none of the requested solutions")
     for definition in trace_set.solutions:
-        is_known = definition in trace_set.definitions
+        is_known = definition in trace_set.definition_names()
         reason = "its definition was not requested" if is_known else "its definition is missing"
         for name in trace_set.solution_names(definition):
             if definition not in chosen and name in (config.solutions or ()):
@@ -148,15 +148,17 @@ def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
     Raises:
         UnknownName: A definition or solution that the configuration names does not exist.
     """
-    for name in config.definitions or ():
-        trace_set.get_definition(name)
-    for name in config.solutions or ():
-        if trace_set.get_solution(name) is None:
-            raise UnknownName("solution", name, trace_set.solution_names())
+    for kind, names, known in (
+        ("definition", config.definitions, trace_set.definition_names()),
+        ("solution", config.solutions, trace_set.solution_names()),
+    ):
+        for name in names or ():
+            if name not in known:
+                raise UnknownName(kind, name, known)
 
 
 def _chosen_definitions(trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]) -> Iterable[Definition]:
-    names = config.definitions if config.definitions is not None else tuple(trace_set.definitions)
+    names = config.definitions if config.definitions is not None else trace_set.definition_names()
     chosen, op_types = [], set()
     for name in names:
         try:

@@ -120,7 +120,8 @@ def _build(options: argparse.Namespace) -> int:
     trace_set = TraceSet.from_path(options.dataset)
     pairs, bad = _selected(trace_set, options.definitions, options.solutions)
     if not (options.definitions or options.solutions):
-        bad += [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
+        errors = [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
+        bad += [error for error in errors if not any(error in text for text in bad)]
     check_limit("memory", options.memory)
     memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
     progress = _Progress(len(pairs))
@@ -136,9 +137,9 @@ def _selected(
 ) -> tuple[list[tuple[Definition, Solution]], list[str]]:
     """What to build, and the problems of records that cannot be read."""
     for name in definitions or ():
-        if name not in trace_set.definitions:
-            raise UnknownName("definition", name, tuple(trace_set.definitions))
-    wanted = {name: trace_set.solution_names(name) for name in definitions or trace_set.definitions}
+        if name not in trace_set.definition_names():
+            raise UnknownName("definition", name, trace_set.definition_names())
+    wanted = {name: trace_set.solution_names(name) for name in definitions or trace_set.definition_names()}
     known = tuple(name for names in wanted.values() for name in names)
     if solutions is not None:  # a bad file of another definition does not matter
         wanted = {name: names for name, names in wanted.items() if not {*names}.isdisjoint(solutions)}

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 from fib_schema import TraceSet
-from fib_schema.command import run_command
+from fib_schema.command import print_problems, run_command
 
 from .adapter import Adapter
 from .adapters import all_adapters, select_adapters
@@ -156,6 +156,7 @@ def _baselines(options: argparse.Namespace) -> int:
     """Write the baselines, and list definitions without one."""
     trace_set = TraceSet.from_path(options.dataset)
     made = make_baselines(trace_set, select_adapters(None), author=options.author, names=options.definitions)
+    print_problems(trace_set.problems)
     if not options.dry_run:
         trace_set.add_solutions(made.solutions)
     names = [solution.name for solution in made.solutions]

@@ -10,15 +10,14 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import DataWarning, TraceSet, to_plain
-from fib_schema.command import run_command
+from fib_schema import TraceSet, to_plain
+from fib_schema.command import print_problems, run_command
 from rich.console import Console
 
 from .. import __version__
@@ -50,8 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     arguments = _parser().parse_args(argv)
     errors = error_console()
-    warnings.showwarning = lambda message, *_: errors.print(safe_text(f"warning: {message}", "yellow"), soft_wrap=True)
-    warnings.simplefilter("always", DataWarning)
     code: int = arguments.command(arguments, errors)
     return code
 
@@ -63,6 +60,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
         errors.print(safe_text(said), soft_wrap=True)
     result = _benchmark(trace_set, config, arguments.resume, errors)
+    print_problems(trace_set.problems)
     if arguments.json:
         print_json(_plain_result(result))
     else:

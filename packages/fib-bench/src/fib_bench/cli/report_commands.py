@@ -8,6 +8,7 @@ from typing import Protocol
 
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
+from fib_schema.command import print_problems
 from fib_schema.files import write_output
 from rich.console import Console
 
@@ -177,7 +178,9 @@ def _number(text: str, least: float) -> float:
 
 
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
-    summary = summarise(TraceSet.from_path(arguments.dir), _options_of(arguments))
+    trace_set = TraceSet.from_path(arguments.dir)
+    summary = summarise(trace_set, _options_of(arguments))
+    print_problems(trace_set.all_problems())
     if arguments.json:
         print_json(attrs.asdict(summary))
     elif arguments.csv:
@@ -193,6 +196,7 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
+    print_problems(trace_set.problems if definitions else trace_set.all_problems())
     if arguments.json:
         print_json([attrs.asdict(row) for row in rows])
     elif arguments.csv:
@@ -216,6 +220,8 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
         any_hardware=arguments.any_hardware,
     )
     found = compare(before, after, rule, names_of(arguments.definitions))
+    for side in (before, after):
+        print_problems(side.trace_set.problems if arguments.definitions else side.trace_set.all_problems())
     if arguments.json:
         print_json(attrs.asdict(found) | {"is_worse": found.is_worse})
     elif arguments.csv:
@@ -267,7 +273,9 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
     from ..report.page import page_of
     from ..report.page_data import charts, page_data
 
-    found = page_data(TraceSet.from_path(arguments.dir), _options_of(arguments), names_of(arguments.definitions))
+    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    found = page_data(trace_set, _options_of(arguments), definitions)
+    print_problems(trace_set.problems if definitions else trace_set.all_problems())
     page = Path(arguments.output)
     text = page_of(found).encode()
     write_output(page, text)

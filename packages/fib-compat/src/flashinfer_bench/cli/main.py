@@ -24,10 +24,10 @@ from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
 from fib_compile.device import list_cuda_devices
 from fib_schema import TraceSet
-from fib_schema.command import run_command
+from fib_schema.command import print_problems, run_command
 from fib_schema.files import write_output
 
-from .data_sets import export_traceset, load_traces, merge_tracesets
+from .data_sets import export_traceset, merge_tracesets
 from .parser import make_parser
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
     shown = _in_memory(trace_set, result) if not args.save_results else trace_set
     ran = {trace.definition for trace in result.traces}
     print_leaderboard(output_console(), [row for row in summarise(shown).leaderboard if row.definition in ran])
+    print_problems(trace_set.problems)
     print_skipped(errors, result.skipped)
     return result
 
@@ -90,15 +91,24 @@ def _in_memory(trace_set: TraceSet, result: RunResult) -> TraceSet:
     )
 
 
+def _loaded(paths: Sequence[str]) -> TraceSet:
+    """Data sets merged in memory; their problems are printed."""
+    sets = [TraceSet.from_path(path) for path in paths]
+    merged = sets[0] if len(sets) == 1 else merge_tracesets(sets)
+    for trace_set in sets:
+        print_problems(trace_set.all_problems())
+    return merged
+
+
 def summary(args: argparse.Namespace) -> int:
     """Print totals, the leaderboard and the ranking of authors."""
-    print_summary(output_console(), summarise(load_traces(args.local)))
+    print_summary(output_console(), summarise(_loaded(args.local)))
     return 0
 
 
 def best(args: argparse.Namespace) -> int:
     """Print the fastest passing solution of each workload."""
-    rows = best_of(load_traces(args.local), allow_flags=(CPU_TIMING,))  # the table labels these rows
+    rows = best_of(_loaded(args.local), allow_flags=(CPU_TIMING,))  # the table labels these rows
     if rows:
         print_best(output_console(), rows)
     else:
@@ -108,7 +118,7 @@ def best(args: argparse.Namespace) -> int:
 
 def visualize(args: argparse.Namespace) -> int:
     """Print a table for each definition, with its solutions from best to worst."""
-    print_leaderboard(output_console(), summarise(load_traces(args.local)).leaderboard)
+    print_leaderboard(output_console(), summarise(_loaded(args.local)).leaderboard)
     return 0
 
 
