@@ -13,6 +13,7 @@ from pathlib import Path
 
 import bad_files
 import pytest
+import torch  # noqa: F401 imported before any time limit
 from bad_files import CASES, OPERATIONS, bad_records, time_limit, write_bad_records, write_good_set
 from fib_schema import DataWarning, Definition, InvalidRecord, Solution, Trace, format_json, parse_json
 from fib_schema._trace_lines import FastPathMiss, TraceFormatter
@@ -23,7 +24,7 @@ CLASSES = {"definition": Definition, "solution": Solution, "workload": Trace, "t
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings(action="ignore", category=DataWarning), time_limit(30):
+    with warnings.catch_warnings(action="ignore", category=DataWarning), time_limit(60):
         yield
 
 

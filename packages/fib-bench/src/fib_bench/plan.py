@@ -148,13 +148,11 @@ def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
     Raises:
         UnknownName: A definition or solution that the configuration names does not exist.
     """
-    for kind, names, known in (
-        ("definition", config.definitions, trace_set.definition_names()),
-        ("solution", config.solutions, trace_set.solution_names()),
-    ):
-        for name in names or ():
-            if name not in known:
-                raise UnknownName(kind, name, known)
+    for name in config.definitions or ():
+        trace_set.get_definition(name)
+    for name in config.solutions or ():
+        if trace_set.get_solution(name) is None:
+            raise UnknownName("solution", name, trace_set.solution_names())
 
 
 def _chosen_definitions(trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]) -> Iterable[Definition]:

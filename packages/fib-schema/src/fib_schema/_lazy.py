@@ -64,7 +64,6 @@ class LazyRecords(Mapping[str, R], Generic[R]):
             self._records[name] = parsed.record
         elif name not in self._invalid:
             self._invalid[name] = InvalidRecord(self._cls.__name__, tuple(findings.errors))
-            warnings.warn(f"{file.path} was skipped: {findings.errors[0]}", DataWarning, stacklevel=4)
         self._problems += findings.problems
         return parsed.record
 
@@ -75,7 +74,14 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._records or (isinstance(name, str) and name in self._files and self._read(name) is not None)
+        if name in self._records or not isinstance(name, str) or name not in self._files:
+            return name in self._records
+        is_known = name in self._invalid
+        is_valid = self._read(name) is not None
+        if not is_valid and not is_known:
+            shown = f"{self._files[name].path} was skipped: {self._invalid[name].problems[0]}"
+            warnings.warn(shown, DataWarning, stacklevel=3)
+        return is_valid
 
     @overload
     def get(self, name: str, default: None = None) -> R | None: ...

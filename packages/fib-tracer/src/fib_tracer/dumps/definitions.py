@@ -79,7 +79,7 @@ def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | Non
         new, converted = convert(plain)
         definition, upgraded = parse_upgraded(json.dumps(new), Definition, source=source)
         changes = (*converted, *upgraded)
-        if definition.name in trace_set.definitions:
+        if definition.name in trace_set.definition_names():
             return _compared(trace_set.definitions[definition.name], definition, source, changes)
         trace_set.add_definitions([definition])
     except (FibError, OSError, ValueError, RecursionError) as error:
