@@ -12,10 +12,9 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import attrs
 from fib_schema import get_fib_cache_path
@@ -24,7 +23,7 @@ from fib_schema.private_files import private_folder, read_private
 
 from ._cache import digest
 from ._elf import is_elf
-from ._inputs import InputFile
+from ._inputs import InputFile, are_current
 from .builder import CACHE_FOLDER
 from .compiler_environment import compiler_environment
 from .errors import BuildProblem
@@ -40,7 +39,7 @@ _COMPILER_MARKS = (b"COLLECT_GCC_OPTIONS", b"-cc1as", b"NVCC_APPEND_FLAGS")
 _MAX_SCRIPT_BYTES = 2**20
 _TIMEOUT_SECONDS = 60
 _WORD = re.compile(r"[^\s\"'`;|&()<>=,:]+")
-_RECORD_VERSION = 1
+_RECORD_VERSION = 2
 
 
 class MissingTool(BuildProblem):
@@ -107,21 +106,23 @@ def custom_library_folders(flags: Iterable[str]) -> tuple[str, ...]:
 # -- identity ------------------------------------------------------------------------------------
 
 
-def identify(command: Sequence[str], *, is_nvcc: bool = False) -> Compiler:
+def identify(command: Sequence[str], driver: str, *, is_nvcc: bool = False) -> Compiler:
     """Identify a compiler.
 
     What a compiler reported is stored while its programs are unchanged. A program that is not known to be a compiler
     may start any other one: it is asked each time.
 
+    Args:
+        command: Its command line.
+        driver: The path of the first word.
+        is_nvcc: Whether it is nvcc.
+
     Raises:
         MissingTool: It cannot be run.
     """
-    driver = shutil.which(command[0])
-    if driver is None:
-        raise MissingTool(f"{command[0]!r} cannot be run; set CXX to a C++ compiler, or unset it")
     question = digest((*command, os.path.realpath(driver), *_described_environment()))
     known = _asked.get(question) or _stored(question)
-    if known is not None and all(file.is_current() for file in known.files):
+    if known is not None and are_current(known.files):
         _asked[question] = known
         return known
     try:
@@ -248,7 +249,7 @@ def _stored(question: str) -> Compiler | None:
         data = json.loads(read_private(get_fib_cache_path() / CACHE_FOLDER / COMPILERS / question))
         if data["format"] != _RECORD_VERSION:
             return None
-        files = tuple(InputFile(path, tuple(signature), sha256) for path, signature, sha256 in data["files"])
+        files = tuple(map(InputFile._make, data["files"]))
         command, headers = (tuple(map(str, data[name])) for name in ("command", "headers"))
         return Compiler(command, str(data["version"]), str(data["identity"]), headers, files)
     except (OSError, ValueError, KeyError, TypeError):
@@ -256,10 +257,9 @@ def _stored(question: str) -> Compiler | None:
 
 
 def _store(question: str, compiler: Compiler) -> None:
-    data: Mapping[str, Any] = {"format": _RECORD_VERSION, **attrs.asdict(compiler)}
-    files = [(file.path, file.signature, file.sha256) for file in compiler.files]
+    data = {"format": _RECORD_VERSION, **attrs.asdict(compiler, recurse=False)}
     try:
         folder = private_folder(private_folder(get_fib_cache_path() / CACHE_FOLDER) / COMPILERS)
-        atomic_write(folder / question, json.dumps({**data, "files": files}).encode(), mode=0o600)
+        atomic_write(folder / question, json.dumps(data).encode(), mode=0o600)
     except OSError:
         return  # the build itself reports that the cache cannot be written

@@ -24,12 +24,12 @@ def find_cxx() -> Compiler:
     """
     if wanted := os.environ.get("CXX"):
         command = split_command(wanted)
-        if shutil.which(command[0]):
-            return identify(command)
+        if driver := shutil.which(command[0]):
+            return identify(command, driver)
         raise MissingTool(f"CXX: {wanted!r} cannot be run; set it to a C++ compiler, or unset it")
     for name in _CXX_NAMES:
-        if shutil.which(name):
-            return identify([name])
+        if driver := shutil.which(name):
+            return identify([name], driver)
     raise MissingTool(f"no C++ compiler; {_CXX_HINT}")
 
 
@@ -59,9 +59,11 @@ def find_nvcc() -> tuple[Compiler, Compiler]:
         raise MissingTool(f"no nvcc below {home}; {_NVCC_HINT}" if home else f"no nvcc; {_NVCC_HINT}")
     stated = os.environ.get("NVCC_CCBIN") or "gcc"
     host = str(Path(stated) / "gcc") if Path(stated).is_dir() else stated
-    if not shutil.which(host):
+    driver = shutil.which(host)
+    if driver is None:
         raise MissingTool(f"nvcc needs {host!r}, which cannot be run; install it or set NVCC_CCBIN")
-    return identify([str(home / "bin" / "nvcc")], is_nvcc=True), identify([host])
+    nvcc = str(home / "bin" / "nvcc")
+    return identify([nvcc], nvcc, is_nvcc=True), identify([host], driver)
 
 
 def cuda_home() -> Path | None:

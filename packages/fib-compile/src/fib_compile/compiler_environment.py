@@ -29,9 +29,10 @@ _logger = logging.getLogger("fib_compile")
 
 def compiler_environment() -> dict[str, str]:
     """The variables that a compiler gets."""
-    names = (*_PLACES, *_SETTINGS, *_requesting())
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    environment |= {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS_OF_TOOLS)}
+    set_names = set(os.environ)
+    names = {*_PLACES, *_SETTINGS, *_requesting()} & set_names
+    names |= {name for name in set_names if name.startswith(_SETTINGS_OF_TOOLS)}
+    environment = {name: os.environ[name] for name in sorted(names)}
     return environment | {"LC_ALL": "C"}  # English messages, in which errors are recognised
 
 
