@@ -76,7 +76,7 @@ def make_part(definition: Definition, make_workload: Callable[..., Workload]) ->
 def libraries(cache: Path, *solutions: Solution) -> dict[str, int]:
     """When the libraries of solutions were made, by their files."""
     folders = [folder for s in solutions for folder in cache.glob(f"*/solution-{s.hash()[:32]}-*")]
-    return {str(path): path.stat().st_mtime_ns for folder in folders for path in folder.rglob("library.so")}
+    return {str(path): path.stat().st_mtime_ns for folder in folders for path in folder.rglob("library-*.so")}
 
 
 def built(cache: Path, *solutions: Solution) -> int:

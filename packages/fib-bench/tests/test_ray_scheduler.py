@@ -115,10 +115,11 @@ def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
 
     def built(cache: Path) -> set[str]:
         """The digests of solutions that have a library; one that ran with two uids has two."""
-        return {folder.partition("/solution-")[2][:32] for folder, _, files in os.walk(cache) if "library.so" in files}
+        published = (folder for folder, _, files in os.walk(cache) if "manifest.json" in files)
+        return {folder.partition("/solution-")[2][:32] for folder in published}
 
     def kill_while_it_compiles() -> None:
-        while count(nodes[node], "library.so") < before or count(nodes[node], ".log") <= before:
+        while count(nodes[node], "manifest.json") < before or count(nodes[node], ".log") <= before:
             time.sleep(0.01)
         cluster.remove_node(node, allow_graceful=False)
 

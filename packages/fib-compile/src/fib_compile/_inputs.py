@@ -60,7 +60,7 @@ def are_current(files: Iterable[InputFile]) -> bool:
             is_untouched = (found.st_size, found.st_mtime_ns, found.st_ctime_ns) == file[1:4]
             if not is_untouched and InputFile.of(file.path).sha256 != file.sha256:
                 return False
-    except OSError:
+    except (OSError, ValueError, TypeError):  # it is gone, or the record is damaged
         return False
     return True
 
