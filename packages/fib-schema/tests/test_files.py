@@ -176,6 +176,12 @@ def test_an_output_may_be_a_device_or_a_pipe(tmp_path: Path) -> None:
     write_output(tmp_path / "pipe", b"piped")
     assert os.read(reader, 10) == b"piped"
     os.close(reader)
+    reading, writing = os.pipe()
+    (tmp_path / "stdout").symlink_to(f"/proc/self/fd/{writing}")  # as /dev/stdout
+    write_output(tmp_path / "stdout", b"linked")
+    assert os.read(reading, 10) == b"linked"
+    os.close(reading)
+    os.close(writing)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

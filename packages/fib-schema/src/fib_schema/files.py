@@ -112,18 +112,17 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     """
     target = Path(path)
     _refuse_planted(target)
-    target = Path(os.path.realpath(target)) if target.is_symlink() else target
     try:
         found = os.stat(target)
     except FileNotFoundError:
-        atomic_write(target, data)
+        found = None
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        with naming(path), open(path, "wb", buffering=0) as stream:  # by this path: /dev/stdout may lead to a pipe
+            write_all(stream.fileno(), data)
         return
-    if stat.S_ISREG(found.st_mode):
-        is_own = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-        atomic_write(target, data, mode=stat.S_IMODE(found.st_mode) if is_own else None)
-        return
-    with naming(path), open(path, "wb", buffering=0) as stream:
-        write_all(stream.fileno(), data)
+    is_own = found is not None and (not hasattr(os, "geteuid") or found.st_uid == os.geteuid())
+    mode = stat.S_IMODE(found.st_mode) if found is not None and is_own else None
+    atomic_write(os.path.realpath(target) if target.is_symlink() else target, data, mode=mode)
 
 
 def _refuse_planted(target: Path) -> None:
