@@ -33,33 +33,34 @@ def open_regular(path: str | os.PathLike[str], buffer_bytes: int = -1) -> Binary
     Raises:
         OSError: There is no such file, it cannot be read, or it is of another kind; `strerror` says why.
     """
-    _check_kind(path, os.stat(path))  # opening a device may change it
-    descriptor = os.open(path, _FLAGS)
-    try:
-        _check_kind(path, os.fstat(descriptor))
-        return os.fdopen(descriptor, "rb", buffering=buffer_bytes)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    descriptor, _ = _opened(path)
+    return os.fdopen(descriptor, "rb", buffering=buffer_bytes)
 
 
 def read_regular(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
-    """The content of a regular file.
+    """The content of a regular file. It has no buffer, because opening a data set reads thousands of files.
 
     Raises:
         OSError: As `open_regular`, or the file is larger than `limit_bytes`.
     """
-    with open_regular(path, buffer_bytes=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = b"" if size > limit_bytes else file.read(limit_bytes + 1)
-    if max(size, len(data)) > limit_bytes:
-        problem = f"it has {max(size, len(data))} bytes, and at most {limit_bytes} are read"
-        raise OSError(errno.EFBIG, problem, os.fspath(path))
-    return data
+    descriptor, size = _opened(path)
+    try:
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {limit_bytes} are read", os.fspath(path))
+        data = os.read(descriptor, size)
+        while len(data) < size and (part := os.read(descriptor, size - len(data))):
+            data += part
+        return data
+    finally:
+        os.close(descriptor)
 
 
-def _check_kind(path: str | os.PathLike[str], status: os.stat_result) -> None:
+def _opened(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """The descriptor and the size of a regular file."""
+    descriptor = os.open(path, _FLAGS)
+    status = os.fstat(descriptor)
     kind = stat.S_IFMT(status.st_mode)
-    if kind != stat.S_IFREG:
-        problem = f"it is {_KINDS.get(kind, 'something else')}, not a regular file"
-        raise OSError(errno.EINVAL, problem, os.fspath(path))
+    if kind == stat.S_IFREG:
+        return descriptor, status.st_size
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", os.fspath(path))
