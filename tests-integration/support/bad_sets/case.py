@@ -168,8 +168,8 @@ def _prepare(kind: Kind, folder: Path) -> Case:
 
 
 def _limit(kind: Kind, folder: Path, cache: Path) -> None:
-    if kind.is_unprivileged and os.getuid() == 0:
-        _obey_permissions()
+    if kind.is_unprivileged:
+        obey_permissions()
     resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -180,8 +180,10 @@ def _limit(kind: Kind, folder: Path, cache: Path) -> None:
     os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
 
-def _obey_permissions() -> None:
-    """Have root obey the permissions of files, as other users do; the interpreter's own files stay readable."""
+def obey_permissions() -> None:
+    """Have root obey the permissions of files, as other users do; other users have nothing to drop."""
+    if os.getuid() != 0:
+        return
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
     sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice

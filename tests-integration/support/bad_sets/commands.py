@@ -17,6 +17,9 @@ FAST = ("--warmup-runs", "1", "--iterations", "1", "--num-trials", "1", "--timeo
 MEASURE = ("--measure-seconds", "0.01")
 
 
+RECORDS = frozenset({"definition", "solution", "workload", "trace"})
+
+
 @dataclass(frozen=True)
 class Case:
     """The folders of one run of a command.
@@ -224,6 +227,7 @@ COMMANDS = (
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_SAMPLE),
     _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),
+    _command("fib-tracer", "import", "{set}", "{other}", "--json", reads="", opens=RECORDS, shows=""),
     _command("fib-integrations", "baselines", "{set}", "--dry-run", reads="definition", lists="solution", shows=""),
     _command("fib-integrations", "baselines", "{set}", "--json", reads="definition", lists="solution", shows=""),
     _command(
@@ -244,6 +248,20 @@ COMMANDS = (
     _command(_COMPAT, "report", "visualize", "--local", "{set}", reads="trace"),
     _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", shows="", **_MERGE),
     _command(_COMPAT, "validate", "--dataset", "{set}", reads=_ALL, is_execution=True, shows=""),
+    _command(
+        _COMPAT,
+        "validate",
+        "--dataset",
+        "{set}",
+        "--checks",
+        "baseline,benchmark",
+        "--disable-gpu",
+        reads="",
+        opens=RECORDS,
+        shows="",
+        has_torch=True,
+        seconds=90,
+    ),
     _command(
         _COMPAT,
         "validate",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bad_sets.case import obey_permissions
 from bad_sets.healthy import write_healthy
 
 from . import caches, mutations, targets
@@ -127,6 +128,7 @@ def _child(work: Work, folder: Path, write_end: int, only: tuple[str, ...]) -> N
         resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
         resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        obey_permissions()  # or changed modes would have no effect on root
         os.environ |= {"FIB_CACHE_PATH": str(folder / "cache"), "HOME": str(folder), "TMPDIR": str(folder)}
         tempfile.tempdir = None
 

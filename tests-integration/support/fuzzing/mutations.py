@@ -295,7 +295,7 @@ def _draw_chmod(rng: random.Random) -> Mutation:
 
 
 def _chmod(path: Path, mutation: Mutation) -> None:
-    """Change permissions, which has an effect unless this is root."""
+    """Change permissions."""
     path.chmod(mutation["mode"])
 
 
