@@ -239,7 +239,7 @@ def _odd_inputs(*names: str) -> Kind:
         record["reference"] = f"def run({', '.join(names)}):\n    return {names[0]}\n"
         (root / DEFINITION).write_text(json.dumps(record))
 
-    said = ", ".join(name[:12] for name in names)
+    said = ", ".join(name[:12] for name in names[:3])
     return Kind(
         f"definition: inputs named {said!r}", damage, "definition", ("victim",), is_error=None, shows_when="used"
     )
