@@ -33,14 +33,16 @@ _COMPILER = """#!/bin/sh
 case " $* " in
   *" --version "*) exec c++ "$@" ;;
 esac
-out= in= previous=
+out= in= headers= previous=
 for word in "$@"; do
-  case "$previous" in -o) out=$word ;; esac
+  case "$previous" in -o) out=$word ;; -MF) headers=$word ;; esac
   case "$word" in *.cpp|*.o) [ "$previous" = -o ] || in=$word ;; esac
   previous=$word
 done
 case " $* " in
-  *" -c "*) cp "$in" "$out" && : > "$out.d" ;;
+  *" -c "*)
+    cp "$in" "$out"
+    [ -z "$headers" ] || echo "$out: $in" > "$headers" ;;
   *" -shared "*)
     library=one.so
     grep -q 'factor 3' "$in" && library=three.so
@@ -80,7 +82,7 @@ def prepare(folder: Path) -> None:
         os._exit(code)
     if os.waitpid(pid, 0)[1] != 0:
         raise RuntimeError("the solutions do not build")
-    for library in sorted((folder / "cache").rglob("library-*.so")):
+    for library in sorted((folder / "cache").rglob("*.so")):
         name = "three" if _is_three(library) else "one"
         shutil.copy(library, folder / f"{name}.so")
     shutil.rmtree(folder / "cache")

@@ -112,11 +112,15 @@ def _pairs(text: bytes | str) -> Any:
             raise _Unfit
         return repr(value)
 
+    def integer(text: str) -> Any:
+        value = int(text)
+        return repr(float(value)) if abs(value) < 2**53 else text  # a float field is written as 2.0 for 2
+
     def constant(_: str) -> Any:
         raise _Unfit
 
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_constant=constant)
+        return json.loads(text, object_pairs_hook=pairs, parse_float=number, parse_int=integer, parse_constant=constant)
     except (_Unfit, ValueError, RecursionError):
         return None
 
