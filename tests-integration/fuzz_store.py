@@ -2,8 +2,8 @@
 
 A case is a short list of mutations (`support/fuzzing/mutations.py`) of a small healthy data set: values and keys of
 records, bytes of files, headers of tensor files, objects of the file system, names. Each runs through all targets
-(`targets.py`) in a forked child with limits of time and memory. A sixth of the time goes to damaged build caches
-(`caches.py`). Findings are deduplicated by signature, minimised, and saved into the corpus, which
+(`targets.py`) in a forked child with limits of time and memory. A part of the time goes to signed sets (`signed.py`)
+and to damaged build caches (`caches.py`). Findings are deduplicated, minimised, and saved into the corpus, which
 `test_fuzz_store.py` runs again.
 """
 
@@ -14,15 +14,17 @@ import gc
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from bad_sets.case import preload
-from fuzzing import caches, mutations
-from fuzzing.fuzzer import Campaign, cache_work, fuzz, load, run_case, set_work
+from fuzzing import caches, mutations, signed
+from fuzzing.fuzzer import Campaign, fuzz, load, prepared_work, run_case, set_work
 
 CORPUS = Path(__file__).parent / "corpus"
-_CACHE_SHARE = 1 / 6
+_SHARES = {"sets": 0.7, "signed": 0.15, "caches": 0.15}
+"""What is fuzzed, and its share of the time; caches last, because they import torch."""
 
 
 def _say(text: str) -> None:
@@ -39,37 +41,46 @@ def _replayed(campaign: Campaign) -> int:
     return count
 
 
+def _prepared(prepare: Callable[[Path], None]) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-prepared-"))
+    prepare(folder)
+    return folder
+
+
 def main() -> int:
     """Fuzz, or run the corpus again; returns 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--corpus", type=Path, default=CORPUS, metavar="DIR")
-    parser.add_argument("--only", choices=("sets", "caches"), help="fuzz only these")
+    parser.add_argument("--only", choices=tuple(_SHARES), help="fuzz only these")
     parser.add_argument("--replay", action="store_true", help="only run the cases of the corpus")
     arguments = parser.parse_args()
-    seconds = 60 * arguments.minutes
-
-    def run(campaign: Campaign, share: float) -> int:
-        gc.freeze()  # a collection in a fork would copy the pages of all modules
-        is_alone = arguments.only is not None
-        return (
-            _replayed(campaign)
-            if arguments.replay
-            else fuzz(campaign, seconds * (1 if is_alone else share), arguments.seed, _say)
-        )
-
     count = 0
-    if arguments.only != "caches":
-        preload(has_torch=False)
-        count += run(Campaign(mutations.draw, set_work, arguments.corpus / "sets"), 1 - _CACHE_SHARE)
-    if arguments.only != "sets":
-        preload(has_torch=True)
-        prepared = Path(tempfile.mkdtemp(prefix="fuzz-cache-"))
-        caches.prepare(prepared)
-        count += run(Campaign(caches.draw, cache_work(prepared), arguments.corpus / "caches"), _CACHE_SHARE)
-        shutil.rmtree(prepared)
+    for name, share in _SHARES.items():
+        if arguments.only not in (None, name):
+            continue
+        preload(has_torch=name == "caches")
+        campaign, prepared = _campaign(name, arguments.corpus / name)
+        gc.freeze()  # a collection in a fork would copy the pages of all modules
+        if arguments.replay:
+            count += _replayed(campaign)
+        else:
+            seconds = 60 * arguments.minutes * (share if arguments.only is None else 1)
+            count += fuzz(campaign, seconds, arguments.seed, _say)
+        if prepared is not None:
+            shutil.rmtree(prepared)
     return int(count > 0)
+
+
+def _campaign(name: str, corpus: Path) -> tuple[Campaign, Path | None]:
+    if name == "sets":
+        return Campaign(mutations.draw, set_work, corpus), None
+    if name == "signed":
+        prepared = _prepared(signed.prepare)
+        return Campaign(signed.draw, prepared_work("signed", signed.run, prepared), corpus), prepared
+    prepared = _prepared(caches.prepare)
+    return Campaign(caches.draw, prepared_work("build", caches.run, prepared), corpus), prepared
 
 
 if __name__ == "__main__":

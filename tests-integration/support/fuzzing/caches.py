@@ -14,7 +14,7 @@ import os
 import random
 import shutil
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,7 @@ def _copied(prepared: Path, folder: Path) -> Iterator[Path]:
     yield cache
 
 
-def run(prepared: Path, folder: Path, case: Sequence[dict[str, Any]]) -> None:
+def run(prepared: Path, folder: Path, case: list[dict[str, Any]]) -> None:
     """Run one case below an empty folder.
 
     Raises:

@@ -21,7 +21,7 @@ from typing import Any
 from bad_sets.case import obey_permissions
 from bad_sets.healthy import write_healthy
 
-from . import caches, mutations, targets
+from . import mutations, targets
 
 SECONDS = 20.0
 """A case that is slower is run again with four times as much: the machine may be busy."""
@@ -57,16 +57,16 @@ def set_work(case: Case) -> Work:
     return work
 
 
-def cache_work(prepared: Path) -> Callable[[Case], Work]:
-    """Damage a copy of the prepared cache and build from it."""
+def prepared_work(name: str, run: Callable[[Path, Path, Case], None], prepared: Path) -> Callable[[Case], Work]:
+    """Run one function on each case, with a folder that was prepared once."""
 
     def make(case: Case) -> Work:
         def work(folder: Path, report: Callable[[str, BaseException | None], None], _: tuple[str, ...]) -> None:
-            report("build", None)
+            report(name, None)
             try:
-                caches.run(prepared, folder, case)
+                run(prepared, folder, case)
             except BaseException as error:  # noqa: BLE001 - everything that escapes is a finding
-                report("build", error)
+                report(name, error)
 
         return work
 
