@@ -175,7 +175,17 @@ _SETS = frozenset({"set", "settings"})
 _H200 = ("--hardware", HARDWARE)
 _BENCH, _REPORT, _COMPAT = "fib-bench", ("fib-bench", "report"), "flashinfer-bench"
 COMMANDS = (
-    _command(_BENCH, "run", "{set}", *FAST, *MEASURE, reads=f"{_ALL} settings", shows="keeper_py: PASSED", **_RUN),
+    _command(
+        _BENCH,
+        "run",
+        "{set}",
+        *FAST,
+        *MEASURE,
+        reads="definition solution workload blob settings",
+        opens=RECORDS,
+        shows="keeper_py: PASSED",
+        **_RUN,
+    ),
     _command(
         _BENCH,
         "run",
@@ -222,8 +232,8 @@ COMMANDS = (
     _command("fib-compile", "build", "{set}", reads="definition solution", shows="keeper_cpp"),
     _command("fib-tracer", "stats", "{set}", **_STATS),
     _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
-    _command("fib-tracer", "dedup", "{set}", "--dry-run", reads="workload", lists="blob", shows=""),
-    _command("fib-tracer", "dedup", "{set}", "--orphans", reads="workload", lists="blob", shows=""),
+    _command("fib-tracer", "dedup", "{set}", "--dry-run", reads="workload", opens=frozenset({"blob"}), shows=""),
+    _command("fib-tracer", "dedup", "{set}", "--orphans", reads="workload", opens=frozenset({"blob"}), shows=""),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_SAMPLE),
     _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),

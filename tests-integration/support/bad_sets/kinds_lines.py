@@ -24,7 +24,8 @@ _WORKLOAD = field_kinds(
         ("uuid of 10,000 characters", "workload/uuid", LONG, WARNED | {"named": ()}),
         ("uuid a lone surrogate", "workload/uuid", Raw('"\\ud800"')),
         ("uuid of another workload", "workload/uuid", "victim-2", LAZY),
-        ("uuid of the keeper", "workload/uuid", "keeper-1", {"keeps_rest": False} | LAZY),
+        # A uuid identifies a workload of its definition.
+        ("uuid of the keeper", "workload/uuid", "keeper-1", _UNNAMED | {"keeps_rest": False}),
         ("definition unknown", "definition", "nobody", {"named": ("victim.jsonl", "nobody")} | LAZY),
         ("definition a path", "definition", "../keeper"),
         ("definition a number", "definition", 3),

@@ -62,7 +62,7 @@ BLOBS = (
     _blob("of 7 bytes", _bytes(bytes(7))),
     _blob("truncated", _bytes(healthy_blob()[:-32])),
     _blob("with bytes behind", _bytes(healthy_blob() + bytes(8))),
-    _blob("a sparse file of 10 GB", _sparse),
+    _blob("a sparse file of 10 GB", _sparse, keeps_rest=False),  # a copy exceeds the limit of a case
     _blob("header length 2**63", _bytes(struct.pack("<Q", 2**63) + healthy_blob()[8:])),
     _blob("header length 2**64 - 1", _bytes(b"\xff" * 8 + healthy_blob()[8:])),
     _blob("header length zero", _bytes(bytes(8) + healthy_blob()[8:])),

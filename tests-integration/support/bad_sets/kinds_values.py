@@ -56,7 +56,7 @@ _DEFINITION = field_kinds(
         ("dtype unknown", "inputs/x/dtype", "float23"),
         ("dtype a number", "inputs/x/dtype", 32),
         ("dtype null", "inputs/x/dtype", None),
-        ("outputs empty", "outputs", {}),
+        ("outputs empty", "outputs", {}, WARNED),  # no document forbids it
         ("output of an input's name", "outputs", {"x": {"shape": ["n"], "dtype": "float32"}}),
         ("reference that does not compile", "reference", "def run(x, s:\n    return x\n", LAZY),
         ("reference without run", "reference", "def walk(x, s):\n    return x\n", LAZY),
