@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,11 @@ def _run(*words: str) -> None:
 
 def test_the_findings_in_data_sets_stay_fixed() -> None:
     _run("--replay", "--only", "sets")
+
+
+@pytest.mark.skipif(find_spec("securesystemslib") is None, reason="needs the extra 'signing' of fib-schema")
+def test_the_findings_in_signed_sets_stay_fixed() -> None:
+    _run("--replay", "--only", "signed")
 
 
 @pytest.mark.slow  # it compiles two libraries
