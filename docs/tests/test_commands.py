@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = re.compile(
-    r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
+    r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|schema|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
 )
 MODULES = {"fib-bench": "fib_bench.cli.main"}
 """Commands whose parser is not in the module ``cli``."""
@@ -33,7 +33,7 @@ SHOWN = sorted(set(shown()))
 
 
 def test_every_command_is_shown_somewhere() -> None:
-    assert len({command.split()[0] for _, command in SHOWN}) == 6
+    assert len({command.split()[0] for _, command in SHOWN}) == 7
 
 
 @pytest.mark.parametrize(("file", "command"), SHOWN)

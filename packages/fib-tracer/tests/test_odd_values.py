@@ -207,7 +207,7 @@ def test_equal_numbers_of_any_type_are_one_workload(root: Path, numbers: Any) ->
     assert (runtime.stats()["numbers"].stored, runtime.stats()["numbers"].equal) == (1, 4)
 
 
-@pytest.mark.parametrize("s", [math.inf, -math.inf, -0.0, 1e308, 5e-324, 2**70, 10**400])
+@pytest.mark.parametrize("s", [math.inf, -math.inf, -0.0, 1e308, 5e-324, 2**70])
 def test_extreme_numbers_round_trip(root: Path, numbers: Any, s: Any) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
         numbers(torch.ones(3), -(2**31), s, False)
@@ -219,10 +219,10 @@ def test_extreme_numbers_round_trip(root: Path, numbers: Any, s: Any) -> None:
 
 def test_an_unwritable_number_does_not_affect_others(root: Path, numbers: Any) -> None:
     with enable_tracing(root, EVERYTHING) as runtime:
-        for s in (1.0, 10**5000, 2.0):
+        for s in (1.0, 10**400, 10**5000, 2.0):
             numbers(torch.ones(3), 1, s, False)
     assert [s for _, s, _ in recorded(root)] == [1.0, 2.0]
-    assert dropped(runtime, "numbers") == {"errors": 1}
+    assert dropped(runtime, "numbers") == {"errors": 2}
     assert runtime.budget.reserved_bytes == 0
 
 

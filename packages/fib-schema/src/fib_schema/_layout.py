@@ -73,13 +73,14 @@ class DataFile:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The folders of the name, and the file name without its suffix."""
-        return tuple(self.name.rpartition(".")[0].split("/"))
+        """The folders below the root and the file name without its suffix, as they are on disk."""
+        parts = self.path.replace(os.sep, "/").split("/")[-self.name.count("/") - 1 :]
+        return (*parts[:-1], parts[-1].rpartition(".")[0])
 
     @property
     def stem(self) -> str:
         """The file name without its suffix."""
-        return self.name[self.name.rfind("/") + 1 : self.name.rfind(".")]
+        return self.parts[-1]
 
 
 def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefix: str = "") -> list[DataFile]:
