@@ -61,7 +61,7 @@ def test_bad_values_cost_their_record(root: Path, kind: str, name: str) -> None:
     write_bad_records(root, kind)
     shown = OPERATIONS[name].run(root)
     if kind in OPERATIONS[name].reads:
-        assert len([line for line in shown if "bad" in line]) > 100
+        assert len([line for line in shown if "bad" in line]) > 50  # `validate` groups equal problems
 
 
 @pytest.mark.parametrize("kind", bad_files.RECORDS)
