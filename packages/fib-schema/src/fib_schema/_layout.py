@@ -147,9 +147,11 @@ class _Walk:
         self._folders.add(real)
         try:
             with os.scandir(path) as entries:
-                for entry in sorted(entries, key=_entry_name):
-                    if not entry.name.startswith("."):
-                        self._visit(entry, f"{name}/{printable(entry.name)}", f"{real}{os.sep}{entry.name}")
+                shown = [entry for entry in sorted(entries, key=_entry_name) if not entry.name.startswith(".")]
+                for entry in shown:
+                    self._visit(entry, f"{name}/{printable(entry.name)}", f"{real}{os.sep}{entry.name}")
+            if self._suffix and not shown and name.endswith(self._suffix):
+                self._findings.error(name, "is an empty folder in the place of a file; remove it", "no-file")
         except OSError as error:
             self._unreadable(name, error)
 

@@ -74,7 +74,21 @@ def read_header(path: str) -> dict[str, StoredTensor]:
     if not isinstance(plain, dict):
         raise BadHeader("its header is no JSON object")
     data_bytes = size - 8 - length
-    return {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
+    tensors = {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
+    _check_order({name: plain[name]["data_offsets"] for name in tensors}, data_bytes)
+    return tensors
+
+
+def _check_order(offsets: Mapping[str, list[int]], data_bytes: int) -> None:
+    """Check that the tensors fill the data without overlaps and gaps, which the format requires."""
+    done = 0
+    for name, (start, end) in sorted(offsets.items(), key=lambda item: item[1]):
+        if start != done:
+            relation = "overlaps the one before it" if start < done else "leaves a gap after the one before it"
+            raise BadHeader(f"tensor {name!r} begins at byte {start} of the data and not at {done}: it {relation}")
+        done = end
+    if done != data_bytes:
+        raise BadHeader(f"its tensors take {done} bytes, and {data_bytes} follow the header")
 
 
 def _tensor(name: str, plain: Any, data_bytes: int) -> StoredTensor:
