@@ -310,3 +310,8 @@ class TestInABrowser:
             summary.click()
             tab.wait_for_selector(".charts[data-drawn]")
         assert tab.locator("h1").inner_text() == "data set"
+
+
+def test_infinities_of_arithmetic_do_not_stop_a_page() -> None:
+    """Sums of huge latencies overflow; JSON has no infinity."""
+    assert '{"a":["Infinity","NaN"]}' in _block("data", {"a": [1e308 * 10, float("nan")]})

@@ -42,3 +42,12 @@ def escape_values(value: Any) -> Any:
 
 def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
+
+
+def finite_values(value: Any) -> Any:
+    """The value with NaN and infinity as strings, as in data sets, so that every JSON reader accepts it."""
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: finite_values(item) for key, item in value.items()}
+    return [finite_values(item) for item in value] if isinstance(value, list | tuple) else value

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fib_schema.command import unescaped
-from fib_schema.display import escape_controls, escape_line
+from fib_schema.display import escape_controls, escape_line, finite_values
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -55,17 +55,8 @@ def safe_cell(text: str) -> str:
 
 def print_json(value: object) -> None:
     """Print one JSON value."""
-    json.dump(_finite(value), sys.stdout, indent=2)
+    json.dump(finite_values(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
-
-
-def _finite(value: Any) -> Any:
-    """The value with NaN and infinity as strings, as in data sets, so that every JSON reader accepts it."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 from fib_schema import FibError
-from fib_schema.display import escape_values
+from fib_schema.display import escape_values, finite_values
 from fib_schema.files import write_output
 
 OTHERS = "other solutions"
@@ -193,7 +193,7 @@ def save_png(spec: Spec, path: Path) -> int:
         ChartsUnavailable: vl-convert is not installed.
         OSError: It could not be written.
     """
-    image: bytes = _vl_convert().vegalite_to_png(escape_values(spec), vl_version=VEGA_LITE, scale=2)
+    image: bytes = _vl_convert().vegalite_to_png(finite_values(escape_values(spec)), vl_version=VEGA_LITE, scale=2)
     write_output(path, image)
     return len(image)
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from fib_schema.display import escape_line, escape_values
+from fib_schema.display import escape_line, escape_values, finite_values
 
 from .charts import GREY, OTHERS, PALETTE, SPECS, bundle
 from .leaderboard import Entry
@@ -131,7 +131,7 @@ def _rounded(number: float | None) -> float | None:
 
 def _block(name: str, value: Mapping[str, Any]) -> str:
     # in ASCII, so no separator of lines is in it
-    text = json.dumps(escape_values(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(finite_values(escape_values(value)), separators=(",", ":"), allow_nan=False)
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return f'<script type="application/json" id="{name}">{text}</script>'
