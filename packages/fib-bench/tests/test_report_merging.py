@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from fib_bench.cli.main import main
 from fib_bench.report.merging import MergeConflicts, merge
 from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
+from fib_schema.folder_walk import remove_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -179,3 +181,71 @@ class TestPlaces:
         assert json.loads(capsys.readouterr().out)["counts"]["traces"] == 2
         assert main(["report", "merge", str(one), str(one), "--into", str(tmp_path / "more")]) == 0
         assert "written once: 1 definitions, 2 solutions" in " ".join(capsys.readouterr().out.split())
+
+
+class TestBadFiles:
+    """A bad file costs only itself."""
+
+    @pytest.mark.parametrize("place", ["definitions/p.json", "traces/p.jsonl", "blob/p.safetensors", "README.pipe"])
+    def test_a_pipe_is_left_out_and_named(self, one: Path, tmp_path: Path, place: str) -> None:
+        before = contents(one)
+        (one / place).parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(one / place)
+        report = merge([one], tmp_path / "all")
+        assert contents(tmp_path / "all") == before
+        (problem,) = report.problems
+        assert problem.startswith(f"{one / place} cannot be read: it is a named pipe")
+
+    def test_huge_records_and_lines_are_left_out(self, one: Path, tmp_path: Path) -> None:
+        record = one / "definitions" / "huge.json"
+        record.touch()
+        os.truncate(record, 10 << 30)
+        (lines,) = (one / "traces").rglob("*.jsonl")
+        healthy = lines.read_bytes()
+        os.truncate(lines, 10 << 30)
+        report = merge([one], tmp_path / "all")
+        assert (tmp_path / "all" / lines.relative_to(one)).read_bytes() == healthy
+        assert not (tmp_path / "all" / "definitions" / "huge.json").exists()
+        assert [problem.split()[0] for problem in report.problems] == [str(record), f"{lines}:3"]
+
+    def test_a_huge_blob_is_not_copied_byte_by_byte(self, one: Path, tmp_path: Path) -> None:
+        blob = one / "blob" / "workloads" / "x.safetensors"
+        os.truncate(blob, 10 << 30)
+        merge([one, one], tmp_path / "all")
+        assert (tmp_path / "all" / "blob" / "workloads" / "x.safetensors").samefile(blob)
+
+    def test_a_record_that_is_no_json_is_named(self, one: Path, tmp_path: Path) -> None:
+        bad = one / "solutions" / "bad.json"
+        bad.write_text("{")
+        assert merge([one], tmp_path / "all").notices == (f"{bad} is not JSON; it was copied unchanged",)
+
+    def test_a_trace_without_evaluation_contradicts_no_workload(self, one: Path, tmp_path: Path) -> None:
+        (lines,) = (one / "traces").rglob("*.jsonl")
+        first = json.loads(lines.read_text().splitlines()[0])
+        damaged = {key: value for key, value in first.items() if key != "evaluation"}
+        workload = {**damaged, "solution": None, "evaluation": None}
+        lines.write_text(f"{json.dumps(workload)}\n{json.dumps(damaged)}\n")
+        report = merge([one], tmp_path / "all")
+        assert report.counts["traces"] == 1
+        assert report.notices == (f"{lines}:2 names a solution and has no evaluation; it was copied unchanged",)
+
+    def test_folders_may_nest_deep(self, one: Path, tmp_path: Path) -> None:
+        folder = one / "blob"
+        for _ in range(1_500):
+            folder /= "d"
+            os.mkdir(folder)
+        (folder / "x").touch()
+        try:
+            assert merge([one], tmp_path / "all").counts["blobs"] == 2
+        finally:
+            remove_tree(one / "blob" / "d")
+            remove_tree(tmp_path / "all")
+
+    def test_the_command_writes_the_rest_and_exits_with_1(
+        self, one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        os.mkfifo(one / "traces" / "p.jsonl")
+        assert main(["report", "merge", str(one), "--into", str(tmp_path / "all"), "--json"]) == 1
+        (problem,) = json.loads(capsys.readouterr().out)["problems"]
+        assert "p.jsonl" in problem
+        assert TraceSet.from_path(tmp_path / "all").definitions

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import get_fib_cache_path
+from fib_schema.folder_walk import walk
 
 from ._cache import FAILURES, LOCKS, LOGS, MANIFEST
 from ._compilers import COMPILERS
@@ -107,7 +108,7 @@ def _built(folder: Path, path: Path) -> Iterator[CacheEntry]:
 
 
 def _entry(folder: Path, kind: EntryKind, path: Path, solution: str | None = None) -> CacheEntry:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    files = [path] if path.is_file() else [file for entry in walk(path) if (file := Path(entry.path)).is_file()]
     sizes = [file.stat().st_size for file in files if file.exists()]
     return CacheEntry(folder.name, kind, path, sum(sizes), path.stat().st_mtime, solution)
 

@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from .folder_walk import remove_tree
+
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 BINARY = getattr(os, "O_BINARY", 0)
 """A flag for `os.open`: Windows translates newlines without it."""
@@ -191,8 +193,32 @@ def make_folders(folder: Path) -> list[Path]:
     made = [folder]
     while not made[-1].is_dir():
         made.append(made[-1].parent)
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder):
+        for path in reversed(made):  # `Path.mkdir` recurses over the parents
+            path.mkdir(exist_ok=True)
     return made
+
+
+def copy_file(source: str | os.PathLike[str], target: Path, *, may_link: bool) -> None:
+    """Copy a file with its times and permissions; the folder of the target is made if it does not exist.
+
+    Args:
+        source: The file; a link is followed.
+        target: A path that does not exist.
+        may_link: Whether a hard link is made where the file system allows it: for files that are never written again.
+
+    Raises:
+        OSError: The file could not be read or written.
+    """
+    make_folders(target.parent)
+    real = os.path.realpath(source)
+    if may_link:
+        with contextlib.suppress(OSError):
+            os.link(real, target)
+            return
+    import shutil  # 3 ms that importing the package need not pay
+
+    shutil.copy2(real, target)
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
@@ -338,6 +364,4 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        import shutil  # a folder; 3 ms that importing the package need not pay
-
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)

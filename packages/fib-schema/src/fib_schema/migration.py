@@ -10,7 +10,6 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
 from .errors import DataSetNotFound, FibError, Problem
-from .files import staged
+from .files import copy_file, staged
 from .problem_groups import group_problems
 from .validation import validate
 
@@ -151,22 +150,11 @@ def _carry_over(root: str, new_root: str, findings: Findings) -> None:
     for entry in sorted(os.listdir(root)):
         if entry not in _FOLDERS and not entry.startswith("."):
             for file in list_files(root, entry, "", findings):
-                _copy(file.path, Path(new_root, os.path.relpath(file.path, root)), is_blob=entry == "blob")
+                copy_file(file.path, Path(new_root, os.path.relpath(file.path, root)), may_link=entry == "blob")
                 findings.counts["files"] += 1
     for folder in _FOLDERS:
         wanted = ".json" if folder in {_layout.DEFINITIONS, _layout.SOLUTIONS} else ".jsonl"
         for file in list_files(root, folder, "", Findings()):
             if not file.path.endswith(wanted):
-                _copy(file.path, Path(new_root, REJECTED, os.path.relpath(file.path, root)), is_blob=False)
+                copy_file(file.path, Path(new_root, REJECTED, os.path.relpath(file.path, root)), may_link=False)
                 findings.counts["files"] += 1
-
-
-def _copy(path: str, target: Path, *, is_blob: bool) -> None:
-    """Copy a file; hard-link a blob, which is never written again, where the file system allows it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    real = os.path.realpath(path)
-    if is_blob:
-        with suppress(OSError):
-            os.link(real, target)
-            return
-    shutil.copy2(real, target)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..report.comparing import Comparison, Pair, Verdict
 from ..report.merging import MergeReport
-from .printing import safe_cell, safe_text
+from .printing import error_console, safe_cell, safe_text
 from .tables import format_latency
 
 _SHOWN_PAIRS = 100
@@ -88,3 +88,5 @@ def print_merge(console: Console, report: MergeReport) -> None:
         console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
     for notice in report.notices:
         console.print(safe_text(f"notice: {notice}", "yellow"), soft_wrap=True)
+    for problem in report.problems:
+        error_console().print(safe_text(f"error: {problem}", "red"), soft_wrap=True)

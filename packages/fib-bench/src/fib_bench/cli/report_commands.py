@@ -264,7 +264,7 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
         print_json(attrs.asdict(report))
     else:
         print_merge(output_console(), report)
-    return 0
+    return 1 if report.problems else 0
 
 
 def _html(arguments: argparse.Namespace, errors: Console) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,13 +19,17 @@ from typing import Any
 import attrs
 import msgspec
 from fib_schema import DataSetNotFound, FibError, TargetNotEmpty
-from fib_schema.files import staged
+from fib_schema.files import copy_file, make_folders, staged
+from fib_schema.folder_walk import walk
+from fib_schema.regular_files import open_regular, read_regular
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
 _BLOBS = "blob"
 _KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
 _SHOWN_FIELDS = 6
+_MAX_RECORD_BYTES = 64 << 20
+"""The largest record and line that is read; that of data sets is the same."""
 _SHOWN_CONFLICTS = 20
 
 
@@ -73,6 +76,8 @@ class MergeReport:
     """The number of files that were copied byte for byte."""
     notices: tuple[str, ...]
     """Warnings for the user."""
+    problems: tuple[str, ...] = ()
+    """Files that could not be read, or not to their end, and were left out."""
 
 
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
@@ -93,7 +98,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     _check_places(roots, goal)
     merged = _Merged()
     for root in roots:
-        for path in _files(root, merged.notices):
+        for path in _files(root, merged):
             merged.add(root, path)
     if merged.conflicts:
         raise MergeConflicts(tuple(merged.conflicts))
@@ -105,6 +110,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         repeated=_in_order(merged.repeated),
         copied=sum(file.is_copy for file in merged.files.values()),
         notices=tuple(merged.notices),
+        problems=tuple(merged.problems),
     )
 
 
@@ -119,6 +125,7 @@ class _File:
     source: Path
     lines: list[tuple[Path, list[tuple[int, int]]]] = attrs.field(factory=list)
     """Of each source, the parts that are taken; empty where the file is copied."""
+    is_blob: bool = False
 
     @property
     def is_copy(self) -> bool:
@@ -140,6 +147,7 @@ class _Merged:
     files: dict[str, _File] = attrs.field(factory=dict)
     conflicts: list[Conflict] = attrs.field(factory=list)
     notices: list[str] = attrs.field(factory=list)
+    problems: list[str] = attrs.field(factory=list)
     counts: Counter[str] = attrs.field(factory=Counter)
     repeated: Counter[str] = attrs.field(factory=Counter)
     _known: dict[tuple[str, str], _Known] = attrs.field(factory=dict)
@@ -147,7 +155,18 @@ class _Merged:
     _lines: set[bytes] = attrs.field(factory=set)
 
     def add(self, root: Path, path: str) -> None:
-        """Add a file of a source, given by its path below the root."""
+        """Add a file of a source, given by its path below the root; one that cannot be read is left out."""
+        try:
+            open_regular(root / path, buffer_bytes=0).close()
+            self._add(root, path)
+        except OSError as error:
+            self.leave_out(root / path, error)
+
+    def leave_out(self, path: str | os.PathLike[str], error: OSError) -> None:
+        """Report a file or folder that cannot be read."""
+        self.problems.append(f"{os.fspath(path)} cannot be read: {error.strerror or error}; it was left out")
+
+    def _add(self, root: Path, path: str) -> None:
         folder = path.split("/", 1)[0]
         if folder in _RECORDS and path.endswith(".json"):
             self._add_record(root, path, _RECORDS[folder])
@@ -157,7 +176,7 @@ class _Merged:
             self._add_other(root, path, is_blob=folder == _BLOBS)
 
     def _add_record(self, root: Path, path: str, kind: str) -> None:
-        data = (root / path).read_bytes()
+        data = read_regular(root / path, _MAX_RECORD_BYTES)
         content = _parsed(data)
         name = content.get("name") if isinstance(content, dict) else None
         name = name if isinstance(name, str) else Path(path).stem
@@ -167,7 +186,7 @@ class _Merged:
             if known.digest == digest:
                 self.repeated[f"{kind}s"] += 1
                 return
-            other = _parsed(Path(known.place).read_bytes())
+            other = _parsed(read_regular(known.place, _MAX_RECORD_BYTES))
             self.conflicts.append(Conflict(kind, name, known.place, place, _difference(other, content)))
             return
         self._known[kind, name] = _Known(place, digest)
@@ -177,14 +196,21 @@ class _Merged:
         else:
             self.files[path] = _File(root / path)
             self.counts[f"{kind}s"] += 1
+            if content is None:
+                self.notices.append(f"{place} is not JSON; it was copied unchanged")
 
     def _add_lines(self, root: Path, path: str) -> None:
         """Add the new lines of a file; a file of which all lines are new is copied."""
         source = root / path
         parts: list[tuple[int, int]] = []
         dropped = begin = 0
-        with source.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
+        with open_regular(source) as stream:
+            for number, line in enumerate(iter(lambda: stream.readline(_MAX_RECORD_BYTES + 1), b""), 1):
+                if len(line) > _MAX_RECORD_BYTES:
+                    problem = f"is longer than {_MAX_RECORD_BYTES} bytes; it was left out, and what follows it"
+                    self.problems.append(f"{source}:{number} {problem}")
+                    dropped += 1
+                    break
                 end = begin + len(line)
                 if self._is_new(line, f"{source}:{number}", path):
                     parts.append((begin, end))
@@ -207,7 +233,7 @@ class _Merged:
             return path not in self.files
         content = _parsed(text)
         digest = _digest(text, content)
-        is_workload = isinstance(content, dict) and content.get("evaluation") is None
+        is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
         kind = "workloads" if is_workload else "traces"
         if digest in self._lines:
             self.repeated[kind] += 1
@@ -216,6 +242,8 @@ class _Merged:
         self.counts[kind] += 1
         if content is None:
             self.notices.append(f"{place} is not JSON; it was copied unchanged")
+        elif isinstance(content, dict) and not is_workload and content.get("evaluation") is None:
+            self.notices.append(f"{place} names a solution and has no evaluation; it was copied unchanged")
         elif is_workload:
             self._check_workload(content, place, digest)
         return True
@@ -233,7 +261,7 @@ class _Merged:
     def _add_other(self, root: Path, path: str, *, is_blob: bool) -> None:
         mine = self.files.get(path)
         if mine is None:
-            self.files[path] = _File(root / path)
+            self.files[path] = _File(root / path, is_blob=is_blob)
             self.counts["blobs" if is_blob else "files"] += 1
         elif _same_bytes(mine.source, root / path):
             self.repeated["blobs" if is_blob else "files"] += 1
@@ -256,22 +284,19 @@ def _check_places(roots: Sequence[Path], goal: Path) -> None:
         raise TargetNotEmpty(str(goal), "is not empty" if goal.is_dir() else "is not a folder")
 
 
-def _files(root: Path, notices: list[str]) -> Iterator[str]:
+def _files(root: Path, merged: _Merged) -> Iterator[str]:
     """Every file below a root, in the order of paths; links that lead out of it are skipped and reported."""
     real = root.resolve()
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for link in [path for name in folders if (path := Path(folder, name)).is_symlink()]:
-            folders.remove(link.name)
-            notices.append(f"{link} is a link to a folder; it was left out")
-        for name in sorted(names):
-            path = Path(folder, name)
-            if name.startswith("."):
-                continue
-            if path.is_symlink() and not (path.is_file() and path.resolve().is_relative_to(real)):
-                notices.append(f"{path} is a link that leads out of the data set; it was left out")
-            else:
-                yield path.relative_to(root).as_posix()
+    for entry in walk(root, enters=lambda folder: not folder.name.startswith("."), on_error=merged.leave_out):
+        path = Path(entry.path)
+        if entry.name.startswith(".") or entry.is_dir(follow_symlinks=False):
+            continue
+        if entry.is_symlink() and os.path.isdir(path):  # noqa: PTH112 never raises
+            merged.notices.append(f"{path} is a link to a folder; it was left out")
+        elif entry.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(real):
+            merged.notices.append(f"{path} is a link that leads out of the data set; it was left out")
+        else:
+            yield path.relative_to(root).as_posix()
 
 
 def _publish(merged: _Merged, goal: Path) -> None:
@@ -283,25 +308,26 @@ def _publish(merged: _Merged, goal: Path) -> None:
 
 
 def _write(file: _File, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
     if file.is_copy:
-        shutil.copy2(file.source, target)
+        copy_file(file.source, target, may_link=file.is_blob)
         return
+    make_folders(target.parent)
     is_torn = False
     with target.open("wb") as stream:
         for source, parts in file.lines:
-            data = source.read_bytes()
-            for begin, end in parts:
-                if begin == end:
-                    continue
-                stream.write(b"\n" + data[begin:end] if is_torn else data[begin:end])
-                is_torn = not data[begin:end].endswith(b"\n")
+            with open_regular(source) as original:
+                for begin, end in parts:
+                    original.seek(begin)
+                    if not (data := original.read(end - begin)):
+                        continue
+                    stream.write(b"\n" + data if is_torn else data)
+                    is_torn = not data.endswith(b"\n")
 
 
 def _same_bytes(first: Path, second: Path) -> bool:
     import filecmp
 
-    return filecmp.cmp(first, second, shallow=False)
+    return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
 
 
 # -- content -----------------------------------------------------------------------------------
@@ -316,7 +342,10 @@ def _parsed(data: bytes) -> Any:
 
 def _digest(data: bytes, content: Any) -> bytes:
     """A digest that does not depend on the order of keys; of the bytes if it is not JSON."""
-    canonical = data if content is None else msgspec.json.encode(content, order="sorted")
+    canonical = data
+    if content is not None:
+        with suppress(msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            canonical = msgspec.json.encode(content, order="sorted")
     return hashlib.blake2b(canonical, digest_size=16).digest()
 
 
@@ -328,7 +357,10 @@ def _line_at(place: str) -> Any:
 
 def _difference(first: Any, second: Any) -> str:
     """The paths of fields in which two JSON values differ."""
-    paths = list(_differing(first, second, ""))
+    try:
+        paths = list(_differing(first, second, ""))
+    except RecursionError:
+        return "values that nest too deep to compare"
     more = f" and {len(paths) - _SHOWN_FIELDS} more fields" if len(paths) > _SHOWN_FIELDS else ""
     return ", ".join(paths[:_SHOWN_FIELDS]) + more
 

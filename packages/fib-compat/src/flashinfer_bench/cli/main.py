@@ -124,8 +124,9 @@ def visualize(args: argparse.Namespace) -> int:
 
 def merge(args: argparse.Namespace) -> int:
     """Write the data sets, tensors included, into a new one."""
-    print_merge(output_console(), merge_folders(args.local, args.output))
-    return 0
+    report = merge_folders(args.local, args.output)
+    print_merge(output_console(), report)
+    return 1 if report.problems else 0
 
 
 def _validate(args: argparse.Namespace) -> int:

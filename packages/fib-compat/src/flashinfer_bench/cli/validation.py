@@ -12,6 +12,7 @@ import attrs
 from fib_schema import InvalidRecord, Problem, Report, TraceSet, UnknownName
 from fib_schema import validate as validate_all
 from fib_schema.files import write_output
+from fib_schema.folder_walk import walk
 
 _LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
 _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
@@ -83,7 +84,8 @@ class _Scope:
         """
         if op_types is None and names is None:
             return cls(None)
-        files = [path.relative_to(root / "definitions") for path in (root / "definitions").rglob("*.json")]
+        folder = root / "definitions"
+        files = [Path(entry.path).relative_to(folder) for entry in walk(folder) if entry.name.endswith(".json")]
         known = {path.stem: path.parts[0] for path in files}
         for kind, wanted, existing in (("op_type", op_types, known.values()), ("definition", names, known)):
             for name in wanted or ():

@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 from fib_schema import FibError, Problem, TraceSet
+from fib_schema.folder_walk import walk
 
 from ..config import Settings, TracingConfig
 from ..errors import InvalidSetting
@@ -156,25 +157,24 @@ class _DumpFiles:
             self._find_below(path, os.path.realpath(path), problems)
 
     def _find_below(self, folder: Path, root: str, problems: list[Problem]) -> None:
-        calls: list[Path] = []
-        try:
-            inner = sorted(folder.iterdir())
-        except OSError as error:
-            problems.append(Problem(str(folder), "$", f"cannot be read: {error.strerror}", code="unreadable"))
-            return
-        for path in inner:
-            if path.is_symlink():
+        def report(path: str, error: OSError) -> None:
+            problems.append(Problem(path, "$", f"cannot be read: {error.strerror}", code="unreadable"))
+
+        for entry in walk(folder, enters=_is_searched, on_error=report):
+            path = Path(entry.path)
+            if entry.is_symlink():
                 if not _is_below(path, root):
                     message = "is a link that leads out of the source; copy what it points to instead"
                     problems.append(Problem(str(path), "$", message, code="link-out"))
-            elif path.is_dir() and is_call_folder(path):
-                calls.append(path)
-            elif path.is_dir() and not path.name.startswith("."):
-                self._find_below(path, root, problems)
-            elif path.suffix == ".json" and path.is_file():
+            elif entry.is_dir():
+                if is_call_folder(path):
+                    self.sessions.setdefault(path.parent, []).append(path)
+            elif path.suffix == ".json" and entry.is_file():
                 self.files.append(path)
-        if calls:
-            self.sessions[folder] = calls
+
+
+def _is_searched(folder: os.DirEntry[str]) -> bool:
+    return not folder.name.startswith(".") and not is_call_folder(Path(folder.path))
 
 
 def _is_below(path: Path, root: str) -> bool:

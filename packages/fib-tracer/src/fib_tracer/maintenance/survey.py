@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 from fib_schema import Definition, SafetensorsInput, Trace, TraceSet, Workload
 from fib_schema.files import is_temporary
+from fib_schema.folder_walk import walk
 
 _MAX_WRITE_SECONDS = 3600.0
 """A temporary file that is older belongs to a writer that was killed."""
@@ -147,12 +148,10 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
     """
     root = os.fspath(trace_set.blob_workloads_path.parent.parent)
     found: dict[str, int] = {}
-    for folder, folders, names in os.walk(trace_set.blob_workloads_path):
-        folders.sort()
-        for name in sorted(names):
-            file = Path(folder, name)
-            if os.path.isfile(file) and (not name.startswith(".") or _is_abandoned(file)):  # noqa: PTH113 never raises
-                found[file.relative_to(root).as_posix()] = file.stat().st_size
+    for entry in walk(trace_set.blob_workloads_path):
+        file = Path(entry.path)
+        if os.path.isfile(file) and (not entry.name.startswith(".") or _is_abandoned(file)):  # noqa: PTH113 never raises
+            found[file.relative_to(root).as_posix()] = file.stat().st_size
     return found
 
 
