@@ -276,7 +276,24 @@ class TestTable:
         output = capsys.readouterr()
         (problem,) = json.loads(output.out)["problems"]
         assert "fast.json" in problem
-        assert output.err == f"fib-apply: {problem}\n"
+        assert output.err == f"error: {problem}\n"
+
+    def test_prints_equal_problems_of_one_file_once(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        file = next((dataset / "traces").rglob("*.jsonl"))
+        file.write_text("rubbish\n" * 2000)
+        assert main(["table", str(dataset), "--json"]) == 0
+        output = capsys.readouterr()
+        assert output.err.count("\n") == 1
+        assert file.name in output.err
+        assert "and 1999 more like it" in output.err
+        assert len(json.loads(output.out)["problems"]) == 2000
+
+    def test_explain_names_the_bad_file_of_its_definition(
+        self, dataset: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        next((dataset / "definitions").rglob("scale.json")).write_text("{")
+        assert main(["explain", str(dataset), "--definition", "scale", "--json"]) == 2
+        assert "scale.json: is no JSON" in capsys.readouterr().err
 
     def test_of_an_empty_data_set(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "empty").mkdir()

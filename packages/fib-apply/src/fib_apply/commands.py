@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
+from fib_schema.command import print_problems
 from fib_schema.display import escape_line
 
 from .build_service.service import BuildService
@@ -24,6 +25,7 @@ from .hardware import local_hardware
 from .key import ApplyKey
 from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
+from .selection.problem_texts import as_problems
 from .selection.rules import HardwareRankings, Ranking
 from .selection.table import ApplyTable
 
@@ -33,15 +35,23 @@ def _open(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[s
     config: ApplyConfig = options.config
     table = ApplyTable.load_or_build(options.dataset, config)
     if config.baseline is not None:
-        table.solution(config.baseline)
+        with _problems_of_failure(table):
+            table.solution(config.baseline)
     asked = getattr(options, "hardware", None)
-    try:
+    with _problems_of_failure(table):
         for name in (*config.other_hardware, *(() if asked is None else (asked,))):
             _check_hardware(table, name)
-    except UnknownName:
-        _print_problems(table)  # they may be the reason
-        raise
     return table, config, local_hardware() if asked is None else (asked,)
+
+
+@contextlib.contextmanager
+def _problems_of_failure(table: ApplyTable) -> Iterator[None]:
+    """Print the problems of the data set if a name is unknown: they may be the reason."""
+    try:
+        yield
+    except FibError:
+        _print_problems(table)
+        raise
 
 
 def _check_hardware(table: ApplyTable, name: str) -> None:
@@ -78,7 +88,8 @@ def _print_json(value: Mapping[str, Any]) -> None:
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
     table, config, hardware = _open(options)
-    definition = table.definition(options.definition)
+    with _problems_of_failure(table):
+        definition = table.definition(options.definition)
     for axis in config.nearest.keys() - set(definition.var_axes):
         raise InvalidSetting("--nearest", axis, f"AXIS=FACTOR; {_axes_of(definition)}")
     sizes = _sizes(definition, options.axes)
@@ -87,7 +98,8 @@ def explain(options: argparse.Namespace) -> int:
     _print_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
-        _print_json({**plain, "hardware": [report.to_plain() for report in reports]})
+        hardware_answers = [report.to_plain() for report in reports]
+        _print_json({**plain, "hardware": hardware_answers, "problems": list(table.problems)})
         return 0
     print(f"{definition.name} ({definition.op_type})")
     for report in reports:
@@ -183,8 +195,7 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
 
 
 def _print_problems(table: ApplyTable) -> None:
-    for problem in table.problems:
-        print(f"fib-apply: {problem}", file=sys.stderr)
+    print_problems(as_problems(table.problems))
 
 
 @attrs.frozen
@@ -231,7 +242,8 @@ def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
 def warm(options: argparse.Namespace) -> int:
     """``fib-apply warm``."""
     table, _, hardware = _open(options)
-    selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
+    with _problems_of_failure(table):
+        selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
     with _stdout_to_stderr():
         _build(table, selected, options.jobs)
     _print_problems(table)

@@ -17,6 +17,9 @@ from .definition import Definition, DType, TensorSpec
 from .errors import ConstraintError, UnknownName
 from .workload import SafetensorsInput, ScalarInput, Workload
 
+_MAX_NAMES = 20
+"""How many names of one kind are listed for a workload; more are counted."""
+
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: an error in an axis."""
 
@@ -70,12 +73,17 @@ class WorkloadChecks:
 
     def _check_input_names(self) -> None:
         given, inputs = self.workload.inputs, self.definition.inputs
-        for name in given.keys() - inputs.keys():
+        unknown = [name for name in given if name not in inputs]
+        for name in unknown[:_MAX_NAMES]:
             known = UnknownName("input", name, tuple(inputs))
             self._error(child_path("inputs", name), f"the definition has no such input: {known}")
-        for name, spec in inputs.items():
-            if name not in given and not spec.optional:
-                self._error("inputs", f"the required input {name!r} is missing; say where it comes from")
+        if more := len(unknown[_MAX_NAMES:]):
+            self._error("inputs", f"the definition has no inputs of {more} more of the names either")
+        missing = [name for name, spec in inputs.items() if name not in given and not spec.optional]
+        for name in missing[:_MAX_NAMES]:
+            self._error("inputs", f"the required input {name!r} is missing; say where it comes from")
+        if more := len(missing[_MAX_NAMES:]):
+            self._error("inputs", f"{more} more required inputs are missing too")
 
     def _check_input(self, name: str, spec: TensorSpec, source: Any, shape: tuple[int, ...] | None) -> None:
         path = f"inputs.{name}"

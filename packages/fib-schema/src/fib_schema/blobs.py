@@ -12,6 +12,7 @@ import attrs
 from ._checks import relative_path_problem
 from ._layout import is_below
 from ._reader import LFS_POINTER
+from ._safetensors import BadHeader, read_header
 from .errors import FibError
 from .files import atomic_write
 from .regular_files import open_regular
@@ -58,6 +59,27 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
     except OSError as error:
         raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
     except SafetensorError as error:
+        raise BlobError(path, _bad_content(file, error)) from error
+
+
+def check_blob(root: Path | None, path: str) -> None:
+    """Check that a blob is a readable safetensors file, as complete as its header says; reads the header only.
+
+    Args:
+        root: The data set's folder.
+        path: The blob's path relative to it.
+
+    Raises:
+        BlobError: It is not.
+    """
+    file = _file(root, path)
+    try:
+        read_header(os.fspath(file))
+    except FileNotFoundError as error:
+        raise BlobError(path, "the file does not exist") from error
+    except OSError as error:
+        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
+    except BadHeader as error:
         raise BlobError(path, _bad_content(file, error)) from error
 
 

@@ -15,12 +15,14 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
+from ._report import plain_problem
 from .display import escape_controls
 from .errors import DataWarning, FibError, Problem, Severity
 from .files import explain_os_error
+from .problem_groups import group_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,17 +67,23 @@ def run_command(program: str, run: Callable[[], int], *, interrupted: str = "int
         return FAILED
 
 
-def print_problems(problems: Sequence[Problem]) -> None:
-    """Print the problems of a data set on stderr, each once in a line of its own, errors first.
+def print_problems(problems: Iterable[Problem]) -> None:
+    """Print the problems of a data set on stderr, errors first; those of one kind in one file are one line.
 
     Args:
         problems: Of the files that the command has read; what they hold is left out of its result.
     """
     found = sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR)
-    for problem in found[:_SHOWN_PROBLEMS]:
-        print(f"{problem.severity}: {problem}", file=sys.stderr)
-    if (more := len(found) - _SHOWN_PROBLEMS) > 0:
+    groups = group_problems(found, within_files=True)
+    for group in groups[:_SHOWN_PROBLEMS]:
+        print(f"{group.problems[0].severity}: {group}", file=sys.stderr)
+    if more := sum(len(group.problems) for group in groups[_SHOWN_PROBLEMS:]):
         print(f"{more} more problems ('fib-bench validate' lists all)", file=sys.stderr)
+
+
+def plain_problems(problems: Iterable[Problem]) -> list[dict[str, Any]]:
+    """The problems of a data set for the JSON output of a command, each once; the same that `print_problems` prints."""
+    return [plain_problem(problem) for problem in dict.fromkeys(problems)]
 
 
 def unescaped(stream: TextIO) -> TextIO:

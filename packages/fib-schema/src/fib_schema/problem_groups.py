@@ -31,10 +31,16 @@ class ProblemGroup:
         return f"{first} (and {len(others)} more like it{where}: {examples}{more})"
 
 
-def group_problems(problems: Iterable[Problem]) -> list[ProblemGroup]:
-    """Group problems of one severity and code whose messages differ only in paths and numbers; keeps their order."""
-    groups: dict[tuple[str, str, str], list[Problem]] = {}
+def group_problems(problems: Iterable[Problem], *, within_files: bool = False) -> list[ProblemGroup]:
+    """Group problems of one severity and code whose messages differ only in paths and numbers; keeps their order.
+
+    Args:
+        problems: All problems.
+        within_files: Whether problems of different files stay apart, so that each file is named.
+    """
+    groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
-        kind = problem.severity, problem.code, _PATH_OR_NUMBER.sub("#", problem.message)
+        file = problem.file if within_files else ""
+        kind = problem.severity, problem.code, _PATH_OR_NUMBER.sub("#", problem.message), file
         groups.setdefault(kind, []).append(problem)
     return [ProblemGroup(tuple(group)) for group in groups.values()]
