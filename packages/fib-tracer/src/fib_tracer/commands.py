@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fib_schema import Problem, TraceSet
+from fib_schema import TraceSet
+from fib_schema.command import print_problems
 from fib_schema.display import escape_line
 
 from .config import Settings, TracingConfig
@@ -26,11 +26,6 @@ _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
 
 def _print_json(value: Mapping[str, Any]) -> None:
     print(json.dumps(value, indent=2))
-
-
-def _print_problems(problems: Iterable[Problem]) -> None:
-    for problem in problems:
-        print(f"fib-tracer: {problem}", file=sys.stderr)
 
 
 def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -60,7 +55,7 @@ def import_(options: argparse.Namespace) -> int:
     """``fib-tracer import``."""
     chosen = ImportOptions(_import_config(options), options.drafts, options.max_mib << 20)
     report = import_dumps(options.source, options.dataset, chosen)
-    _print_problems(report.problems)
+    print_problems(report.problems)
     if options.json:
         _print_json(report.to_plain())
     else:
@@ -131,12 +126,12 @@ def stats(options: argparse.Namespace) -> int:
     """``fib-tracer stats``."""
     trace_set = TraceSet.from_path(options.dataset)
     found = survey(trace_set, options.definitions)
-    _print_problems(trace_set.problems)
+    print_problems(found.problems)
     if options.json:
         _print_json(found.to_plain())
     else:
         print("\n".join(_survey_lines(found)))
-    return 1 if found.missing or found.unknown or trace_set.problems else 0
+    return 1 if found.missing or found.unknown or found.problems else 0
 
 
 def _survey_lines(found: Survey) -> Iterator[str]:
@@ -189,7 +184,7 @@ def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
 def dedup(options: argparse.Namespace) -> int:
     """``fib-tracer dedup``."""
     report = remove_duplicates(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
-    _print_problems(report.problems)
+    print_problems(report.problems)
     if options.json:
         _print_json({**report.to_plain(), "dry_run": options.dry_run})
     else:
@@ -210,7 +205,7 @@ def _dedup_lines(report: DedupReport, *, is_dry: bool) -> Iterator[str]:
 def sample(options: argparse.Namespace) -> int:
     """``fib-tracer sample``."""
     report = make_sample(options.dataset, options.output, _sample_config(options), options.definitions)
-    _print_problems(report.problems)
+    print_problems(report.problems)
     assert report.validation is not None  # it was made
     if options.json:
         _print_json(report.to_plain())

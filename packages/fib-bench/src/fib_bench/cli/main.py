@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import TraceSet, to_plain
-from fib_schema.command import print_problems, run_command
+from fib_schema.command import plain_problems, print_problems, run_command
 from rich.console import Console
 
 from .. import __version__
@@ -60,9 +60,10 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
         errors.print(safe_text(said), soft_wrap=True)
     result = _benchmark(trace_set, config, arguments.resume, errors)
-    print_problems(trace_set.problems)
+    problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
+    print_problems(problems)
     if arguments.json:
-        print_json(_plain_result(result))
+        print_json({**_plain_result(result), "problems": plain_problems(problems)})
     else:
         _print_result(trace_set, result, is_quick=config.quick)
         print_skipped(errors, result.skipped)

@@ -22,7 +22,7 @@ from fib_schema import (
     Workload,
     validate,
 )
-from fib_schema.blobs import load_tensor
+from fib_schema.blobs import check_blob, load_tensor
 from fib_schema.files import staged
 
 from ..config import TracingConfig
@@ -90,6 +90,8 @@ def sample(
     with staged(target) as draft:
         draft.mkdir()
         _write(source, definitions, draft, config, report)
+    found = source.problems if names else source.all_problems()
+    report.problems += [problem for problem in found if problem.severity is Severity.ERROR]
     report.validation = validate(target)
     return report
 
@@ -106,12 +108,11 @@ def _write(
         for path in dict.fromkeys(blobs_of(chosen)):
             copy = folder / path
             copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_blob_file(source, path), copy)
+            shutil.copyfile(_root(source) / path, copy)
             report.blob_bytes += copy.stat().st_size
             report.blobs += 1
         if chosen:
             new.add_traces(chosen)
-    report.problems += [problem for problem in source.problems if problem.severity is Severity.ERROR]
 
 
 def _check_target(source: TraceSet, target: str | os.PathLike[str]) -> None:
@@ -141,7 +142,7 @@ def _chosen(
     for trace in traces:
         try:
             for path in blobs_of([trace]):
-                _blob_file(source, path)
+                check_blob(source.root, path)
             call = None if is_closed else _call(source, definition, trace.workload, policy)
         except BlobError as error:
             workload = f"workload {trace.workload.uuid!r} of {trace.definition!r}"
@@ -171,12 +172,3 @@ def _call(source: TraceSet, definition: Definition, workload: Workload, policy: 
                 raise BlobError(stored.path, f"{stored.tensor_key!r} is empty, and the policy needs an element of it")
             probed[label] = int(inputs[name][index])
     return Call(definition, dict(workload.axes), inputs, probed)
-
-
-def _blob_file(source: TraceSet, path: str) -> Path:
-    file = _root(source) / path.removeprefix("./")
-    if not _is_below(file, _root(source)):
-        raise BlobError(path, "leads out of the data set through a link")
-    if not file.is_file():
-        raise BlobError(path, "the file does not exist")
-    return file

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import Definition, SafetensorsInput, Trace, TraceSet, Workload
+from fib_schema import BlobError, Definition, Problem, SafetensorsInput, Trace, TraceSet, Workload
+from fib_schema.blobs import check_blob
+from fib_schema.command import plain_problems
 from fib_schema.files import is_temporary
 from fib_schema.folder_walk import walk
 
@@ -79,6 +81,8 @@ class Survey:
     blob_bytes: int
     unknown: Sequence[str]
     """Definitions that workloads name and that the set lacks."""
+    problems: Sequence[Problem]
+    """Of the files that were read, and of tensors that exist but are unusable."""
 
     @property
     def without_workloads(self) -> list[str]:
@@ -87,7 +91,8 @@ class Survey:
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
-        return {**attrs.asdict(self), "without_workloads": self.without_workloads}
+        plain = attrs.asdict(self, filter=lambda field, _: field.name != "problems")
+        return {**plain, "without_workloads": self.without_workloads, "problems": plain_problems(self.problems)}
 
 
 def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
@@ -117,6 +122,8 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
         for path in blobs_of([trace])
         if path not in files
     }
+    workloads = ((f"workload {t.workload.uuid!r} of {t.definition!r}", t) for group in groups.values() for t in group)
+    bad_blobs = blob_problems(trace_set, workloads, except_of=missing)
     return Survey(
         [_of_definition(definition, groups[definition.name], files) for definition in definitions],
         [Blob(path, size) for path, size in counted.items() if path not in named],
@@ -124,6 +131,7 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
         len(counted),
         sum(counted.values()),
         [] if names is not None else sorted(set(trace_set.workloads) - set(trace_set.definition_names())),
+        [*(trace_set.all_problems() if names is None else trace_set.problems), *bad_blobs],
     )
 
 
@@ -139,6 +147,27 @@ def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
     """The blobs that traces name, of a mapping of traces by definition."""
     for name in groups:
         yield from blobs_of(groups[name])
+
+
+def blob_problems(
+    trace_set: TraceSet, named: Iterable[tuple[str, Trace]], *, except_of: Iterable[str] = ()
+) -> Iterator[Problem]:
+    """What is wrong with blobs, of which headers are read; each blob is checked once.
+
+    Args:
+        trace_set: With a root.
+        named: Workloads, each with what to call it in problems.
+        except_of: Paths of blobs that are not checked.
+    """
+    checked = set(except_of)
+    for source, trace in named:
+        for path in blobs_of([trace]):
+            if path not in checked:
+                checked.add(path)
+                try:
+                    check_blob(trace_set.root, path)
+                except BlobError as error:
+                    yield Problem(source, "$", str(error), code="bad-blob")
 
 
 def blob_files(trace_set: TraceSet) -> dict[str, int]:
