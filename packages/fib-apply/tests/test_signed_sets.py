@@ -647,7 +647,7 @@ def test_each_ignored_file_is_reported_once(kit: Kit, capsys: pytest.CaptureFixt
         lines = capsys.readouterr().err.replace(f"{kit.root}/", "").splitlines()
         size = kit.path(GOOD).stat().st_size
         signed = next(file.size for file in signed_manifest(kit).files if file.path == GOOD)
-        assert sorted(line.removeprefix("fib-apply: ") for line in lines if "hardware" not in line) == [
+        assert sorted(line.removeprefix("error: ") for line in lines if "hardware" not in line) == [
             "scale: not routed: traces/zoe/elementwise/idle.jsonl is missing, and its traces were signed",
             f"{GOOD}: ignored: changed after signing: it has {size} bytes, and {signed} were signed",
             "solutions/eve/elementwise/scale/evil.json: ignored: not signed: added after signing",

@@ -16,7 +16,7 @@ import attrs
 import pytest
 import torch
 from fib_apply import apply, enable_apply
-from fib_schema import TraceSet
+from fib_schema import DataWarning, TraceSet
 from fib_tracer import (
     FilterPolicy,
     InputDumpPolicy,
@@ -320,7 +320,9 @@ def test_a_running_tracer_ignores_changed_definition_files(root: Path, silu: Any
 
 def test_a_damaged_definition_does_not_keep_others_from_being_traced(root: Path, silu: Any, gather: Any) -> None:
     next(root.rglob("definitions/**/gather_h8.json")).write_text("{")
-    with enable_tracing(root, TracingConfig(["x"])) as runtime:
+    with pytest.warns(DataWarning, match=r"skipped .*gather_h8\.json"):
+        runtime = enable_tracing(root, TracingConfig(["x"]))
+    with runtime:
         silu(torch.ones(2, 8))
         gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
     assert sizes(root) == [2]

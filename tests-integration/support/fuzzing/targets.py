@@ -58,6 +58,11 @@ def codec(root: Path) -> None:
                 _check_round_trip(data, format_json(record), record, lambda text, kind=kind: parse_json(text, kind))
 
 
+def _ordered(text: bytes | str) -> Any:
+    """Parsed JSON with the order of keys."""
+    return json.loads(text, object_pairs_hook=list)
+
+
 def _check_line(line: bytes, parse: Callable[[bytes], Trace]) -> None:
     fast = slow = None
     with contextlib.suppress(reader.FastPathMiss):
@@ -73,7 +78,7 @@ def _check_line(line: bytes, parse: Callable[[bytes], Trace]) -> None:
     if fast is not None and format_json(fast) != format_json(slow):
         raise Finding("the fast decoder changes the order of keys or the kind of a number")
     formatted = trace_lines.TraceFormatter()(slow)
-    if formatted.rstrip(b"\n") != format_json(slow).encode():
+    if _ordered(formatted) != _ordered(format_json(slow)):  # exponents may be spelt 1e+16 or 1e16
         raise Finding("both formatters write different lines")
     _check_round_trip(line, format_json(slow), slow, lambda text: parse_json(text, Trace))
 

@@ -79,7 +79,7 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         is_known = name in self._invalid
         is_valid = self._read(name) is not None
         if not is_valid and not is_known:
-            shown = f"{self._files[name].path} was skipped: {self._invalid[name].problems[0]}"
+            shown = f"skipped {self._invalid[name].problems[0]}"
             warnings.warn(shown, DataWarning, stacklevel=3)
         return is_valid
 

@@ -90,7 +90,7 @@ def sample(
     with staged(target) as draft:
         draft.mkdir()
         _write(source, definitions, draft, config, report)
-    found = source.problems if names else source.all_problems()
+    found = source.all_problems() if names is None else source.problems
     report.problems += [problem for problem in found if problem.severity is Severity.ERROR]
     report.validation = validate(target)
     return report
