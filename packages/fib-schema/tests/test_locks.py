@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -36,6 +37,33 @@ def test_files_are_appended_to_and_rewritten_without_flock(tmp_path: Path, no_fl
     append_jsonl_file([WORKLOAD], file)
     assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
     assert load_jsonl_file(Workload, file) == [WORKLOAD]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
+def test_a_user_who_may_only_read_delays_writers_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.jsonl"
+    append_jsonl_file([WORKLOAD], file)
+    held, release = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        descriptor = os.open(file, os.O_RDONLY)
+        os.setuid(65534)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.write(held[1], b"x")
+        os.close(release[1])
+        os.read(release[0], 1)
+        os._exit(0)
+    os.read(held[0], 1)
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.1)
+    with pytest.raises(TimeoutError, match=rf"by process {child} \(.*\) of user 65534; end that process"):
+        append_jsonl_file([WORKLOAD], file)
+    for descriptor in (*held, *release):
+        os.close(descriptor)
+    os.waitpid(child, 0)
+    append_jsonl_file([WORKLOAD], file)
+    assert load_jsonl_file(Workload, file) == [WORKLOAD, WORKLOAD]
 
 
 def test_another_error_of_flock_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +109,7 @@ def test_no_line_is_lost_under_lock_files_and_that_of_a_killed_process_is_remove
 
 
 def test_a_lock_file_of_another_host_is_named_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "LOCK_FILE_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.05)
     (tmp_path / ".x.jsonl.lock").write_text("4711\nelsewhere.example\n")
     with pytest.raises(TimeoutError, match=r"pid 4711 on elsewhere\.example.*remove it.*\.x\.jsonl\.lock"):
         locks.lock_name(str(tmp_path / "x.jsonl"))
