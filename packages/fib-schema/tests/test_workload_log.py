@@ -185,6 +185,17 @@ def test_removes_tensors_that_no_line_names(root: Path, definition: Definition) 
     assert log.remove_tensors(definition, [paths["a"]]) == []
 
 
+@pytest.mark.parametrize("damage", [b"\xff", b"[" * 500, b"\x00"])
+def test_keeps_tensors_that_a_damaged_line_names(root: Path, definition: Definition, damage: bytes) -> None:
+    log = TraceSet.from_path(root).workload_log()
+    log.append(definition, {u: stored(log, definition, u) for u in "ab"}, {u: {"A": torch.ones(3)} for u in "ab"})
+    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
+    file.write_bytes(file.read_bytes().replace(b'"uuid":"a"', b'"uuid":"a' + damage + b'"'))
+    paths = [log.blob_path(definition, uuid) for uuid in "abc"]
+    (root / paths[2]).write_bytes(b"")
+    assert log.remove_tensors(definition, paths) == [paths[2]]
+
+
 def test_tensors_that_are_removed_before_their_line_is_appended_are_written_again(
     root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
 ) -> None:

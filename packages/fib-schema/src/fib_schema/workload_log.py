@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import attrs
@@ -160,8 +159,8 @@ class WorkloadLog:
         wanted = {self._path_of(path): path for path in paths}
 
         def choose(descriptor: int) -> list[str]:
-            named = set(_blobs_named(descriptor)) if descriptor >= 0 else set()
-            return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in named]
+            names = set(_blob_names(descriptor)) if descriptor >= 0 else set()
+            return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in names]
 
         return [wanted[path] for path in remove_files(self._path_of(_layout.workloads_file(definition)), choose)]
 
@@ -186,7 +185,7 @@ def _uuid_of(line: bytes) -> str | None:
     """The uuid of a whole line; None if it is torn or no workload, which readers of the set report."""
     try:
         return _decode_line(line).workload.uuid
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -199,9 +198,12 @@ def _read_on(descriptor: int, start: int) -> bytes:
     return bytes(data)
 
 
-def _blobs_named(descriptor: int) -> Iterator[str]:
-    """The blobs that whole lines of a file name."""
+def _blob_names(descriptor: int) -> Iterator[str]:
+    """The blobs that whole lines of a file name; of a line that cannot be read, all texts that could be names."""
     for line in _read_on(descriptor, 0).splitlines():
-        with suppress(msgspec.DecodeError):
+        try:
             found = _decode_inputs(line).workload.inputs.values()
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            yield from (text.decode("utf-8", "replace").removeprefix("./") for text in line.split(b'"')[1::2])
+        else:
             yield from (one.path.removeprefix("./") for one in found if one.path is not None)
