@@ -31,7 +31,6 @@ def test_the_findings_in_build_caches_stay_fixed() -> None:
     _run("--replay", "--only", "caches")
 
 
-@pytest.mark.xfail(reason="the fuzzer still reports a folder that cannot be listed", strict=False)
 @pytest.mark.slow
 def test_a_minute_of_fuzzing_finds_nothing(tmp_path: Path) -> None:
     _run("--minutes", "1", "--seed", "7", "--corpus", str(tmp_path))

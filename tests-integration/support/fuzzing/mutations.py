@@ -27,7 +27,17 @@ Mutation = dict[str, Any]
 FILES = (*ALL_PARTS, BLOB)
 FOLDERS = ("definitions/activation", "solutions/me/activation/victim", "blob/workloads/activation/victim", "traces/me")
 _MARK = "\ue000value\ue000"
-_UNFIT = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error, OverflowError)
+_UNFIT = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+    OverflowError,
+    ZeroDivisionError,
+)
 """What a mutation raises that does not fit the file any more."""
 
 
