@@ -1,4 +1,7 @@
-"""Every command that takes a data set stands bad ones: a sample of the kinds here, all of them in the slow test."""
+"""Every command that takes a data set stands bad ones: a sample of the kinds.
+
+`python tests-integration/bad_data_sets.py` runs all of them, which takes about an hour on two cores.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,3 @@ _PENDING = pytest.mark.xfail(reason="`import` and JSON outputs do not name every
 @_PENDING
 def test_a_sample_of_bad_sets_costs_only_itself() -> None:
     _run("--sample", "40", "--light")
-
-
-@_PENDING
-@pytest.mark.slow
-def test_all_bad_sets_cost_only_themselves() -> None:
-    _run()
