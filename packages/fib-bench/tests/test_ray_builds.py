@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -85,9 +86,13 @@ def built(cache: Path, *solutions: Solution) -> int:
 
 
 def what_is_known(traces: Sequence[Trace], solution: str, cache: Path) -> list[tuple[object, ...]]:
-    """Status, log and isolation of a solution's evaluations, without the place of the cache."""
+    """Status, log and isolation of a solution's evaluations, without the place of the cache and who built first."""
     return [
-        (e.status, e.log.replace(str(cache), "CACHE"), (e.extra or {}).get("isolation"))
+        (
+            e.status,
+            re.sub(r" \(known from .*\)", "", e.log.replace(str(cache), "CACHE")),
+            (e.extra or {}).get("isolation"),
+        )
         for trace in traces
         if trace.solution == solution and (e := trace.evaluation)
     ]
