@@ -1,4 +1,4 @@
-"""What the fuzzer has found stays fixed: the cases of the corpus run again."""
+"""Regression tests of the fuzzer: the cases of its corpus run again."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Case:
     """Something bad at a place of a good set."""
 
     kind: str
-    """What the file should hold."""
+    """The expected content of the file."""
     make: Callable[[Path], None]
     """Makes it at a path."""
     shown: str = "bad"

@@ -179,7 +179,7 @@ def call(runtime: ApplyRuntime, mark: Path) -> str:
 
 
 def outcome(kit: Kit, *signers: PrivateKey) -> str:
-    """What an engine does with the set."""
+    """The calls of an engine that uses the set."""
     try:
         runtime = enable(kit, *signers)
     except NotSigned:

@@ -113,7 +113,7 @@ def _call_keeper() -> int:
 
 
 def enable_apply(case: Case) -> int:
-    """What an engine does: route calls by the set, in the foreground, and call the keeper."""
+    """Route calls by the set, in the foreground, and call the keeper, as an engine does."""
     from fib_schema import FibError
 
     _logged()
@@ -139,7 +139,7 @@ def _plain(explanation: object) -> dict[str, object]:
 
 
 def enable_tracing(case: Case) -> int:
-    """What an engine does: trace the calls of the keeper into the set."""
+    """Trace the calls of the keeper into the set, as an engine does."""
     import fib_tracer
     from fib_schema import FibError
 

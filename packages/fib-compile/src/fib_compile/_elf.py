@@ -16,7 +16,7 @@ _NAMES = {3: "x86", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv", 258: 
 
 @attrs.frozen
 class Header:
-    """What a file's header says."""
+    """The tensors that the header of a file declares."""
 
     machine: str
     """Processor, bits and byte order, such as ``x86-64-64-little``."""

@@ -135,7 +135,7 @@ def _build(options: argparse.Namespace) -> int:
 def _selected(
     trace_set: TraceSet, definitions: Sequence[str] | None, solutions: Sequence[str] | None
 ) -> tuple[list[tuple[Definition, Solution]], list[str]]:
-    """What to build, and the problems of records that cannot be read."""
+    """The solutions to build, and the problems of records that cannot be read."""
     for name in definitions or ():
         if name not in trace_set.definition_names():
             raise UnknownName("definition", name, trace_set.definition_names())

@@ -43,7 +43,7 @@ NOT_EXPRESSED = (
     "integers written as 4.0, numbers beyond the range of a double, and integers of more than 4,300 digits",
     "keys that occur twice, and nesting of more than 100 levels",
 )
-"""What `parse_json` refuses and a schema accepts."""
+"""Rules of `parse_json` that a schema cannot express."""
 
 _END = r"(?![\s\S])"  # `$` would allow a newline behind it in some languages
 _COMPONENT = rf"(?!\.{{1,2}}(?:/|{_END}))(?![A-Za-z]:)[^/\\\x00-\x1f\x7f]{{1,200}}"
@@ -209,4 +209,4 @@ _CONDITIONS: Mapping[type[Record], Schema] = MappingProxyType({
         "else": {"properties": {"evaluation": {"type": "null"}}},
     },
 })  # fmt: skip
-"""What records demand of several fields at once."""
+"""Rules that concern several fields of a record."""

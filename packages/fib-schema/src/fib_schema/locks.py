@@ -34,7 +34,7 @@ LOCK_TIMEOUT_SECONDS = 60.0
 """A writer holds its lock for one write and one sync; longer means that it is gone."""
 _FIRST_PAUSE_SECONDS, _POLL_SECONDS = 0.0005, 0.01  # a writer holds its lock for about 0.3 ms
 _REFUSED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What `flock` fails with where a file system does not support it."""
+"""Errors of `flock` on a file system that does not support it."""
 
 
 def lock_open_file(descriptor: int, path: str, *, waits: bool = True) -> Callable[[], object] | None:

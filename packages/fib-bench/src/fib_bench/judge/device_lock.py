@@ -51,7 +51,7 @@ _PLANTED = {
     errno.ENXIO: "it is a socket",
     errno.EACCES: "other users cannot open it",
 }
-"""What an entry of a shared folder can be that another user has put there."""
+"""Kinds of entries that another user can put into a shared folder."""
 _POLL_SECONDS = 0.05
 _NOTICE_SECONDS = 1.0
 _MOST_BYTES = 2_000  # of the holder's note

@@ -28,9 +28,9 @@ class Requirement:
     """A package that a language needs."""
 
     module: str
-    """What solutions import, such as ``cuda.tile``."""
+    """The module that solutions import, such as ``cuda.tile``."""
     install: str
-    """What pip installs."""
+    """The requirement for pip."""
 
     def is_installed(self) -> bool:
         """Whether the module can be found; nothing is imported."""
