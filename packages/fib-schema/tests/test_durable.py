@@ -131,7 +131,7 @@ def test_rewriting_keeps_what_is_chosen_and_the_mode(tmp_path: Path) -> None:
     inode = file.stat().st_ino
     assert not rewrite_jsonl_file(file, lambda lines: lines)
     assert file.stat().st_ino == inode
-    assert os.listdir(tmp_path) == ["x.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl"]
 
 
 def test_rewriting_follows_a_link(tmp_path: Path) -> None:

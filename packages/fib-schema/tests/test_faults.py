@@ -30,6 +30,7 @@ from fib_schema import (
     migrate,
 )
 from fib_schema._durable import append_in_groups
+from fib_schema.locks import LOCK_NAME
 
 CALLS = ("open", "write", "fdatasync", "fsync", "mkdir", "lseek", "read", "fstat")
 """System calls of an append."""
@@ -49,7 +50,11 @@ def wide_set(root: Path, definition: Definition, count: int) -> TraceSet:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != LOCK_NAME
+    }
 
 
 def uuids(root: Path, definition: str) -> list[str]:
@@ -140,7 +145,7 @@ def test_the_number_of_open_files_does_not_grow_with_the_batch(tmp_path: Path, d
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fdatasync", count)
         opened.add_traces([trace(name) for name in opened.definitions])
-    assert most - before <= 64
+    assert most - before <= 64 + 2  # and the lock files of two folders
 
 
 def test_a_batch_that_fails_half_way_says_what_is_durable(tmp_path: Path, definition: Definition) -> None:

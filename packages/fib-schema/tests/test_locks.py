@@ -1,4 +1,4 @@
-"""Locks where `flock` is refused, as on some Lustre, FUSE and NFS mounts; `flock` is made to fail."""
+"""Locks of folders: who can hold them, and what replaces `flock` where it is refused."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fib_schema import RandomInput, Workload, append_jsonl_file, load_jsonl_file, locks, rewrite_jsonl_file
 from fib_schema._durable import append_in_groups
-from fib_schema.locks import lock_open_file
 
 REFUSALS = [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS]  # EOPNOTSUPP is ENOTSUP on Linux
+OWNER, MEMBER, READER, GROUP = 65531, 65532, 65533, 65530
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other accounts")
 WORKLOAD = Workload({"M": 1}, {"A": RandomInput()}, "w")
 
 
@@ -35,35 +39,123 @@ def test_files_are_appended_to_and_rewritten_without_flock(tmp_path: Path, no_fl
     list(append_in_groups({str(file): [b"1"], str(tmp_path / "y.jsonl"): [b"2"]}))
     assert rewrite_jsonl_file(file, lambda lines: [])
     append_jsonl_file([WORKLOAD], file)
-    assert sorted(os.listdir(tmp_path)) == ["x.jsonl", "y.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl", "y.jsonl"]
     assert load_jsonl_file(Workload, file) == [WORKLOAD]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as another user")
-def test_a_user_who_may_only_read_delays_writers_for_a_limited_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "x.jsonl"
+def in_child(action: Callable[[], object], uid: int = 0, gid: int = 0) -> str:
+    """The result or the error of an action of another account, which has no other group."""
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            if uid:
+                os.setgroups([])
+                os.setgid(gid)
+                os.setuid(uid)
+            found = str(action())
+        except OSError as error:
+            found = type(error).__name__
+        os.write(into, found.encode())
+        os._exit(0)
+    os.close(into)
+    with os.fdopen(out) as stream:
+        found = stream.read()
+    os.waitpid(child, 0)
+    return found
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that other accounts can reach."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@needs_root
+def test_an_account_that_may_only_read_cannot_delay_writers(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It locks all that it can open, as hard as it can, for as long as the writer writes."""
+    file = shared / "x.jsonl"
     append_jsonl_file([WORKLOAD], file)
     held, release = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
-        descriptor = os.open(file, os.O_RDONLY)
-        os.setuid(65534)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.write(held[1], b"x")
+        os.setgroups([])
+        os.setgid(READER)
+        os.setuid(READER)
+        locked = 0
+        for path in (shared, file, shared / ".lock"):
+            with suppress(OSError):
+                descriptor = os.open(path, os.O_RDONLY)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                locked += 1
+                fcntl.lockf(descriptor, fcntl.LOCK_SH)
+        os.write(held[1], b"%d" % locked)
         os.close(release[1])
         os.read(release[0], 1)
         os._exit(0)
-    os.read(held[0], 1)
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.1)
-    with pytest.raises(TimeoutError, match=rf"by process {child} \(.*\) of user 65534; end that process"):
-        append_jsonl_file([WORKLOAD], file)
+    assert os.read(held[0], 1) == b"2"
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.0)
+    append_jsonl_file([WORKLOAD], file)
+    assert rewrite_jsonl_file(file, lambda lines: lines[1:])
+    list(append_in_groups({str(file): [b"1"], str(shared / "y.jsonl"): [b"2"]}))
     for descriptor in (*held, *release):
         os.close(descriptor)
     os.waitpid(child, 0)
-    append_jsonl_file([WORKLOAD], file)
-    assert load_jsonl_file(Workload, file) == [WORKLOAD, WORKLOAD]
+    assert in_child(lambda: append_jsonl_file([WORKLOAD], file), READER, READER) == "PermissionError"
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o2775, 0o775, 0o777, 0o1777])
+@pytest.mark.parametrize("first", [0, OWNER, MEMBER])
+def test_all_accounts_that_may_write_share_the_lock(shared: Path, mode: int, first: int) -> None:
+    """The owner, a member of the folder's group, and root, whoever of them writes first; a stranger if he may write."""
+    folder = shared / "set"
+    folder.mkdir()
+    os.chown(folder, OWNER, GROUP)
+    folder.chmod(mode)
+    file = folder / "x.jsonl"
+
+    def append() -> None:
+        os.umask(0)
+        append_jsonl_file([WORKLOAD], file)
+
+    writers = [0, OWNER, MEMBER]
+    writers.remove(first)
+    stranger = in_child(append, READER, READER)
+    assert stranger == ("None" if mode & 0o002 else "PermissionError")
+    for uid in (first, *writers):
+        assert in_child(append, uid, GROUP) == "None"
+    assert in_child(lambda: os.open(folder / ".lock", os.O_RDONLY) > 0, READER, READER) == (
+        "True" if mode & 0o002 else "PermissionError"
+    )
+
+
+def test_the_holder_of_a_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.1)
+    unlock = locks.lock_folders_of([str(tmp_path / "x")])
+    with pytest.raises(TimeoutError, match=rf"by process {os.getpid()} \(.*\) of user {os.getuid()}; end that process"):
+        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
+    unlock()
+    append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
+def test_a_lock_file_that_is_none_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ".lock"
+    if kind == "link":
+        path.symlink_to(tmp_path / "target")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    if kind == "fifo":  # it can be locked like a file
+        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
+        return
+    with pytest.raises(OSError, match=r"\.lock"):
+        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
+    assert os.listdir(tmp_path) == [".lock"]
 
 
 def test_another_error_of_flock_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +165,7 @@ def test_another_error_of_flock_is_raised(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(locks, "flock", fail)
     with pytest.raises(OSError, match="Input/output error"):
         append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(tmp_path) == [".lock"]
 
 
 WRITER = """
@@ -89,7 +181,7 @@ for number in range(30):
         rewrite_jsonl_file(sys.argv[1], lambda lines: [b"rewritten", *lines])
 if sys.argv[2] == "killed":
     os.open(sys.argv[1], os.O_RDWR)
-    locks.lock_name(sys.argv[1])
+    locks.lock_folders_of(sys.argv[1:2])
     os._exit(9)
 """
 
@@ -105,34 +197,19 @@ def test_no_line_is_lost_under_lock_files_and_that_of_a_killed_process_is_remove
         mine = [line for line in lines if line.startswith(f"{name}-".encode())]
         assert mine == [b"%s-%d" % (name.encode(), number) for number in range(30)]
     assert len(lines) == 4 * 32
-    assert os.listdir(tmp_path) == ["x.jsonl"]
+    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl"]
 
 
+@pytest.mark.usefixtures("no_flock")
 def test_a_lock_file_of_another_host_is_named_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.05)
-    (tmp_path / ".x.jsonl.lock").write_text("4711\nelsewhere.example\n")
-    with pytest.raises(TimeoutError, match=r"pid 4711 on elsewhere\.example.*remove it.*\.x\.jsonl\.lock"):
-        locks.lock_name(str(tmp_path / "x.jsonl"))
-    assert locks.lock_name(str(tmp_path / "x.jsonl"), waits=False) is None
+    (tmp_path / ".lock.soft").write_text("4711\nelsewhere.example\n")
+    with pytest.raises(TimeoutError, match=r"pid 4711 on elsewhere\.example.*remove it.*\.lock\.soft"):
+        locks.lock_folders_of([str(tmp_path / "x")])
 
 
-def test_a_held_lock_is_not_waited_for_on_request(tmp_path: Path) -> None:
-    path = str(tmp_path / "x")
-    first, second = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(2))
-    try:
-        unlock = lock_open_file(first, path)
-        assert unlock is not None
-        assert lock_open_file(second, path, waits=False) is None
-        unlock()
-        assert lock_open_file(second, path, waits=False) is not None
-    finally:
-        os.close(first)
-        os.close(second)
-
-
-def test_two_links_to_a_file_have_one_lock_file(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to("x")
-    unlock = locks.lock_name(str(tmp_path / "link"))
-    assert unlock is not None
-    assert locks.lock_name(str(tmp_path / "x"), waits=False) is None
-    unlock()
+def test_a_folder_of_two_names_is_locked_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    locks.lock_folders_of([str(tmp_path / "a/x"), str(tmp_path / "link/y"), f"{tmp_path}/link/../a/"])()
+    locks.lock_folders_of([str(tmp_path / "a/z")])()

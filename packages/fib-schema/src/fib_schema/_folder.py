@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import _layout
 from .errors import NoRoot
-from .files import staged
+from .files import copy_file, staged
+from .folder_walk import walk
 
 if TYPE_CHECKING:
     import torch
@@ -73,10 +73,15 @@ class DataSetFolder:
         if target.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
         with staged(target) as copy:
-            if source.is_dir():
-                shutil.copytree(source, copy)
-            else:
-                copy.mkdir()
+            copy.mkdir()
+            for entry in walk(source, on_error=_refuse) if source.is_dir() else ():
+                new = copy / os.path.relpath(entry.path, source)
+                if entry.is_dir(follow_symlinks=False):
+                    new.mkdir()
+                elif entry.is_symlink():
+                    new.symlink_to(os.readlink(entry.path))
+                else:
+                    copy_file(entry.path, new, may_link=False)
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
         """Read a workload's tensors to the CPU.
@@ -109,3 +114,7 @@ class DataSetFolder:
                 raise PermissionError(f"{path} leads out of the data set {root} through a link")
             self._writable_paths[relative] = path
         return path
+
+
+def _refuse(_: str, error: OSError) -> None:
+    raise error

@@ -188,11 +188,11 @@ class Store(DataSetFolder):
         """
         from .blobs import BlobError, save_tensors
 
+        self._require_root("add_workload_blob_tensor")
         definition = self.get_definition(def_name)
         if problem := component_problem(workload_uuid):
             raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
         path = _layout.blob_file(definition, workload_uuid)
-        self._require_root("add_workload_blob_tensor")
         save_tensors(Path(self._writable(path)), path, tensors)
         return path
 

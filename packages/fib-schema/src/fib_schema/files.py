@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from .folder_walk import remove_tree
+from .folder_walk import remove_tree, walk
 
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 BINARY = getattr(os, "O_BINARY", 0)
@@ -229,6 +229,18 @@ def sync_folders(folders: Iterable[Path]) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Make a folder durable with everything in it; no link is followed."""
+    folders = [folder]
+    for entry in walk(folder):
+        if entry.is_dir(follow_symlinks=False):
+            folders.append(Path(entry.path))
+        elif entry.is_file(follow_symlinks=False):
+            with contextlib.suppress(PermissionError):  # a hard link to a file of another user
+                _sync_file(Path(entry.path))
+    sync_folders(folders)
 
 
 def sync_data(descriptor: int) -> None:
