@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ._report import plain_problem
 from .display import escape_controls
-from .errors import DataWarning, FibError, Problem, Severity
+from .errors import DataWarning, FibError, Problem
 from .files import explain_os_error
-from .problem_groups import group_problems
+from .problem_groups import problem_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,6 @@ INTERRUPTED = 130
 READER_ENDED = 141
 """The exit code when the reader of stdout has ended, as `head` does."""
 _STDOUT = "the standard output"
-_SHOWN_PROBLEMS = 100
 
 
 def run_command(program: str, run: Callable[[], int], *, interrupted: str = "interrupted") -> int:
@@ -73,12 +72,8 @@ def print_problems(problems: Iterable[Problem]) -> None:
     Args:
         problems: Of the files that the command has read; what they hold is left out of its result.
     """
-    found = sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR)
-    groups = group_problems(found, within_files=True)
-    for group in groups[:_SHOWN_PROBLEMS]:
-        print(f"{group.problems[0].severity}: {group}", file=sys.stderr)
-    if more := sum(len(group.problems) for group in groups[_SHOWN_PROBLEMS:]):
-        print(f"{more} more problems ('fib-bench validate' lists all)", file=sys.stderr)
+    for line in problem_lines(problems):
+        print(line, file=sys.stderr)
 
 
 def plain_problems(problems: Iterable[Problem]) -> list[dict[str, Any]]:

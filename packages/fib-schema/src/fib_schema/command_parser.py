@@ -1,0 +1,65 @@
+"""Command-line parser. Usage errors that all command lines of FIB share: one message, a suggestion, and where help is.
+
+`CommandParser` takes the place of `argparse.ArgumentParser`; the parsers of sub-commands are of the same class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+from .command import FAILED
+
+_LIKE = 0.6
+"""The similarity of a suggestion, as `difflib` measures it."""
+_INVALID_CHOICE = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose usage errors name the problem and similar options or commands, without the whole usage."""
+
+    def parse_known_args(  # type: ignore[override]  # the stubs declare overloads by the type of the namespace
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse arguments and reject unknown ones here, where the options of the sub-command are known."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(_unknown_arguments(unknown, self._option_strings()))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print a message with its remedy on stderr and exit with `FAILED`."""
+        if invalid := _INVALID_CHOICE.fullmatch(message):
+            message = self._explain_choice(invalid["name"], invalid["word"])
+        self.exit(FAILED, f"{self.prog}: {message} (help: {self.prog} --help)\n")
+
+    def _explain_choice(self, name: str, word: str) -> str:
+        """The message about a word that is none of the choices of an argument."""
+        for action in self._actions:
+            if action.choices is not None and name in ("/".join(action.option_strings), action.metavar, action.dest):
+                choices = [str(choice) for choice in action.choices]
+                is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - it has no public name
+                problem = f"unknown command {word!r}" if is_command else f"argument {name}: invalid choice {word!r}"
+                return problem + (_suggestion(word, choices) or f"; choose from {', '.join(choices)}")
+        return f"argument {name}: invalid choice {word!r}"
+
+    def _option_strings(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+
+def _unknown_arguments(unknown: Sequence[str], options: Iterable[str]) -> str:
+    """The message about arguments that a parser does not take."""
+    known = list(options)
+    flags = [word.partition("=")[0] for word in unknown if word.startswith("-")] or list(unknown)
+    kind = "option" if flags[0].startswith("-") else "argument"
+    shown = ", ".join(map(repr, flags))
+    likely = "".join(dict.fromkeys(_suggestion(flag, known) for flag in flags if flag.startswith("--")))
+    return f"unknown {kind}{'s' if len(flags) > 1 else ''} {shown}{likely}"
+
+
+def _suggestion(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, 2, _LIKE)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
