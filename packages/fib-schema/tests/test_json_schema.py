@@ -272,4 +272,4 @@ class TestCommand:
         with pytest.raises(SystemExit) as caught:
             main(["json-schema", *arguments])
         assert caught.value.code == 2
-        assert "json-schema: error:" in capsys.readouterr().err
+        assert "fib-schema json-schema: " in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -404,6 +405,20 @@ class TestRejected:
 
 
 class TestTarget:
+    def test_is_durable_before_it_appears(self, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced = set()
+        healthy = {"fsync": os.fsync, "fdatasync": os.fdatasync}
+
+        def record(name: str, descriptor: int) -> None:
+            synced.add(os.fstat(descriptor).st_ino)
+            healthy[name](descriptor)
+
+        for name in healthy:
+            monkeypatch.setattr(os, name, partial(record, name))
+        migrate(old, tmp_path / "new")
+        new = [tmp_path, tmp_path / "new", *(tmp_path / "new").rglob("*")]
+        assert [path for path in new if path.stat().st_ino not in synced] == []
+
     def test_one_that_is_not_empty_is_refused(self, old: Path, tmp_path: Path) -> None:
         write(tmp_path / "new/file", "x")
         with pytest.raises(TargetNotEmpty, match="is not empty; pass a folder that is new or empty"):

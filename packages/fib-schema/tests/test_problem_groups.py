@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fib_schema import Problem, Report, Severity
-from fib_schema.problem_groups import group_problems
+from fib_schema.problem_groups import group_problems, problem_lines
 
 MISSING = "the blob blob/workloads/gemm/{}.safetensors does not exist; get it, or remove the workloads that name it"
 
@@ -42,3 +42,11 @@ def test_problems_that_say_something_else_have_a_line_each() -> None:
         "a.json: no definition is named 'x'",
         "a.jsonl:1 at $.workload.axes.M: must be at least 0, got -1 (and 1 more like it: a.jsonl:7)",
     ]
+
+
+def test_lines_name_each_file_and_are_bounded() -> None:
+    problems = [Problem(f"{number}.json", "$", "is bad") for number in range(120)]
+    warning = Problem("a.json", "$", "is odd", Severity.WARNING)
+    lines = problem_lines([warning, *problems, *problems])
+    assert lines[0] == "error: 0.json: is bad"
+    assert lines[99:] == ["error: 99.json: is bad", "21 more problems ('fib-bench validate' lists all)"]

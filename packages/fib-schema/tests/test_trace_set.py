@@ -20,6 +20,7 @@ from fib_schema import (
     format_json,
     save_json_file,
 )
+from fib_schema.folder_walk import remove_tree
 
 # -- opening -----------------------------------------------------------------------------------
 
@@ -58,6 +59,17 @@ def test_what_was_added_is_found_again(trace_set, definition, make_solution, mak
     assert again.workloads["gemm"] == [Trace("gemm", make_trace().workload)]
 
 
+@pytest.mark.parametrize("author", ["\0", "../definitions", "a/b", "..", "\ud800", ""])
+def test_traces_of_a_solution_with_a_bad_author_lie_in_its_folder(trace_set, make_trace, author):
+    (file,) = trace_set.root.glob("solutions/ada/gemm/gemm/*.json")
+    file.write_text(file.read_text().replace('"ada"', json.dumps(author)))
+    again = TraceSet.from_path(trace_set.root)
+    before = set(trace_set.root.rglob("*"))
+    again.add_traces([make_trace("fast")])
+    new = {str(path.relative_to(trace_set.root)) for path in set(trace_set.root.rglob("*")) - before}
+    assert new == {"traces", "traces/ada", "traces/ada/gemm", "traces/ada/gemm/.lock", "traces/ada/gemm/gemm.jsonl"}
+
+
 def test_files_lie_where_the_public_layout_has_them(trace_set, make_trace):
     trace_set.add_traces([make_trace("fast"), Trace("gemm", make_trace().workload)])
     found = {str(path.relative_to(trace_set.root)) for path in trace_set.root.rglob("*") if path.is_file()}
@@ -65,7 +77,9 @@ def test_files_lie_where_the_public_layout_has_them(trace_set, make_trace):
         "definitions/gemm/gemm.json",
         "solutions/ada/gemm/gemm/fast.json",
         "solutions/bob/gemm/gemm/slow.json",
+        "traces/ada/gemm/.lock",
         "traces/ada/gemm/gemm.jsonl",
+        "workloads/gemm/.lock",
         "workloads/gemm/gemm.jsonl",
     }
 
@@ -128,6 +142,21 @@ def test_a_bad_file_is_left_out_and_listed(trace_set, content):
     with pytest.raises(InvalidRecord, match=r"worse\.json"):
         opened.get_solution("worse")
     assert {Path(problem.source).name for problem in opened.problems} == {"bad.json", "worse.json"}
+
+
+def test_a_root_without_permissions_is_a_problem(trace_set, monkeypatch):
+    trace_set.root.parent.chmod(0o755)
+    monkeypatch.chdir(trace_set.root.parent)
+    trace_set.root.chmod(0)
+    child = os.fork()
+    if child == 0:
+        if os.getuid() == 0:
+            os.setuid(60_999)  # permissions do not hold for root
+        problems = TraceSet.from_path(trace_set.root.name).problems
+        os._exit(sum(str(problem).endswith("cannot be read: Permission denied") for problem in problems))
+    _, status = os.waitpid(child, 0)
+    trace_set.root.chmod(0o755)
+    assert os.waitstatus_to_exitcode(status) == 4
 
 
 def test_a_definition_is_not_written_over_a_bad_file_of_its_name(trace_set, definition):
@@ -380,6 +409,25 @@ def test_a_backup_is_a_copy_beside_the_traces(trace_set, make_trace):
     assert len(backups) == 2
     assert len(TraceSet.from_path(trace_set.root).traces["gemm"]) == 1
     assert (backups[0] / "ada" / "gemm" / "gemm.jsonl").exists()
+
+
+def test_a_backup_has_folders_of_any_depth_and_links(trace_set, make_trace):
+    trace_set.add_traces([make_trace()])
+    deep = trace_set.traces_path
+    for _ in range(1_500):
+        deep /= "d"
+        deep.mkdir()
+    (deep / "x.jsonl").write_text("{")
+    (trace_set.traces_path / "link.jsonl").symlink_to("nowhere")
+    try:
+        trace_set.backup_traces()
+        (backup,) = trace_set.root.glob("traces_backup_*")
+        copy = backup / deep.relative_to(trace_set.traces_path) / "x.jsonl"
+        assert copy.read_text() == "{"
+        assert os.readlink(backup / "link.jsonl") == "nowhere"
+    finally:
+        for folder in trace_set.root.glob("traces*"):
+            remove_tree(folder)
 
 
 # -- queries -----------------------------------------------------------------------------------

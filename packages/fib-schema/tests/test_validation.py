@@ -447,12 +447,35 @@ class TestDefinitionsAndSolutions:
         warning = folder.only_warning()
         assert warning.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
 
+    @pytest.mark.parametrize("parameters", ["q", "q, indptr, scale, bias, more", "q, indptr, scale, bias, *, more", ""])
+    def test_a_reference_that_does_not_take_the_inputs_is_an_error(self, folder: Folder, parameters: str) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "reference", f"def run({parameters}):\n    return 1\n"))
+        problem = folder.only_problem()
+        assert problem.path == "$.reference"
+        assert problem.message.endswith("the inputs are (q, indptr, scale, bias): it cannot be called with them")
+
+    @pytest.mark.parametrize(
+        "parameters", ["q, indptr, scale, bias, more=1", "q, *others", "q, indptr=0, *, more=1, **k"]
+    )
+    def test_a_reference_may_have_defaults(self, folder: Folder, parameters: str) -> None:
+        folder.write(DEFINITION, edited(definition_plain(), "reference", f"def run({parameters}):\n    return 1\n"))
+        assert validate(folder.root).is_ok == ("indptr=0" not in parameters)
+
     def test_a_reference_may_take_any_number(self, folder: Folder) -> None:
         folder.write(DEFINITION, edited(definition_plain(), "reference", "def run(*args):\n    return args[0]\n"))
         assert validate(folder.root).warnings == ()
 
 
 class TestTraces:
+    def test_of_many_unknown_names_the_first_are_listed(self, folder: Folder) -> None:
+        plain = {**trace_plain(), "solution": None}
+        folder.write(TRACES, "".join(json.dumps({**plain, "solution": f"s{n}"}) + "\n" for n in range(300)))
+        problems = [problem for problem in validate(folder.root).problems if problem.code == "unknown-solution"]
+        assert len(problems) == 101
+        assert (
+            problems[-1].message == "has the problem of the 100 names above with another name (and on 199 more lines)"
+        )
+
     def test_an_unknown_solution_is_reported_once_per_file(self, folder: Folder) -> None:
         folder.write_lines(TRACES, trace_plain(), *[edited(trace_plain(), "solution", "quack")] * 3)
         problem = folder.only_problem()

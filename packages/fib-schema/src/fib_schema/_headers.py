@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 import msgspec
 
+from ._checks import component_problem
 from ._layout import DataFile
 from ._limits import MAX_RECORD_BYTES
 from ._report import Findings
@@ -43,9 +44,14 @@ def solution_names(files: Iterable[DataFile], findings: Findings) -> SolutionNam
         names[name] = file
         definition = header.definition or _folder(file, 1)
         groups.setdefault(definition, []).append(name)
-        owners[name] = definition, header.author or _folder(file, 3)
+        owners[name] = definition, _author(header.author, file)
     of_definition = {definition: tuple(group) for definition, group in groups.items()}
     return SolutionNames(names, of_definition, owners)
+
+
+def _author(stated: str | None, file: DataFile) -> str:
+    """The author that a solution states, or the folder it lies in if that is no name: traces' paths contain it."""
+    return stated if stated and component_problem(stated) is None else _folder(file, 3)
 
 
 class _Header(msgspec.Struct):

@@ -97,9 +97,7 @@ def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefi
         prefix: What names begin with, before the path below the root.
     """
     walk = _Walk(os.path.realpath(root), suffix, findings)
-    path = os.path.join(root, folder)
-    if os.path.lexists(path):
-        walk.run(path, prefix + printable(folder))
+    walk.start(os.path.join(root, folder), prefix + printable(folder))
     return sorted(walk.found, key=lambda file: file.name)
 
 
@@ -117,7 +115,15 @@ class _Walk:
         self._folders: set[str] = set()
         """Resolved paths of folders that were read."""
 
-    def run(self, path: str, name: str) -> None:
+    def start(self, path: str, name: str) -> None:
+        """Visit a folder of the root; nothing if there is none."""
+        try:
+            os.lstat(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:  # the root cannot be entered
+            self._unreadable(name, error)
+            return
         self._follow(path, name, is_start=True)
         while self._pending or self._links:
             if self._pending:

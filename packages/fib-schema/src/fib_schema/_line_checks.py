@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import attrs
@@ -18,6 +19,10 @@ from .definition import Definition
 from .errors import UnknownName
 from .trace import Performance, Trace
 from .workload import Workload
+
+_MAX_NAMES = 100
+"""Of one file, for which a problem is listed by name."""
+_OTHER_NAMES = "\0others"
 
 
 @attrs.frozen
@@ -85,6 +90,7 @@ class _FileChecks:
     """Workloads of traces that are in no workload file."""
     _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
     """By kind and name."""
+    _names: Counter[str] = attrs.field(factory=Counter)
 
     def check(self, trace: Trace, place: str) -> None:
         """Report what is wrong with one record."""
@@ -201,6 +207,14 @@ class _FileChecks:
         *,
         is_error: bool = True,
     ) -> None:
-        """Count a problem; it is described once, because finding close matches of a name takes milliseconds."""
+        """Count a problem; it is described once, because finding close matches of a name takes milliseconds.
+
+        For the same reason only the first of many unknown names of a file are listed.
+        """
+        if (code, name) not in self._recurring:
+            self._names[code] += 1
+            if self._names[code] > _MAX_NAMES:
+                name = _OTHER_NAMES
+                describe = f"has the problem of the {_MAX_NAMES} names above with another name".__str__
         problem = self._recurring.setdefault((code, name), _Recurring(place, describe, code, path, is_error))
         problem.count += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from .command import run_command
+from .command_parser import CommandParser
 
 _DESCRIPTION = """\
 Sign data sets, verify their signatures, and print the JSON Schemas of records."""
@@ -49,7 +50,7 @@ examples:
   fib-schema json-schema --out .vscode/schemas     all of them, as definition.schema.json and so on"""
 
 _Form = argparse.RawDescriptionHelpFormatter
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name for it
+_Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 - argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fib-schema", description=_DESCRIPTION, formatter_class=_Form)
+    parser = CommandParser(prog="fib-schema", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_keygen(commands)
     _add_sign(commands)

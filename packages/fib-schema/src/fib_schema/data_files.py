@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from . import _layout
 from ._layout import DataFile
 from ._reader import read_lines as _read_lines
+from ._recognition import NO_DATA_SET, describe_missing_data
 from ._report import Findings
 from .errors import Problem
 
-__all__ = ["DataFile", "list_data_files", "read_lines"]
+__all__ = ["DataFile", "list_data_files", "missing_data", "read_lines"]
 
 
 def list_data_files(root: str, folders: Mapping[str, str]) -> tuple[dict[str, list[DataFile]], list[Problem]]:
@@ -26,6 +27,11 @@ def list_data_files(root: str, folders: Mapping[str, str]) -> tuple[dict[str, li
         for folder, suffix in folders.items()
     }
     return files, [problem for problem in findings.problems if problem.code != _layout.OTHER_SUFFIX]
+
+
+def missing_data(root: str) -> Problem:
+    """The problem of a folder without records, which names the data set that was probably meant."""
+    return Problem(root, "$", describe_missing_data(root), code=NO_DATA_SET)
 
 
 def read_lines(file: DataFile, problems: list[Problem]) -> Iterator[tuple[int, bytes]]:

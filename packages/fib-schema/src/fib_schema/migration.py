@@ -21,7 +21,7 @@ from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
 from .errors import DataSetNotFound, FibError, Problem
-from .files import copy_file, staged
+from .files import copy_file, staged, sync_folders, sync_tree
 from .problem_groups import group_problems
 from .validation import validate
 
@@ -85,7 +85,7 @@ class MigrationReport:
 def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> MigrationReport:
     """Rewrite a data set into the current schema and layout, and validate the result.
 
-    The target appears when it is complete. If the migration fails, there is none.
+    The target appears when it is complete and durable. If the migration fails, there is none.
 
     Args:
         source: The set to read; it is not changed.
@@ -105,9 +105,11 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> M
     with staged(real) as stage:
         stage.mkdir()
         changes = _rewrite(root, os.fspath(stage), findings)
+        sync_tree(stage)
         if os.path.isdir(real):
             shutil.copymode(real, stage)
             os.rmdir(real)  # Windows replaces no folder
+    sync_folders([Path(real).parent])
     return _report(root, new_root, findings, changes)
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from .errors import Problem
+from .errors import Problem, Severity
 
 _EXAMPLES = 3
+_SHOWN_LINES = 100
 _PATH_OR_NUMBER = re.compile(r"[^\s'\",;:()\[\]]*[/\\][^\s'\",;()\[\]]*|\d+")
 
 
@@ -44,3 +45,13 @@ def group_problems(problems: Iterable[Problem], *, within_files: bool = False) -
         kind = problem.severity, problem.code, _PATH_OR_NUMBER.sub("#", problem.message), file
         groups.setdefault(kind, []).append(problem)
     return [ProblemGroup(tuple(group)) for group in groups.values()]
+
+
+def problem_lines(problems: Iterable[Problem]) -> list[str]:
+    """A line for each kind of problem in each file, errors first; beyond 100 lines only their number is given."""
+    found = sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR)
+    groups = group_problems(found, within_files=True)
+    lines = [f"{group.problems[0].severity}: {group}" for group in groups[:_SHOWN_LINES]]
+    if more := sum(len(group.problems) for group in groups[_SHOWN_LINES:]):
+        lines.append(f"{more} more problems ('fib-bench validate' lists all)")
+    return lines

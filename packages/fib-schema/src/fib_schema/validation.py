@@ -125,21 +125,25 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
         for name, spec in specs.items():
             if too_large := size_problem(spec, definition.const_axes):
                 findings.error(place, too_large, "size", f"$.{field}.{name}")
-    parameters = _parameters(definition.reference)
-    inputs = list(definition.inputs)
-    if parameters is not None and parameters[: len(inputs)] != inputs:
-        message = (
-            f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)}); "
-            f"arguments are passed in the order of the inputs"
-        )
+    run, inputs = _arguments_of_run(definition.reference), list(definition.inputs)
+    parameters = [argument.arg for argument in (*run.posonlyargs, *run.args)]
+    said = f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)})"
+    if not _takes(run, len(inputs)):
+        findings.error(place, f"{said}: it cannot be called with them", "reference-parameters", "$.reference")
+    elif run.vararg is None and parameters[: len(inputs)] != inputs:
+        message = f"{said}; arguments are passed in the order of the inputs"
         findings.warning(place, message, "reference-parameters", "$.reference")
 
 
-def _parameters(reference: str) -> list[str] | None:
-    """The positional parameters of a reference's ``run``; None if it takes any number."""
+def _arguments_of_run(reference: str) -> ast.arguments:
+    """The parameters of a reference's ``run``."""
     nodes = parse_source(reference).body
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "run"]
-    arguments = functions[-1].args
-    if arguments.vararg:
-        return None
-    return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
+    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "run"][-1].args
+
+
+def _takes(run: ast.arguments, count: int) -> bool:
+    """Whether a function can be called with so many positional arguments."""
+    positional = len(run.posonlyargs) + len(run.args)
+    is_named_required = any(default is None for default in run.kw_defaults)
+    is_enough = positional - len(run.defaults) <= count
+    return is_enough and not is_named_required and (run.vararg is not None or count <= positional)
