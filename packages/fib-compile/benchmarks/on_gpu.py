@@ -231,7 +231,7 @@ def prebuild(cache: Path) -> None:
 def versions() -> dict[str, str]:
     """Versions of libraries and compilers."""
     found = library_versions()
-    for name, find in (("g++", find_cxx), ("nvcc", find_nvcc)):
+    for name, find in (("g++", find_cxx), ("nvcc", lambda: find_nvcc()[0])):
         try:
             numbers = re.findall(r"\d+\.\d+\.\d+", find().version)
         except MissingTool:

@@ -80,31 +80,44 @@ def test_an_interrupt_starts_no_further_build_and_cancels_running_ones(
 
 
 DRIVER = """
-import os, sys, threading
-from fib_compile import BuilderRegistry, TVMFFIBuilder
+import sys, threading
+from fib_compile import BuilderRegistry, Limits, TVMFFIBuilder
 from fib_schema import Definition, Solution, parse_json
 
 definition, *solutions = sys.stdin.read().split("\\0")
 pairs = [(parse_json(definition, Definition), parse_json(solution, Solution)) for solution in solutions]
 registry = BuilderRegistry([TVMFFIBuilder()])
-threading.Thread(target=registry.build_many, args=(pairs,), kwargs={"jobs": 1}, daemon=True).start()
-with open(sys.argv[1]) as started:
-    print(started.read())
+waits = threading.Event()
+limits = Limits(is_stopped=waits.set)
+threading.Thread(target=registry.build_many, args=(pairs,), kwargs={"jobs": 1, "limits": limits}, daemon=True).start()
 """
+UNTIL_COMPILED = """
+with open(sys.argv[1]) as started:
+    print(started.read(), flush=True)
+if len(sys.argv) > 2:
+    open(sys.argv[2]).read()
+"""
+UNTIL_LOCKED = "waits.wait()"  # asked for the first time when the lock was found to be held
 
 
-def test_an_interpreter_that_exits_waits_for_no_compiler(
-    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path
-) -> None:
+@pytest.fixture
+def stuck_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """CXX never ends; the pipe that its process number is written to."""
     fifo, wrapper = tmp_path / "started", tmp_path / "c++"
     os.mkfifo(fifo)
     stuck = f'case "$*" in *" -c "*) echo $$ > {fifo}; exec sleep 1000;; esac'
     wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
     wrapper.chmod(0o755)
+    monkeypatch.setenv("CXX", str(wrapper))
+    return fifo
+
+
+def test_an_interpreter_that_exits_waits_for_no_compiler(
+    definition: Definition, fast_cpp: MakeSolution, stuck_compiler: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(fifo)],
+        [sys.executable, "-c", DRIVER + UNTIL_COMPILED, str(stuck_compiler)],
         input="\0".join(map(format_json, (definition, fast_cpp(1, name="one"), fast_cpp(2, name="two")))),
-        env={**os.environ, "CXX": str(wrapper)},
         capture_output=True,
         text=True,
         check=True,
@@ -115,6 +128,28 @@ def test_an_interpreter_that_exits_waits_for_no_compiler(
         os.kill(int(done.stdout), 0)
 
 
+def test_an_interpreter_that_exits_waits_for_no_other_build(
+    definition: Definition, fast_cpp: MakeSolution, stuck_compiler: Path, tmp_path: Path
+) -> None:
+    records = "\0".join(map(format_json, (definition, fast_cpp(1, name="one"))))
+    end = tmp_path / "end"
+    os.mkfifo(end)
+    words = [sys.executable, "-c", DRIVER + UNTIL_COMPILED, str(stuck_compiler), str(end)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin
+        assert other.stdout
+        other.stdin.write(records)
+        other.stdin.close()
+        assert other.stdout.readline()
+        try:
+            subprocess.run(
+                [sys.executable, "-c", DRIVER + UNTIL_LOCKED], input=records, text=True, check=True, timeout=SOON
+            )
+            assert other.poll() is None
+        finally:
+            end.write_text("end")
+
+
 def test_a_cancelled_build_waits_for_no_lock(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     with (
@@ -123,3 +158,12 @@ def test_a_cancelled_build_waits_for_no_lock(tmp_path: Path) -> None:
         store.lock("key", wait_seconds=10 * SOON, is_stopped=lambda: True),
     ):
         pass
+
+
+def test_a_cancelled_build_is_not_called_slow(definition: Definition, fast_cpp: MakeSolution) -> None:
+    """A program that ends cancels its builds, which says nothing about how long they take."""
+    registry = BuilderRegistry([TVMFFIBuilder()])
+    pairs = [(definition, fast_cpp(17, name="cancelled"))]
+    (outcome,) = registry.build_many(pairs, limits=Limits(is_stopped=lambda: True))
+    assert "is not compiled, because the build was cancelled" in str(outcome.error)
+    assert "too long" not in str(outcome.error)

@@ -40,7 +40,7 @@ def test_build_compiles_all_solutions_and_summarises_failures(
     assert main(["build", str(dataset), "-j", "2"]) == 1
     output = capsys.readouterr()
     assert output.out.startswith("2 built, 1 cached, 1 failed\n")
-    assert "solution 'broken' (tvm_ffi): does not compile" in output.out
+    assert "solution 'broken' (cpp): does not compile" in output.out
     assert output.err.count("\n") == 4
     assert "[4/4]" in output.err
 
@@ -177,3 +177,12 @@ def test_a_bad_solution_with_a_name_costs_only_itself(
     output = capsys.readouterr()
     assert output.out.startswith("1 built, 1 cached, 1 failed\n")
     assert "one.json" in output.out
+
+
+def test_a_bad_solution_of_no_definition_is_named(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = dataset / "solutions" / "tests" / "elementwise" / "nothing" / "bad.json"
+    path.parent.mkdir()
+    path.write_text("{")
+
+    assert main(["build", str(dataset)]) == 1
+    assert "nothing/bad.json" in capsys.readouterr().out

@@ -26,6 +26,10 @@ def test_build_error_without_a_builder_names_the_solution_alone() -> None:
     assert str(BuildError("mine", None, "no builder")) == "solution 'mine': no builder"
 
 
+def test_build_error_shows_the_language_rather_than_the_builder() -> None:
+    assert str(BuildError("mine", "tvm_ffi", "fails", language="cpp")) == "solution 'mine' (cpp): fails"
+
+
 def test_long_details_are_cut() -> None:
     text = str(BuildError("mine", "python", "fails", tuple(map(str, range(50)))))
 

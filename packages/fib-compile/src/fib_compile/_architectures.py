@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from types import MappingProxyType
+
+from fib_schema.hardware import architectures_of
 
 from .errors import BuildProblem
 
@@ -15,20 +16,6 @@ ARCH_VARIABLE = "FIB_CUDA_ARCH_LIST"
 _ARCH = re.compile(r"([1-9][0-9]?)\.([0-9])([af]?)(\+PTX)?")
 _ARCHITECTURE_SPECIFIC = frozenset({"9.0", "10.0", "10.3", "11.0", "12.0", "12.1"})
 """nvcc offers their architecture-specific instructions only under names that end in ``a``."""
-_BY_NAME: Mapping[str, str] = MappingProxyType({
-    "B300": "10.3a",
-    "B200": "10.0a",
-    "H200": "9.0a",
-    "H100": "9.0a",
-    "H20": "9.0a",
-    "L40": "8.9",
-    "L20": "8.9",
-    "L4": "8.9",
-    "A100": "8.0",
-    "A10": "8.6",
-    "T4": "7.5",
-    "V100": "7.0",
-})  # fmt: skip
 
 
 class InvalidArch(BuildProblem):
@@ -47,7 +34,8 @@ def architectures(target_hardware: Iterable[str]) -> tuple[str, ...]:
         return parse_architectures(wanted)
     if found := _of_devices():
         return found
-    known = {arch for name in target_hardware if (arch := _of_name(name))}
+    named = {arch for name in target_hardware for arch in architectures_of(name)}
+    known = {_best(arch) for arch in named if _ARCH.fullmatch(arch)}
     if known:
         return tuple(sorted(known))
     raise InvalidArch(
@@ -114,8 +102,3 @@ def _of_devices() -> tuple[str, ...]:
 
 def _best(number: str) -> str:
     return f"{number}a" if number in _ARCHITECTURE_SPECIFIC else number
-
-
-def _of_name(hardware: str) -> str | None:
-    words = re.split(r"[^A-Z0-9]+", hardware.upper())
-    return next((arch for name, arch in _BY_NAME.items() if any(name in word for word in words)), None)

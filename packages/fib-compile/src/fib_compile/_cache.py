@@ -41,6 +41,9 @@ _POLL_SECONDS = 0.2
 """Between two checks whether the build was cancelled while it waits for a lock."""
 
 
+CANCELLED = "killed because the build was cancelled"
+
+
 @attrs.frozen
 class Failure:
     """A compiler command that fails whenever it is repeated."""
@@ -51,6 +54,11 @@ class Failure:
     exit_code: int | None
     """None if the command was killed."""
     log_path: str
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the command was killed because its result is no longer wanted, e.g. when the program ends."""
+        return self.details == (CANCELLED,)
 
 
 @attrs.frozen

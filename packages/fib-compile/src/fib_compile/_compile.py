@@ -20,8 +20,9 @@ from pathlib import Path
 
 import attrs
 
-from ._cache import Failure
+from ._cache import CANCELLED, Failure
 from ._inputs import headers_in, linked_in
+from ._interpreter_exit import watch_exit
 from .builder import Limits
 from .compiler_environment import compiler_environment
 
@@ -37,11 +38,6 @@ _SOURCES_AT_FAULT = (1, 2)  # exit codes for errors in sources; a killed compile
 _MAX_ERROR_LINES = 12
 _POLL_SECONDS = 0.2
 """Between two checks whether a command was cancelled."""
-
-_is_exiting = threading.Event()
-# The interpreter joins the threads of executors before it runs `atexit` handlers; only this private hook, which the
-# executors use themselves, runs earlier. Hooks run in reverse order: this one runs before that of `ThreadPoolExecutor`.
-threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa: SLF001
 
 
 @attrs.frozen
@@ -85,6 +81,7 @@ def compile_library(job: CompileJob, library: Path, log: Path) -> set[str]:
         CompileError: A command failed or was killed.
         OSError: The folder cannot be written, or the disk is full.
     """
+    watch_exit()
     stopped = threading.Event()
     job = attrs.evolve(job, limits=job.limits.until(stopped))
     with ThreadPoolExecutor(max_workers=min(len(job.sources), os.cpu_count() or 1)) as pool:
@@ -110,6 +107,21 @@ def error_lines(output: str) -> tuple[str, ...]:
     if first is None:
         return tuple(lines[-_MAX_ERROR_LINES:])
     return tuple(lines[first : first + _MAX_ERROR_LINES])
+
+
+def is_final_failure(code: int, output: str) -> bool:
+    """Whether the sources are the cause of a failed command, and not the machine."""
+    return code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
+
+
+def check_space(output: str, folder: Path) -> None:
+    """Raise an error if a command failed because the disk is full.
+
+    Raises:
+        OSError: The output says so, or little space is left, so that it may be incomplete.
+    """
+    if _NO_SPACE in output or shutil.disk_usage(folder).free < _SCARCE_BYTES:
+        raise OSError(errno.ENOSPC, _NO_SPACE)
 
 
 def _compile_one(job: CompileJob, index: int, log: Path) -> str:
@@ -146,7 +158,7 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> str:
     part.write_text(f"$ {shlex.join(command)}\n", "utf-8")
     code, killed = None, ""
     try:
-        code = _run_logged(command, job.folder, part, job.limits)
+        code = run_logged(command, job.folder, part, job.limits)
     except CommandKilled as error:
         killed = str(error)
     output = part.read_text("utf-8", "replace")
@@ -155,20 +167,21 @@ def _run(job: CompileJob, command: Sequence[str], log: Path) -> str:
         file.write(output)
     if code == 0:
         return output
-    if _NO_SPACE in output or shutil.disk_usage(job.folder).free < _SCARCE_BYTES:
-        raise OSError(errno.ENOSPC, _NO_SPACE)
+    check_space(output, job.folder)
     lines = (killed,) if killed else error_lines(output)
-    is_final = code is not None and code in _SOURCES_AT_FAULT and not _TRANSIENT.search(output)
+    is_final = code is not None and is_final_failure(code, output)
     raise CompileError(Failure(lines, shlex.join(command), code, str(log)), is_final)
 
 
-def _run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits) -> int:
+def run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits) -> int:
     """Run a command in a folder, append its output to a log, and return its exit code.
 
     Raises:
         CommandKilled: It reached its time limit, or was cancelled.
         OSError: It cannot be started.
     """
+    if limits.is_stopped():
+        raise CommandKilled(CANCELLED)
     if limits.memory_bytes is not None:
         command = ("/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"', str(limits.memory_bytes // 1024), *command)
     with log.open("ab") as output:
@@ -197,5 +210,5 @@ def _await(process: subprocess.Popen[bytes], limits: Limits) -> int:
         except subprocess.TimeoutExpired as error:
             if time.monotonic() >= deadline:
                 raise CommandKilled(f"killed after {limits.seconds:.0f} s") from error
-            if limits.is_stopped() or _is_exiting.is_set():
-                raise CommandKilled("killed because the build was cancelled") from error
+            if limits.is_stopped():
+                raise CommandKilled(CANCELLED) from error

@@ -12,6 +12,7 @@ import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
 from fib_schema.private_files import private_folder
 
+from ._interpreter_exit import is_exiting
 from .errors import check_limit
 from .runnable import Runnable
 
@@ -31,10 +32,6 @@ INTERPRETED_LANGUAGES = frozenset(_INTERPRETERS)
 """Languages with an interpreter, which runs kernels on the CPU."""
 
 
-def _never() -> bool:
-    return False
-
-
 @attrs.frozen
 class Limits:
     """The time and memory that one compiler command may use.
@@ -46,16 +43,16 @@ class Limits:
     seconds: float = 600.0
     memory_bytes: int | None = None
     """The address space of each process; None is unlimited."""
-    is_stopped: Callable[[], bool] = attrs.field(default=_never, eq=False, repr=False)
-    """Polled while a command runs; the command is killed when it returns true."""
+    is_stopped: Callable[[], bool] = attrs.field(default=is_exiting, eq=False, repr=False)
+    """Polled while a command runs or waits for another build; it is killed or stops when it returns true."""
 
     def __attrs_post_init__(self) -> None:
         check_limit("timeout", self.seconds)
         check_limit("memory", self.memory_bytes)
 
     def until(self, stopped: threading.Event) -> Limits:
-        """These limits, with an event that cancels running commands."""
-        return attrs.evolve(self, is_stopped=lambda: stopped.is_set() or self.is_stopped())
+        """These limits; an event, and the exit of the interpreter, cancel running commands too."""
+        return attrs.evolve(self, is_stopped=lambda: stopped.is_set() or is_exiting() or self.is_stopped())
 
 
 class Builder(ABC):

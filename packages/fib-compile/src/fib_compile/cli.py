@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, run_command, unescaped
+from fib_schema.command_parser import CommandParser
 
 from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
@@ -56,7 +57,7 @@ examples:
   fib-compile cache prune --older-than 30"""
 
 _Form = argparse.RawDescriptionHelpFormatter
-_Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - argparse has no public name for it
+_Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 - argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +76,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fib-compile", description=_DESCRIPTION, formatter_class=_Form)
+    parser = CommandParser(prog="fib-compile", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands)
     parent = commands.add_parser("cache", help="list, measure or prune the build cache", description=_CACHE)
@@ -120,6 +121,7 @@ def _build(options: argparse.Namespace) -> int:
     trace_set = TraceSet.from_path(options.dataset)
     pairs, bad = _selected(trace_set, options.definitions, options.solutions)
     if not (options.definitions or options.solutions):
+        list(trace_set.solutions.values())  # reads also those of definitions that the set lacks
         errors = [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
         bad += [error for error in errors if not any(error in text for text in bad)]
     check_limit("memory", options.memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-from fib_schema import FibError
+from fib_schema import FibError, Solution
 
 _MAX_DETAIL_LINES = 40
 
@@ -22,9 +22,9 @@ class BuildProblem(ValueError):
         super().__init__(problem)
         self.details = tuple(details)
 
-    def of(self, solution: str, builder: str) -> BuildError:
-        """The error for users, which names the solution and the builder."""
-        return BuildError(solution, builder, str(self), self.details)
+    def of(self, solution: Solution, builder: str) -> BuildError:
+        """The error for users, which names the solution and its language."""
+        return BuildError(solution.name, builder, str(self), self.details, language=solution.spec.language)
 
 
 @attrs.frozen
@@ -44,9 +44,11 @@ class BuildError(FibError, RuntimeError):
     exit_code: int | None = None
     log_path: str | None = None
     """The file with the whole output of the command."""
+    language: str | None = None
+    """The language of the solution, which messages show; without it they show the builder."""
 
     def __str__(self) -> str:
-        by = f" ({self.builder})" if self.builder else ""
+        by = f" ({self.language or self.builder})" if self.language or self.builder else ""
         lines = [f"solution {self.solution!r}{by}: {self.problem}"]
         lines += [f"  {line}" for line in self.details[:_MAX_DETAIL_LINES]]
         if hidden := len(self.details) - _MAX_DETAIL_LINES:

@@ -15,6 +15,7 @@ from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 
 from ._cache import interface_digest
 from ._entry_points import describe, entry_points, make_builder
+from ._interpreter_exit import watch_exit
 from .builder import Builder, Limits
 from .builders import builder_classes
 from .errors import BuilderConflict, BuildError, check_limit
@@ -136,6 +137,7 @@ class BuilderRegistry:
         from concurrent.futures import ThreadPoolExecutor, as_completed  # 10 ms, which `build` need not pay
 
         check_limit("jobs", jobs)
+        watch_exit()
         stopped = threading.Event()
         limits = (limits or Limits()).until(stopped)
         outcomes: dict[int, BuildOutcome] = {}

@@ -86,7 +86,7 @@ class NativeBuilder(Builder):
                 library = self._replacement(libraries[0], plan, solution, problem)
                 function = self._load(library, plan, solution)
         except BuildProblem as problem:
-            raise problem.of(solution.name, self.name) from problem
+            raise problem.of(solution, self.name) from problem
         misc = {"library": str(library.path), "entry_point": solution.spec.entry_point, "key": plan.key}
         is_dps = solution.spec.destination_passing_style
         return Runnable(function, RunnableMetadata(self.name, definition.name, solution.name, is_dps, definition, misc))
@@ -100,7 +100,7 @@ class NativeBuilder(Builder):
         try:
             return self._libraries(self._plan(definition, solution), solution, limits)[1]
         except BuildProblem as problem:
-            raise problem.of(solution.name, self.name) from problem
+            raise problem.of(solution, self.name) from problem
 
     def _plan(self, definition: Definition, solution: Solution) -> BuildPlan:
         builder_id = (self.name, str(self.version), self.abi())
@@ -214,7 +214,15 @@ class NativeBuilder(Builder):
 
     def _error(self, solution: Solution, failure: Failure, remark: str = "") -> BuildError:
         problem = "takes too long to compile" if failure.exit_code is None else "does not compile"
-        return BuildError(solution.name, self.name, problem + remark, **attrs.asdict(failure, recurse=False))
+        if failure.is_cancelled:
+            problem = "is not compiled, because the build was cancelled"
+        return BuildError(
+            solution.name,
+            self.name,
+            problem + remark,
+            language=solution.spec.language,
+            **attrs.asdict(failure, recurse=False),
+        )
 
 
 def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Library]:

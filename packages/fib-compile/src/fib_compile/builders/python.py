@@ -72,7 +72,7 @@ class PythonBuilder(Builder):
         try:
             return self._import(definition, solution)
         except BuildProblem as problem:
-            raise problem.of(solution.name, self.name) from problem
+            raise problem.of(solution, self.name) from problem
 
     def _import(self, definition: Definition, solution: Solution) -> Runnable:
         path, spec = solution.get_entry_path(), solution.spec

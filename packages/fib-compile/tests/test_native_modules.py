@@ -1,0 +1,93 @@
+"""Native modules of other packages: compiled once, tried before they are published, failures recorded."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_compile import Limits
+from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
+
+SOURCES = {"two.cpp": '#include "two.h"\nextern "C" int two() { return TWO; }\n', "two.h": "#define TWO 2\n"}
+MODULE = NativeModule(name="two", sources=SOURCES, flags=("-shared", "-fPIC"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "modules"
+
+
+def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, action: str = 'exec c++ "$@"') -> Path:
+    calls, program = folder / "calls", folder / "cxx"
+    program.write_text(f'#!/bin/sh\ncase "$*" in *two.cpp*) echo call >> {calls}; {action};; *) exec c++ "$@";; esac\n')
+    program.chmod(0o755)
+    calls.touch()
+    monkeypatch.setenv("CXX", str(program))
+    return calls
+
+
+def test_concurrent_builds_compile_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(tmp_path, monkeypatch)
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: build_module(MODULE, folder), range(4)))
+    assert found == {MODULE.file_in(folder)}
+    assert calls.read_text().splitlines() == ["call"]
+    assert ctypes.CDLL(str(found.pop())).two() == 2
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    assert build_module(MODULE, folder).is_file()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "three"},
+        {"abi": "other"},
+        {"flags": ("-shared", "-fPIC", "-O2")},
+        {"libraries": ("-ldl",)},
+        {"sources": {**SOURCES, "two.h": "#define TWO 3\n"}},
+    ],
+)
+def test_the_key_covers_all_that_decides(change: dict[str, object]) -> None:
+    assert attrs.evolve(MODULE, **change).key != MODULE.key  # type: ignore[arg-type]
+    assert attrs.evolve(MODULE, paths=("-L/other",)).key == MODULE.key
+
+
+def test_an_error_in_the_sources_is_recorded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(tmp_path, monkeypatch)
+    broken = attrs.evolve(MODULE, sources={"two.cpp": "#error no such thing\n"})
+    for problem in ("no such thing", "known from an earlier build"):
+        with pytest.raises(ModuleNotBuilt, match=problem):
+            build_module(broken, folder)
+    assert calls.read_text().splitlines() == ["call"]
+    monkeypatch.setenv("CXX", "c++")  # another compiler may accept it
+    with pytest.raises(ModuleNotBuilt, match="no such thing"):
+        build_module(broken, folder)
+
+
+def test_a_module_with_a_problem_is_not_published(folder: Path) -> None:
+    with pytest.raises(ModuleNotBuilt, match="two: it is wrong"):
+        build_module(MODULE, folder, find_problem=lambda path: "it is wrong" if path.is_file() else None)
+    assert not MODULE.file_in(folder).exists()
+
+
+def test_a_compiler_that_hangs_is_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count_calls(tmp_path, monkeypatch, "sleep 600")
+    begin = time.monotonic()
+    with pytest.raises(ModuleNotBuilt, match="killed after 1 s"):
+        build_module(MODULE, folder, limits=Limits(1.0))
+    assert time.monotonic() - begin < 100
+    assert not [path for path in folder.iterdir() if path.is_dir() and path.name != "locks"]
+
+
+def test_a_full_disk_is_not_the_fault_of_the_sources(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count_calls(tmp_path, monkeypatch, "echo 'error: No space left on device'; exit 1")
+    for _ in range(2):
+        with pytest.raises(ModuleNotBuilt, match="No space left on device"):
+            build_module(MODULE, folder)
+    assert calls.read_text().splitlines() == ["call"] * 2
