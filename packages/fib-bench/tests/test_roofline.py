@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench.timing import roofline
-from fib_bench.timing.roofline import Peaks, SpeedOfLight, Work, work_of
+from fib_bench.timing.roofline import Peaks, SpeedOfLight
+from fib_bench.timing.work import Work, work_of
 from fib_schema import Definition
 from hypothesis import given
 from hypothesis import strategies as st

@@ -332,6 +332,21 @@ class InterleavedBaselines:
         self.failure = f"the reference failed {self._failed_answers} times on inputs of timed calls: {reason}"
         return None
 
+    def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """The outputs of the reference for several input sets, ``[calls, bytes]`` each; None if it failed.
+
+        Then `answer` finds out why, for one set after the other.
+        """
+        function = self._functions.get(REFERENCE)
+        if function is None or self._failed_answers:
+            return None
+        try:
+            return function.call_each(inputs)
+        except (Rejected, WorkerLost):
+            function.worker.close()  # `answer` starts another one
+            self._failed_answers += 1
+            return None
+
     def _ensure_reference(self) -> None:
         """Bind the reference in a fresh worker, if it has failed in this one."""
         if REFERENCE not in self._functions or self._functions[REFERENCE].worker.is_closed:

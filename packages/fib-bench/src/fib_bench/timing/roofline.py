@@ -1,8 +1,7 @@
-"""Roofline: the least time of a call, by the bytes that it must move and the operations that it must do.
+"""Roofline: the least time of a call, by the bytes that it must move and the operations that it must do (`work`).
 
-The file ``roofline.yaml`` declares both for each op_type; an op_type without a declaration has no floor. A verdict is
-made by theoretical peaks, which nothing exceeds; reports show the share of what the device attains in practice, by
-peaks that are measured once and kept in the cache.
+A verdict is made by theoretical peaks, which nothing exceeds; reports show the share of what the device attains in
+practice, by peaks that are measured once and kept in the cache.
 
 Source: the roofline model (Williams, Waterman and Patterson, 2009). Operations per cycle and
 multiprocessor are those of NVIDIA's architecture white papers (dense, without sparsity).
@@ -10,23 +9,20 @@ multiprocessor are those of NVIDIA's architecture white papers (dense, without s
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path
 
 import attrs
 import torch
-import yaml
-from fib_compile.device import torch_dtype
-from fib_schema import Definition, TensorSpec, get_fib_cache_path
+from fib_schema import get_fib_cache_path
 from fib_schema.files import atomic_write
 from fib_schema.private_files import private_folder, read_private
 
 from . import measure
+from .work import Work
 
 _HALF_OPERATIONS_PER_CYCLE = {
     (8, 0): 2048, (8, 6): 1024, (8, 7): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192, (12, 0): 1024,
@@ -39,17 +35,6 @@ _GRAIN_MS = 0.0005  # uncertainty of the clock's own cost
 _MEASURED_BYTES = 2 << 30
 _MEASURED_SIDE = 8192
 _CACHE_VERSION = 2
-
-
-@attrs.frozen
-class Work:
-    """Lower bounds of the work of a call."""
-
-    read_bytes: int
-    written_bytes: int
-    operations: int
-    operand_bytes: float
-    """The size of one operand of these operations."""
 
 
 @attrs.frozen
@@ -74,62 +59,6 @@ class Peaks:
         return attrs.evolve(self, l2_bytes=0).least_ms(work)
 
 
-def work_of(definition: Definition, axes: Mapping[str, int]) -> Work | None:
-    """Lower bounds of the work of a call, or None where nothing is declared for the op_type.
-
-    Args:
-        definition: What is computed.
-        axes: The workload's sizes.
-    """
-    declared = _declarations().get(definition.op_type)
-    if declared is None:
-        return None
-    operands = definition.inputs.get(declared.operands)
-    inputs = zip(definition.inputs.items(), definition.get_input_shapes(axes), strict=True)
-    outputs = zip(definition.outputs.items(), definition.get_output_shapes(axes), strict=True)
-    return Work(
-        read_bytes=_bytes(declared.reads, inputs),
-        written_bytes=_bytes(declared.writes, outputs),
-        operations=_operations(declared.operations, {**definition.const_axes, **axes}) if operands else 0,
-        operand_bytes=_operand_bytes(operands) if operands else 2.0,
-    )
-
-
-def _bytes(names: str | Sequence[str], tensors: Iterable[tuple[tuple[str, TensorSpec], tuple[int, ...] | None]]) -> int:
-    total = 0.0
-    for (name, spec), shape in tensors:
-        if shape is not None and not spec.optional and (names == "*" or name in names):
-            total += math.prod(shape) * torch_dtype(spec.dtype).itemsize
-    return int(total)
-
-
-def _operations(factors: Sequence[int | str], axes: Mapping[str, int]) -> int:
-    """Their product; 0 if an axis is not there under this name."""
-    if any(isinstance(factor, str) and factor not in axes for factor in factors):
-        return 0
-    return math.prod(factor if isinstance(factor, int) else axes[factor] for factor in factors) if factors else 0
-
-
-def _operand_bytes(spec: TensorSpec) -> float:
-    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
-
-
-@attrs.frozen
-class _Declaration:
-    """Lower bounds of the work of an op_type."""
-
-    reads: str | Sequence[str]
-    writes: str | Sequence[str]
-    operations: Sequence[int | str] = ()
-    operands: str = ""
-
-
-@functools.cache
-def _declarations() -> Mapping[str, _Declaration]:
-    text = resources.files(__package__).joinpath("roofline.yaml").read_text("utf-8")
-    return {op_type: _Declaration(**fields) for op_type, fields in yaml.safe_load(text).items()}
-
-
 @attrs.frozen
 class SpeedOfLight:
     """The peaks of one device.
@@ -144,7 +73,7 @@ class SpeedOfLight:
 
     def objection(self, work: Work | None, latency_ms: float) -> str:
         """Why a latency cannot be true; nothing if it can."""
-        if work is None or self.theoretical is None:
+        if work is None or not work.is_certain or self.theoretical is None:
             return ""
         least = self.theoretical.least_ms(work)
         if latency_ms >= _MARGIN * least - _GRAIN_MS:

@@ -1,0 +1,267 @@
+"""The work of a call: the bytes that it must move and the operations that it must do.
+
+The file ``work.yaml`` declares it for each op_type. Some of it follows from the sizes alone. That of attention and
+experts also depends on the values of page tables, offsets and choices of experts: it is counted for the values given.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+
+import attrs
+import torch
+import yaml
+from fib_compile.device import torch_dtype
+from fib_schema import Definition, TensorSpec
+
+_TOP_K_IN_NAME = re.compile(r"top_?k_?(\d+)")
+Values = Mapping[str, torch.Tensor | int | float | bool | None]
+"""Inputs of a call by name."""
+
+
+@attrs.frozen
+class Work:
+    """The least work of a call."""
+
+    read_bytes: int
+    written_bytes: int
+    operations: int
+    operand_bytes: float
+    """The size of one operand of these operations."""
+    is_certain: bool = True
+    """Whether no right kernel can do with less, on whatever values; a latency that contradicts it is refused."""
+
+
+def work_of(definition: Definition, axes: Mapping[str, int], values: Values | None = None) -> Work | None:
+    """The least work of a call; None where nothing is declared for the op_type, or its inputs have other names.
+
+    Args:
+        definition: The call's.
+        axes: The workload's sizes.
+        values: The inputs, for op_types whose work depends on them. Without them they have no work.
+
+    Returns:
+        Work that is certain only where it follows from the sizes.
+    """
+    declared = _declarations().get(definition.op_type)
+    if declared is None:
+        return None
+    if declared.counted is None:
+        return _work_by_sizes(definition, axes, declared)
+    shapes = dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
+    shapes |= dict(zip(definition.outputs, definition.get_output_shapes(axes), strict=True))
+    call = _Call(definition, {**definition.const_axes, **axes}, shapes, values or {})
+    try:
+        return _COUNTERS[declared.counted](call, declared)
+    except KeyError:  # an input that the counter needs is not there
+        return None
+
+
+@attrs.frozen
+class _Declaration:
+    reads: str | Sequence[str] = ()
+    writes: str | Sequence[str] = ()
+    operations: Sequence[int | str] = ()
+    operands: str = ""
+    is_certain: bool = True
+    counted: str | None = None
+    queries: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    score: Sequence[str] = ()
+    value: Sequence[str] = ()
+
+
+@functools.cache
+def _declarations() -> Mapping[str, _Declaration]:
+    text = resources.files(__package__).joinpath("work.yaml").read_text("utf-8")
+    return {op_type: _Declaration(**fields) for op_type, fields in yaml.safe_load(text).items()}
+
+
+# -- by sizes ------------------------------------------------------------------------------------
+
+
+def _work_by_sizes(definition: Definition, axes: Mapping[str, int], declared: _Declaration) -> Work:
+    operands = definition.inputs.get(declared.operands)
+    inputs = zip(definition.inputs.items(), definition.get_input_shapes(axes), strict=True)
+    outputs = zip(definition.outputs.items(), definition.get_output_shapes(axes), strict=True)
+    return Work(
+        read_bytes=_bytes(declared.reads, inputs),
+        written_bytes=_bytes(declared.writes, outputs),
+        operations=_operations(declared.operations, {**definition.const_axes, **axes}) if operands else 0,
+        operand_bytes=_operand_bytes(operands) if operands else 2.0,
+        is_certain=declared.is_certain,
+    )
+
+
+def _bytes(names: str | Sequence[str], tensors: Iterable[tuple[tuple[str, TensorSpec], tuple[int, ...] | None]]) -> int:
+    total = 0.0
+    for (name, spec), shape in tensors:
+        if shape is not None and not spec.optional and (names == "*" or name in names):
+            total += math.prod(shape) * torch_dtype(spec.dtype).itemsize
+    return int(total)
+
+
+def _operations(factors: Sequence[int | str], axes: Mapping[str, int]) -> int:
+    """Their product; 0 if an axis is not there under this name."""
+    if any(isinstance(factor, str) and factor not in axes for factor in factors):
+        return 0
+    return math.prod(factor if isinstance(factor, int) else axes[factor] for factor in factors) if factors else 0
+
+
+def _operand_bytes(spec: TensorSpec) -> float:
+    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
+
+
+# -- by values -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Call:
+    """A call whose work depends on its values; lookups of missing names raise `KeyError`."""
+
+    definition: Definition
+    axes: Mapping[str, int]
+    shapes: Mapping[str, tuple[int, ...] | None]
+    values: Values
+
+    def integers(self, name: str) -> torch.Tensor:
+        """An integer input, on the CPU."""
+        value = self.values[name]
+        if not isinstance(value, torch.Tensor):
+            raise KeyError(name)
+        return value.detach().cpu().long()
+
+    def row_bytes(self, names: Iterable[str], leading: int = 1) -> int:
+        """The bytes of one row of some tensors, without that many leading dimensions."""
+        specs = {**self.definition.inputs, **self.definition.outputs}
+        rows = ((self.shapes[name] or ())[leading:] for name in names)
+        return sum(
+            math.prod(row) * torch_dtype(specs[name].dtype).itemsize for name, row in zip(names, rows, strict=True)
+        )
+
+    def integer_bytes(self) -> int:
+        """The bytes of all integer inputs: tables and offsets are read whole."""
+        specs = self.definition.inputs.items()
+        names = [name for name, spec in specs if "int" in spec.dtype and self.shapes[name]]
+        return self.row_bytes(names, leading=0)
+
+
+def _attention(call: _Call, declared: _Declaration) -> Work:
+    """Queries of sequences over their keys, which lie in a row each, or in pages that a table names.
+
+    Keys that several sequences share are read once. Queries without a key are neither read nor written.
+    """
+    tokens, queries = _keys_of_sequences(call), _queries_of_sequences(call)
+    if "causal" in call.definition.name:  # the last query sees all keys
+        rows = torch.minimum(queries, tokens)
+        visible = (rows * (2 * tokens - rows + 1)).sum() // 2
+    else:
+        rows = torch.where(tokens > 0, queries, 0)
+        visible = (rows * tokens).sum()
+    is_read = rows > 0
+    if "kv_indices" in call.definition.inputs:
+        distinct = _distinct_tokens(call, tokens, is_read)
+        read = distinct * call.row_bytes(declared.keys, leading=2)
+    else:
+        read = int(tokens[is_read].sum()) * call.row_bytes(declared.keys)
+    return _attention_work(call, declared, int(rows.sum()), int(visible), read)
+
+
+def _sparse_attention(call: _Call, declared: _Declaration) -> Work:
+    """Each query over the tokens of its own row of indices; negative ones are padding."""
+    indices = call.integers("sparse_indices")
+    is_given = indices >= 0
+    read = _distinct(indices[is_given]) * call.row_bytes(declared.keys, leading=2)
+    return _attention_work(call, declared, int(is_given.any(dim=1).sum()), int(is_given.sum()), read)
+
+
+def _attention_work(call: _Call, declared: _Declaration, rows: int, visible: int, read_bytes: int) -> Work:
+    heads = (call.shapes[declared.queries[0]] or ())[1]
+    width = sum(call.axes[axis] for axis in (*declared.score, *declared.value))
+    return Work(
+        read_bytes=rows * call.row_bytes(declared.queries) + read_bytes + call.integer_bytes(),
+        written_bytes=rows * call.row_bytes(list(call.definition.outputs)),
+        operations=2 * heads * width * visible,
+        operand_bytes=_operand_bytes(call.definition.inputs[declared.keys[0]]),
+        is_certain=False,
+    )
+
+
+def _keys_of_sequences(call: _Call) -> torch.Tensor:
+    """How many keys each sequence has."""
+    entries = call.integers("kv_indptr").diff()
+    if "kv_indices" not in call.definition.inputs:
+        return entries
+    size = call.axes["page_size"]
+    if "kv_last_page_len" not in call.definition.inputs:
+        return entries * size
+    last = call.integers("kv_last_page_len")[: len(entries)]
+    return torch.where(entries > 0, (entries - 1) * size + last, 0)
+
+
+def _queries_of_sequences(call: _Call) -> torch.Tensor:
+    """How many queries each sequence has: one in a decode step."""
+    if "qo_indptr" in call.definition.inputs:
+        return call.integers("qo_indptr").diff()
+    return torch.ones_like(call.integers("kv_indptr")[1:])
+
+
+def _distinct_tokens(call: _Call, tokens: torch.Tensor, is_read: torch.Tensor) -> int:
+    """How many tokens of pages are read at least once."""
+    size, begins = call.axes["page_size"], call.integers("kv_indptr")
+    counts = begins.diff()
+    sequence = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    place = torch.arange(len(sequence)) - torch.repeat_interleave(begins[:-1] - begins[0], counts)
+    used = (tokens[sequence] - place * size).clamp(0, size) * is_read[sequence]
+    pages = call.integers("kv_indices")[begins[0] : begins[0] + len(sequence)]
+    names, index = torch.unique(pages, return_inverse=True)
+    return int(torch.zeros(len(names), dtype=torch.long).scatter_reduce(0, index, used, "amax").sum())
+
+
+def _distinct(integers: torch.Tensor) -> int:
+    return len(set(integers.flatten().tolist()))
+
+
+def _experts(call: _Call, _: _Declaration) -> Work:
+    """The weights of experts that some token chose, and the tokens; a choice by groups counts as one without."""
+    inputs = call.definition.inputs
+    expert_axis = (inputs["gemm1_weights"].shape or ("",))[0]
+    count = (call.shapes["gemm1_weights"] or (0,))[0]
+    offset = call.values.get("local_expert_offset") or 0
+    chosen = _chosen_experts(call) - int(offset)
+    local = chosen[(chosen >= 0) & (chosen < count)]
+    names = [name for name in inputs if call.shapes[name]]
+    of_experts = [name for name in names if (inputs[name].shape or ("",))[0] == expert_axis]
+    of_tokens = [name for name in names if name not in of_experts]
+    weights = [math.prod((call.shapes[name] or ())[1:]) for name in ("gemm1_weights", "gemm2_weights")]
+    return Work(
+        read_bytes=_distinct(local) * call.row_bytes(of_experts) + call.row_bytes(of_tokens, leading=0),
+        written_bytes=call.row_bytes(list(call.definition.outputs), leading=0),
+        operations=2 * int(local.numel()) * sum(weights),
+        operand_bytes=_operand_bytes(inputs["gemm1_weights"]),
+        is_certain=False,
+    )
+
+
+def _chosen_experts(call: _Call) -> torch.Tensor:
+    """``[tokens, top_k]``: given, or those of the best scores, which are ``sigmoid(logits) + bias`` with a bias."""
+    if "topk_ids" in call.values:
+        return call.integers("topk_ids")
+    logits, bias = call.values["routing_logits"], call.values.get("routing_bias")
+    if not isinstance(logits, torch.Tensor):
+        raise KeyError("routing_logits")
+    scores = logits.double() if not isinstance(bias, torch.Tensor) else logits.double().sigmoid() + bias.double()
+    named = _TOP_K_IN_NAME.search(call.definition.name)
+    count = int(named[1]) if named and "top_k" not in call.axes else call.axes["top_k"]
+    return scores.topk(count, dim=1).indices.cpu()
+
+
+_COUNTERS: Mapping[str, Callable[[_Call, _Declaration], Work]] = {
+    "attention": _attention,
+    "sparse attention": _sparse_attention,
+    "experts": _experts,
+}
