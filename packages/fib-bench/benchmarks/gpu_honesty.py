@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import attrs
 from fib_bench.events import Evaluated, Event
 from fib_bench.selftest import choose, load_cases, run_selftest
-from fib_bench.selftest.cases import EXPLOITS, HONEST, TWINS, Case
+from fib_bench.selftest.cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from fib_bench.selftest.definitions import OPS
+from fib_bench.selftest.run import Outcome
+from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload
 from gpu_report import Budget, count, evaluation_extra, evidence_of, flags_of, plain, status_of, timing_of
 from gpu_sections import insensitive_only
@@ -23,7 +27,8 @@ from gpu_session import GEMM, PLAIN_RMSNORM, Bench, Session, spread, volume
 # -- exploits ------------------------------------------------------------------------------------
 
 _SELFTEST_CHUNK = 25
-_EXPLOIT_SECONDS = 12.0  # build CUDA sources ahead: a build has no longer either
+_COMPILED = frozenset({"cuda", "cutlass", "cpp"})
+_EXPLOIT_SECONDS = 12.0  # a build has no longer either, so CUDA sources are built ahead
 
 
 class _BudgetSpent(Exception):
@@ -35,6 +40,7 @@ def exploits(bench: Bench) -> None:
     budget, kind = Budget(bench.budget_seconds), "cuda" if bench.is_cuda else "cpu"
     every = [case for case in load_cases() if case.suite == EXPLOITS and kind in case.devices and case.is_possible]
     cases = list(choose(every, bench.words)) if bench.words else every
+    _build_ahead(bench, with_twins(cases))
     cases.sort(key=lambda case: (case.is_quick, case.language != "cuda", -(case.row or 0), case.file))
     rows: dict[str, dict[str, Any]] = {}
     for group in _groups(cases):
@@ -42,6 +48,19 @@ def exploits(bench: Bench) -> None:
             break
         rows |= _selftest_rows(bench, group, budget)
     _print_exploits(bench, [rows[case.name] for case in cases if case.name in rows], len(cases))
+
+
+def _build_ahead(bench: Bench, cases: Sequence[Case]) -> None:
+    """Compile all CUDA and C++ sources at once, into the cache that workers read."""
+    compiled = [case for case in cases if case.language in _COMPILED]
+    if not bench.is_cuda or not compiled:
+        return
+    begin = time.perf_counter()
+    pairs = [(OPS[case.definition].definition(case.definition), case.solution()) for case in compiled]
+    outcomes = BuilderRegistry.get_instance().build_many(pairs, jobs=max((os.cpu_count() or 2) - 1, 1))
+    failed = [outcome.solution.name for outcome in outcomes if outcome.error]
+    said = f"{len(pairs)} sources were built in {time.perf_counter() - begin:.0f} s"
+    bench.report.say(f"- {said}; failed: {', '.join(failed) or 'none'}")
 
 
 def _groups(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
@@ -54,30 +73,53 @@ def _groups(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
 
 def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[str, dict[str, Any]]:
     """A row for each case that ended in time, by name."""
-    traces: dict[str, Trace] = {}
+    by_name = {case.name: case for case in with_twins(list(cases))}
+    found: dict[str, Outcome] = {}
 
     def watch(event: Event) -> None:
-        if isinstance(event, Evaluated):
-            traces[str(event.trace.solution)] = event.trace
-        if budget.is_spent:
-            raise _BudgetSpent
+        if isinstance(event, Evaluated) and (evaluation := event.trace.evaluation) is not None:
+            bench.traces.append(event.trace)
+            outcome = Outcome.of(by_name[str(event.trace.solution)], evaluation, budget.used)
+            found[outcome.case.name] = outcome
+            timed = "" if outcome.timing is None else f" {_timed(outcome.to_plain())}"
+            about = f"{outcome.case.name}: {outcome.found}{timed} {outcome.evidence[:160]}"
+            print(f"  {budget.used:.0f} s {about}", flush=True)
 
     try:
-        outcomes = run_selftest(cases, bench.device, watch, timeout_seconds=_EXPLOIT_SECONDS).outcomes
+        with _stopped_after(budget.left):
+            run_selftest(cases, bench.device, watch, timeout_seconds=_EXPLOIT_SECONDS)
     except _BudgetSpent:
-        return {case.name: _row_of(case, traces[case.name]) for case in cases if case.name in traces}
-    finally:
-        bench.traces.extend(traces.values())
-    for twin in (outcome for outcome in outcomes if outcome.case.suite == TWINS and not outcome.holds):
+        bench.report.say("- stopped: the budget was spent")
+    for twin in (outcome for outcome in found.values() if outcome.case.suite == TWINS and not outcome.holds):
         bench.report.say(f"- twin {twin.case.file} ended as {twin.found}: {twin.evidence[:200]}")
-    return {outcome.case.name: outcome.to_plain() for outcome in outcomes if outcome.case.suite == EXPLOITS}
+    return {case.name: _row_of(found[case.name], found) for case in cases if case.name in found}
 
 
-def _row_of(case: Case, trace: Trace) -> dict[str, Any]:
-    """A row without a gain, of a run that was stopped."""
-    about = {"row": case.row, "name": case.file, "status": status_of(trace), "flags": insensitive_only(trace)}
-    holds = case.holds(status_of(trace), insensitive_only(trace))
-    return {**about, "gain": None, "holds": holds, "evidence": evidence_of(trace)}
+def _row_of(outcome: Outcome, found: Mapping[str, Outcome]) -> dict[str, Any]:
+    """The row of an exploit, compared with its twin if that has a latency."""
+    twin = found.get(outcome.case.twin_name or "")
+    return (outcome if twin is None else outcome.compared_with(twin)).to_plain()
+
+
+def _timed(row: Mapping[str, Any]) -> str:
+    """The latency of a row with its method."""
+    return "-" if row["latency_ms"] is None else f"{row['latency_ms'] * 1e3:.2f} us {row['method']}"
+
+
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """Raise `_BudgetSpent` in the main thread after so many seconds, also while an exploit keeps the device."""
+
+    def stop(*_: object) -> None:
+        raise _BudgetSpent
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _print_exploits(bench: Bench, rows: Sequence[dict[str, Any]], wanted: int) -> None:
@@ -91,13 +133,13 @@ def _print_exploits(bench: Bench, rows: Sequence[dict[str, Any]], wanted: int) -
     shown = sorted(rows, key=lambda row: (row["row"] or 0, row["name"]))
     table = [
         (
-            row["name"], row["row"] or "-", ", ".join((row["status"], *row["flags"])),
+            row["name"], row["row"] or "-", ", ".join((row["status"], *row["flags"])), _timed(row),
             "-" if row["gain"] is None else f"{row['gain']:.3f}", "yes" if row["holds"] else "**no**",
             row["evidence"][:200],
         )
         for row in shown
     ]  # fmt: skip
-    bench.report.table("Exploits", ("name", "row", "status", "gain", "as expected", "evidence"), table)
+    bench.report.table("Exploits", ("name", "row", "status", "latency", "gain", "as expected", "evidence"), table)
 
 
 # -- honest --------------------------------------------------------------------------------------
@@ -183,6 +225,7 @@ def _honest_works(bench: Bench) -> list[_Work]:
     def is_known(trace: Trace) -> bool:
         return by_name[str(trace.solution)].holds(status_of(trace), insensitive_only(trace))
 
+    _build_ahead(bench, list(by_name.values()))
     works = []
     for name in dict.fromkeys(case.definition for case in by_name.values()):
         solutions = [case.solution() for case in by_name.values() if case.definition == name]

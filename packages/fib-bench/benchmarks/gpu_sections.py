@@ -11,7 +11,7 @@ from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, T
 from gpu_report import Budget, count, flags_of, latency_us, performance_of, plain, status_of, timing_of
 from gpu_session import GEMM, PLAIN_RMSNORM, RMSNORM, Bench, Session, spread, volume
 
-_CHUNK = 4
+_CHUNK = 16
 _SHORT_US, _FROM_US = 100.0, 10.0
 _LIMIT_MS = 60.0
 _ENOUGH_SHORT = 24
@@ -160,7 +160,7 @@ def _deviations(bench: Bench, latencies: Sequence[Sequence[float]], traces: Sequ
 
 # -- uncertainty ---------------------------------------------------------------------------------
 
-_SPINS = {2: 96, 5: 704, 20: 3_584, 100: 18_752, 1000: 188_416}
+_SPINS = {2: 32, 5: 192, 20: 1_056, 100: 5_632, 1000: 56_864}
 """Microseconds, and about how many steps of the kernel take so long: multiples of 32."""
 _REPEATS = 5
 _SPIN = Definition(

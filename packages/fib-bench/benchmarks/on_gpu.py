@@ -26,8 +26,10 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
     At least 130 pairs in three languages, with nothing built and with everything built.
 ``devices``
     The same work on one device and on two.
+``steps``
+    The judge's own time: calls and milliseconds of each step of an evaluation.
 
-The last four run only where they are asked for.
+The last five run only where they are asked for.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ from gpu_honesty import coverage, exploits, honest
 from gpu_report import Report, where_and_when
 from gpu_sections import exclusive, repeat, same, uncertainty
 from gpu_session import Bench
+from gpu_steps import steps
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "same": same,
@@ -61,6 +64,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "evaluators": evaluators,
     "throughput": throughput,
     "devices": devices,
+    "steps": steps,
 }
 _BY_DEFAULT = tuple(SECTIONS)[:8]
 

@@ -128,6 +128,19 @@ class TestClock:
         assert device.watched((1, 0), (1, 0), (1700, 0), (1710, 0)).clock_mhz(102.5) == 1710
 
 
+def test_the_load_adds_up_over_the_time_between_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, loads = iter([100.0, 101.0, 103.0]), iter([50, 25])
+    monkeypatch.setattr("fib_bench.timing.clock_monitor.time", SimpleNamespace(monotonic=lambda: next(times)))
+    watch = ClockWatch(lambda: (1500, 0), lambda: next(loads))
+    for _ in range(3):
+        watch.take_reading()
+    assert watch.busy_seconds == pytest.approx(0.5 * 1 + 0.25 * 2)
+
+
+def test_without_a_load_it_is_not_known_how_busy_a_device_is(device: FakeDevice) -> None:
+    assert device.watched((1500, 0), (1500, 0)).busy_seconds is None
+
+
 def test_it_reads_until_it_is_stopped() -> None:
     has_read_again, count = threading.Event(), 0
 

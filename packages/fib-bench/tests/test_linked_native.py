@@ -27,6 +27,7 @@ struct uint4 { unsigned x, y, z, w; };
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static struct { unsigned x, y; } threadIdx, blockIdx, blockDim, gridDim;
 static void __syncthreads() {}
+static int __syncthreads_or(int value) { return value; }
 static void __threadfence_system() {}
 static int __popc(unsigned x) { return __builtin_popcount(x); }
 template <class T> void atomicOr(T*, T) {}
@@ -120,6 +121,12 @@ class TestHostModule:
         monkeypatch.setenv("CXX", str(compiler))
         with pytest.raises(native.NativeError, match="no such thing"):
             native.build_host(tmp_path / "cache")
+
+    def test_the_compiler_may_be_started_by_another_program(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CXX", "env c++ -DCACHED=1")
+        assert native.build_host(tmp_path / "cache").is_file()
 
     def test_without_a_driver_it_says_so(self, tmp_path: Path) -> None:
         try:

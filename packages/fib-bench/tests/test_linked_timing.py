@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -38,11 +39,16 @@ class TestPublishedLatency:
         timer = timer_of(*[(10_020.0, 10_000.0)] * 8)
         assert timer.measurement().latency_ms == pytest.approx(0.010)
 
-    def test_it_is_the_bound_where_the_claim_is_too_small(self) -> None:
+    def test_it_is_the_bound_less_its_uncertainty_where_the_claim_is_too_small(self) -> None:
         timer = timer_of(*[(12_900.0, 7_300.0)] * 8)
-        assert timer.measurement().latency_ms == pytest.approx(0.0129)
+        assert timer.measurement().latency_ms == pytest.approx(0.0129 - timer.to_extra()["uncertainty_ms"])
         assert timer.to_extra()["claim_ms"] == pytest.approx(0.0073)
         assert timer.to_extra()["bound_ms"] == pytest.approx(0.0129)
+
+    def test_it_does_not_jump_where_the_bound_exceeds_the_claim_by_its_uncertainty(self) -> None:
+        excesses = range(0, 200, 10)
+        latencies = [timer_of(*[(10_000.0 + excess, 10_000.0)] * 8).measurement().latency_ms for excess in excesses]
+        assert all(0 <= after - before <= 10.01e-6 for before, after in itertools.pairwise(latencies))
 
     def test_a_claim_above_the_bound_stays(self) -> None:
         timer = timer_of(*[(9_000.0, 10_000.0)] * 8)

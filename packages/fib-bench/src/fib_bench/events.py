@@ -79,6 +79,8 @@ class PhaseTimes:
     """The seconds that each phase of the judge took since the last such event."""
 
     seconds: Mapping[Phase, float]
+    busy_seconds: float | None = None
+    """For how long a kernel ran on the device since then, as the driver samples it; None if it does not tell."""
 
 
 @attrs.frozen

@@ -117,15 +117,29 @@ def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
 
     Elements that are NaN or infinite in `expected` do not count.
     """
+    calls = relative_errors_of_calls(_as_one_call(found), _as_one_call(expected))
+    return {name: error for name, (error,) in calls.items()}
+
+
+def relative_errors_of_calls(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
+    """The same for each of several calls.
+
+    Shapes:
+        found, expected: ``[calls, *shape]``
+    """
     return {
-        name: _relative_error(found[name], tensor)
+        name: _relative_errors(found[name], tensor)
         for name, tensor in expected.items()
         if tensor.dtype in _JUDGED and tensor.numel()
     }
 
 
-def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    width = row_width(expected)
+def _as_one_call(tensors: Tensors) -> Tensors:
+    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
+
+
+def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]:
+    width = row_width(expected[0])
     squares = RowSums(width, element_count(expected) // width, 2, expected.device)
     for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
         wanted = to_double(b)
@@ -136,7 +150,8 @@ def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
     error_squares, wanted_squares = squares.sums
     counts = wanted_squares > 0
     ratios = (error_squares / wanted_squares).sqrt().masked_fill(~counts, math.nan)
-    return float(ratios.nanmedian().nan_to_num(0.0))
+    errors: list[float] = ratios.view(len(expected), -1).nanmedian(dim=1).values.nan_to_num(0.0).tolist()
+    return errors
 
 
 def error_bounds(inputs: Tensors, moved: Tensors, expected: Tensors) -> dict[str, float]:
@@ -187,6 +202,12 @@ class PrecisionWatch:
         if self.bounds:
             for name, error in relative_errors(found, expected).items():
                 self._errors.setdefault(name, []).append(error)
+
+    def record_calls(self, found: Tensors, expected: Tensors) -> None:
+        """Record the errors of several calls, ``[calls, *shape]``, on such input sets."""
+        if self.bounds:
+            for name, errors in relative_errors_of_calls(found, expected).items():
+                self._errors.setdefault(name, []).extend(errors)
 
     def flags(self) -> list[str]:
         """`LOW_PRECISION`, if the error of an output exceeds its bound in every set."""

@@ -83,6 +83,13 @@ class OutputCheck:
         """Compare an output of a solution with the examined output; synchronizes the device once."""
         return compare_by(self.rule, self.name, found, expected, self.extent)
 
+    def compare_calls(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+        """Compare the outputs of several calls on inputs of the same distribution, ``[calls, *shape]`` each.
+
+        Elements are judged as by `alike`; rows and the limit are not, which matter only where some are wrong.
+        """
+        return compare_by(self.rule, self.name, found, expected, measure_extent(expected))
+
     def alike(self, expected: torch.Tensor) -> OutputCheck:
         """The check of another output whose inputs have the same distribution; no probes are tried on it."""
         extent = measure_extent(expected)

@@ -15,6 +15,7 @@ class Default(Evaluator):
     """Every element of every output must be close to the reference's."""
 
     name = "default"
+    has_one_rule = True
 
     def applies(self, definition: Definition) -> bool:
         """Every definition."""

@@ -148,6 +148,9 @@ class Evaluator(abc.ABC):
 
     name: ClassVar[str]
     """The name in settings and traces."""
+    has_one_rule: ClassVar[bool] = False
+    """Whether each part of a check judges all input sets that are drawn like the first one by the same rule, so that
+    the outputs of many calls can be compared at once."""
     is_random: ClassVar[bool] = False
     """Whether outputs of a reference may differ between calls on equal inputs."""
 

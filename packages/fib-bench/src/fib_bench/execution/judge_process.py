@@ -25,6 +25,7 @@ from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
 from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from ..worker.server_client import ForkServerClient
 
 _EXIT_SECONDS = 10.0
 
@@ -186,15 +187,17 @@ def main() -> None:
     os.set_inheritable(int(sys.argv[1]), False)
     connection = Connection(int(sys.argv[1]))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of worker folders
-    from .work import Execution
-
     try:
-        with Execution(*connection.recv()) as execution:
-            execution.launch()
-            protect_memory()  # after device initialisation: a driver may read this process's files in /proc
-            connection.send(execution.environment)
-            while True:
-                _serve(connection, execution)
+        config, root, baselines = connection.recv()
+        with ForkServerClient(config.device, () if root is None else (root,)) as server:
+            server.launch()
+            from .work import Execution  # imports torch, and the server does so at the same time
+
+            with Execution(config, root, baselines, server) as execution:
+                protect_memory()  # after device initialisation: a driver may read this process's files in /proc
+                connection.send(execution.environment)
+                while True:
+                    _serve(connection, execution)
     except FibError as error:
         connection.send(error)
     except (EOFError, BrokenPipeError):

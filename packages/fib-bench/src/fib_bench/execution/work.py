@@ -62,10 +62,6 @@ class Execution:
         """The hardware and the versions that traces state."""
         return self._judge.environment
 
-    def launch(self) -> None:
-        """Start the fork server in the background."""
-        self._judge.launch()
-
     def close(self) -> None:
         """Terminate the judge's workers."""
         self._judge.close()
@@ -74,7 +70,7 @@ class Execution:
         """Run the plan for one definition."""
         for block in self._blocks(part):
             yield from self._run_block(part, block)
-            yield PhaseTimes(self._judge.phases.take())
+            yield PhaseTimes(self._judge.phases.take(), self._judge.take_busy_seconds())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
         """Run one block; its memory is released at the end."""

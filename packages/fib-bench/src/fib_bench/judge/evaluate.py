@@ -81,6 +81,7 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
+        self._busy_seconds = 0.0
         self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
@@ -109,9 +110,13 @@ class Judge:
             self._watch.stop()
         self._server.close()
 
-    def launch(self) -> None:
-        """Start the fork server in the background."""
-        self._server.launch()
+    def take_busy_seconds(self) -> float | None:
+        """For how long a kernel ran on the device since the last call; None if its driver does not tell."""
+        seconds = None if self._watch is None else self._watch.busy_seconds
+        if seconds is None:
+            return None
+        before, self._busy_seconds = self._busy_seconds, seconds
+        return seconds - before
 
     @property
     def environment(self) -> Environment:

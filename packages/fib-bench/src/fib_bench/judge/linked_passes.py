@@ -191,21 +191,23 @@ class LinkedPasses:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         return [slot for slot, count in enumerate(self._counts[: made.calls].tolist()) if count]
 
-    def inputs_of(self, slot: int, fixed: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
-        """The inputs of the call in a slot, in the pass that was recomputed last.
+    def inputs_of(self, chosen: Sequence[int], fixed: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+        """The inputs of the calls in some slots, in the pass that was recomputed last.
 
         Shapes:
             fixed: ``[bytes]``, the inputs that links leave alone.
             candidates: ``[2, bytes]``, what links chose from: the judge's own copy, for workers can write to the slots.
 
         Returns:
-            ``[bytes]``
+            ``[chosen, bytes]``
         """
-        target = fixed.clone()
+        targets = fixed.expand(len(chosen), -1).clone()
         layout = [place if isinstance(place, TensorSlot) else None for place in self._function.layout.message.inputs]
-        items = link_inputs(self._inputs, layout, candidates, target)
-        self._module.relink(slot, native.link_of(items, ()), self._stream)
-        return target
+        stream = self._stream
+        for slot, target in zip(chosen, targets, strict=True):
+            items = link_inputs(self._inputs, layout, candidates, target)
+            self._module.relink(slot, native.link_of(items, ()), stream)
+        return targets
 
     @property
     def _stream(self) -> int:

@@ -2,7 +2,8 @@
 
 Two clocks show it. Trusted device code takes the time from the end of each flush to the start of the digest, which is
 fine but lies in the worker's memory: a claim. The judge's own clock over the whole pass is out of the worker's reach
-and bounds it. Where the bound exceeds the claim by more than its uncertainty, the bound is published.
+and bounds it. The larger one is published: the claim, or the bound less the tolerated uncertainty, which also covers
+what the two clocks honestly differ by.
 
 Every pass counts only if all of its calls wrote all outputs, its digest is that of the outputs in the slots, and
 nothing else ran on the device or in the worker meanwhile. A secret sample of its calls is compared with fresh answers
@@ -39,14 +40,15 @@ from .verification import Verifier
 
 _LEAST_PASSES, _MOST_PASSES = 6, 60
 _SAME_LENGTH_FACTOR = 2.0  # a function uses passes of the known calls' length if its own would differ by less
-_FEW_CALLS, _PASS_NS = 2, 2.5e6  # a pass of long calls has fewer calls, but at least two
+_FEW_CALLS, _PASS_NS = 2, 1.8e6  # a pass of long calls has fewer calls, but at least two
 _MAX_DEVICE_SECONDS = 0.02  # device time of all passes of one function
+_ERROR_SHARE, _ERROR_SHARE_OF_BOUNDS = 0.9, 0.35  # of the tolerated uncertainty; where the bound is published, less
 _FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
 _MOST_DISTURBED = 20
 _ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _VERIFY_SECONDS = 0.15
-_PENDING_BYTES = 1 << 30
+_PENDING_BYTES, _BATCH_BYTES = 1 << 30, 1 << 28
 _IMPOSSIBLE_ERRORS = 5.0  # a bound is impossible if it is negative by so many uncertainties, and by the next share
 _IMPOSSIBLE_OVERHEAD_SHARE = (
     0.2  # of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
@@ -90,7 +92,8 @@ class LinkedTimer:
         self._disturbed = 0
         self._filter = ThrottlingFilter(function.context.watch)
         self._candidates: torch.Tensor | None = None
-        self._pending: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Inputs and outputs of calls that are to be verified, ``[bytes]`` each."""
 
     def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
         """Load the slots, call until compilers and caches have settled, and compose passes.
@@ -140,7 +143,7 @@ class LinkedTimer:
         assert self._known is not None
         with context.phases.during(Phase.INPUTS):
             self._refresh(prepared)
-        if self._known.count(self._calls) <= len(self._readings):
+        if self._known.count(self._calls) <= min(len(self._readings), _LEAST_PASSES - 1):
             self._known.sample(self._calls)
         begin = time.monotonic()
         made = self._passes.run(native.SOLUTION, self._calls)
@@ -205,13 +208,15 @@ class LinkedTimer:
         room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
         count = min(wanted, made.calls, max(room, 2 if len(self._pending) < 2 else 0))
         slots, chosen = self._function.slots, SECRET.sample(range(made.calls), count)
+        if not chosen:
+            return
         assert self._candidates is not None
-        read = {slot: self._passes.inputs_of(slot, self._base.inputs, self._candidates) for slot in chosen}
-        changed = [(inputs != slots.inputs[slot]).any() for slot, inputs in read.items()]
-        if changed and bool(torch.stack(changed).any()):
+        read = self._passes.inputs_of(chosen, self._base.inputs, self._candidates)
+        places = torch.tensor(chosen, device=read.device)
+        if not torch.equal(read, slots.inputs[places]):
             problem = "an input tensor was changed; a function must not write to its inputs"
             raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-        self._pending += [(slot, inputs, slots.outputs[slot].clone()) for slot, inputs in read.items()]
+        self._pending += zip(read, slots.outputs[places], strict=True)
 
     def finish(self, prepared: PreparedWorkload) -> None:
         """Compare the chosen calls with fresh answers of the reference, outside the exclusive time.
@@ -220,13 +225,16 @@ class LinkedTimer:
             NotCapturable: Outputs are wrong, for which the capture may be to blame.
             WorkerLost: The worker ended.
         """
-        begin = time.monotonic()
         SECRET.shuffle(self._pending)
-        for done, (slot, inputs, outputs) in enumerate(self._pending):
-            if done >= _VERIFIED_CALLS or (done >= 2 and time.monotonic() - begin > _VERIFY_SECONDS):
-                break
-            self.verifier.verify_outputs(prepared, {slot: inputs}, {slot: outputs})
-        self._pending = []
+        waiting, self._pending = self._pending[:_VERIFIED_CALLS], []
+        most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
+        begin, done, count = time.monotonic(), 0, min(2, most)
+        while waiting and (done < 2 or count > 0):
+            some, waiting = waiting[: max(count, 1)], waiting[max(count, 1) :]
+            inputs, outputs = (torch.stack(memories) for memories in zip(*some, strict=True))
+            self.verifier.verify_many(prepared, inputs, outputs)
+            done, spent = done + len(some), max(time.monotonic() - begin, 1e-6)
+            count = min(most, int((_VERIFY_SECONDS - spent) * done / spent))
         self._check_other_distributions(prepared)
         self.verifier.check_together(prepared)
 
@@ -248,7 +256,7 @@ class LinkedTimer:
             where = f"captured calls on inputs of distribution {item.distribution}"
             if unwritten:
                 raise NotCapturable(f"{where} left outputs unwritten")
-            read = self._passes.inputs_of(slot, item.inputs, item.inputs.expand(2, -1))
+            (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
             if not torch.equal(slots.inputs[slot], read):
                 problem = "an input tensor was changed; a function must not write to its inputs"
                 raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
@@ -269,8 +277,13 @@ class LinkedTimer:
         if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
             return True
         bound = self._bound()
-        target = max(rule.confidence * bound.latency_ns, _FINE_NS, 0.75 * _tolerated_ns(bound.latency_ns))
+        share = _ERROR_SHARE_OF_BOUNDS if self._raised_ns(bound) > 0 else _ERROR_SHARE
+        target = max(rule.confidence * bound.latency_ns, _FINE_NS, share * _tolerated_ns(bound.latency_ns))
         return bound.error_ns <= target or self._busy_seconds > _MAX_DEVICE_SECONDS
+
+    def _raised_ns(self, bound: _Estimate) -> float:
+        """Nanoseconds to add to the claim so that it is not below the bound less the tolerance."""
+        return max(bound.latency_ns - _tolerated_ns(bound.latency_ns) - self._claim().latency_ns, 0.0)
 
     def _bound(self) -> _Estimate:
         """The latency by the judge's clock."""
@@ -297,17 +310,14 @@ class LinkedTimer:
             Rejected: It is less than nothing by far more than its uncertainty.
         """
         assert self._known is not None
-        claim, bound = self._claim(), self._bound()
-        overhead = self._known.overhead(self._calls).per_call
+        bound, overhead = self._bound(), self._known.overhead(self._calls).per_call
         if bound.latency_ns < -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * overhead.pass_ns):
             problem = (
                 f"impossible latency: {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us by the judge's "
                 "clock; a pass took less time than its links, flushes and digests alone"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        excess_ns = bound.latency_ns - claim.latency_ns
-        raised_ns = excess_ns if excess_ns > bound.error_ns else 0.0
-        overhead_ns = overhead.span_ns - raised_ns
+        overhead_ns = overhead.span_ns - self._raised_ns(bound)
         return Measurement(
             samples_ns=tuple(max(reading.span_ns - overhead_ns, 1.0) for reading in self._readings),
             method=self.method,
@@ -323,10 +333,11 @@ class LinkedTimer:
         extra: dict[str, object] = {
             "verified_calls": verified,
             "detected_share": round(1 - 0.01 ** (1 / verified), 4) if verified else None,
-            "uncertainty_ms": bound.error_ns / 1e6,
+            "uncertainty_ms": max(bound.error_ns, _tolerated_ns(bound.latency_ns)) / 1e6,
             "claim_ms": claim.latency_ns / 1e6,
             "claim_uncertainty_ms": claim.error_ns / 1e6,
             "bound_ms": bound.latency_ns / 1e6,
+            "bound_uncertainty_ms": bound.error_ns / 1e6,
             "pass_overhead_ms": self._known.overhead(self._calls).per_call.pass_ns / 1e6,
             "nodes": self._nodes,
             "exclusive_ms": round(self._seconds * 1e3, 3),

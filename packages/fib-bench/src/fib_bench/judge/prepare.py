@@ -20,6 +20,7 @@ from ..inputs.generation import Value, distributions_of, make_inputs
 from ..inputs.redrawing import redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
+from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
@@ -134,6 +135,7 @@ class Preparation:
                 kept_integers=kept_integers,
                 varying=varying,
                 slots=slots,
+                work=work_of(self.definition, self.workload.axes, values),
                 left_out={},
                 checker=self._checker,
                 error_bounds=self._error_bounds(function, bases[0]),

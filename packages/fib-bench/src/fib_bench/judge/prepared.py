@@ -12,6 +12,7 @@ from ..checking.sensitivity import insensitive_to_all
 from ..evaluators.protocol import Check, Observation, Verdict
 from ..inputs.variation import Variation
 from ..secure_random import SECRET
+from ..timing.work import Work
 from ..transport.slots import CallLayout
 from .output_checker import OutputChecker, verdict_of
 
@@ -66,6 +67,8 @@ class PreparedWorkload:
     """The integer inputs that can be redrawn, several times: each holds all of them, and the first is as recorded."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
+    work: Work | None = None
+    """The least work of a call with the recorded integers; None if unknown."""
     null_call_ns: float | None = None
     """Nanoseconds of a request without a call in the worker of the reference; None on the CPU. See `host_timing`."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)

@@ -22,7 +22,6 @@ from ..errors import EvaluatorFailed
 from ..events import Phase
 from ..flags import UNSEALED, UNVERIFIED
 from ..plan import BuildFailure
-from ..timing.roofline import work_of
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
@@ -302,10 +301,9 @@ class SolutionRun:
             Rejected: The device cannot be so fast.
         """
         light = self.context.light
-        work = work_of(self.definition, prepared.workload.axes)
-        if objection := light.objection(work, performance.latency_ms):
+        if objection := light.objection(prepared.work, performance.latency_ms):
             raise Rejected(EvaluationStatus.REWARD_HACK, objection)
-        achieved = light.to_extra(work, performance.latency_ms)
+        achieved = light.to_extra(prepared.work, performance.latency_ms)
         if not achieved:
             return performance
         return attrs.evolve(performance, extra={**(performance.extra or {}), "speed_of_light": achieved})

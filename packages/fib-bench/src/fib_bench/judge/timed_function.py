@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
+import attrs
 import torch
 from fib_schema import EvaluationStatus
 
@@ -40,8 +41,9 @@ from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .evidence import kept_answer
 from .prepared import InputSet, PreparedWorkload
-from .rpc import Rejected, ask
+from .rpc import Rejected, ask, read
 from .setup_inputs import have_same_integers, other_floats
+from .unwritten import explain_unwritten
 
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
@@ -163,6 +165,36 @@ class TimedFunction:
         self.check_inputs(slot, item)
         return outputs
 
+    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Call once on each of several input sets, in the first slots; the function has no ``setup``.
+
+        Requests are sent ahead, so that the worker does not wait for the judge between them.
+
+        Shapes:
+            inputs: ``[calls, bytes]``, at most as many calls as slots.
+
+        Returns:
+            A copy of the outputs' memory, ``[calls, bytes]``.
+
+        Raises:
+            Rejected: The function raised, or wrote to its inputs.
+            WorkerLost: The worker ended.
+        """
+        requests = [Call(slot) for slot in range(len(inputs))]
+        used = slice(len(requests))
+        self.slots.load(used, inputs)
+        self.slots.outputs[used].fill_(POISON)
+        self.context.synchronize()
+        for request in requests:
+            self.worker.post(request)
+        replies = [self.worker.answer(self.context.timeout_seconds) for _ in requests]
+        for request, reply in zip(requests, replies, strict=True):
+            read(reply, request, Called)
+        outputs = self.slots.outputs[used].clone()
+        if not torch.equal(self.slots.inputs[used], inputs):
+            raise _inputs_changed()
+        return outputs
+
     def check(self, item: InputSet, where: str) -> torch.Tensor:
         """Call once on an input set and compare the outputs; returns a copy of their memory, ``[bytes]``.
 
@@ -203,17 +235,25 @@ class TimedFunction:
             InputsChanged: They differ.
         """
         if not torch.equal(self.slots.inputs[slot], item.inputs):
-            problem = "an input tensor was changed; a function must not write to its inputs"
-            raise InputsChanged(EvaluationStatus.RUNTIME_ERROR, problem)
+            raise _inputs_changed()
 
-    def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
+    def compare(self, item: InputSet, outputs: torch.Tensor, where: str, fill: int = POISON) -> None:
         """Compare outputs with those that are right for an input set.
+
+        Args:
+            item: The inputs, with what is right.
+            outputs: The memory of the outputs, ``[bytes]``.
+            where: Names the call in messages.
+            fill: The byte that the memory held before the call.
 
         Raises:
             Rejected: They are wrong.
         """
         with self.context.phases.during(Phase.CHECK):
             verdict = item.compare(self.layout, outputs)
+            if verdict.problems:
+                problems = (*explain_unwritten(self.layout.output_tensors(outputs), fill), *verdict.problems)
+                verdict = attrs.evolve(verdict, problems=problems)
         _raise_if_wrong(verdict, where)
         self.comparisons += verdict.comparisons
 
@@ -298,6 +338,11 @@ class TimedFunction:
     def profile(self) -> tuple[tuple[str, float], ...]:
         """The kernels of one call with their microseconds, by the worker's profiler; untrusted."""
         return self.ask(Profile(), Profiled).kernels
+
+
+def _inputs_changed() -> InputsChanged:
+    problem = "an input tensor was changed; a function must not write to its inputs"
+    return InputsChanged(EvaluationStatus.RUNTIME_ERROR, problem)
 
 
 def _raise_if_wrong(verdict: Verdict, where: str) -> None:

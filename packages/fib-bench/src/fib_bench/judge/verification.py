@@ -15,8 +15,10 @@ import attrs
 import torch
 from fib_schema import EvaluationStatus
 
+from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..evaluators.protocol import Observation
+from ..checking.sensitivity import OutputCheck
+from ..evaluators.protocol import Observation, Part
 from ..events import Phase
 from ..inputs.variation import vary
 from ..secure_random import SECRET
@@ -46,6 +48,14 @@ class FreshAnswers(Protocol):
     @property
     def failure(self) -> str:
         """Why there will be no more answers; empty while there are."""
+        ...
+
+    def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """Call the reference on several input sets; None if it failed, or cannot be asked so.
+
+        Shapes:
+            inputs: ``[calls, bytes]``, as is what is returned.
+        """
         ...
 
     def answer(self, slot: int, inputs: torch.Tensor) -> InputSet | None:
@@ -110,7 +120,8 @@ class Verifier:
         """
         self._since = self._since or time.monotonic()
         known = self._choose_known(used, call_ns)
-        drawn = self._choose_asked(used, known, asks) if self._may_ask(must_ask) else []
+        others = [slot for slot in used if slot not in known]
+        drawn = SECRET.sample(others, min(asks, len(others))) if self._may_ask(must_ask) else []
         before = self._outputs_of([*known, *drawn])
         self.refresh(prepared, used)
         slots = self._function.slots
@@ -156,6 +167,45 @@ class Verifier:
         for slot, item in answers.items():
             self._compare(prepared, item, outputs[slot], before=None)
         return len(answers)
+
+    def verify_many(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        """Compare outputs of several calls with fresh answers of the reference, at once if all of them are right.
+
+        The reference is called in slots, whose inputs are overwritten.
+
+        Args:
+            prepared: The workload.
+            inputs: What the calls read, ``[calls, bytes]``; at most as many calls as slots.
+            outputs: What they wrote, ``[calls, bytes]``.
+
+        Raises:
+            Rejected: Outputs are wrong.
+            NotCapturable: The same, for a captured call: the capture may have missed work.
+        """
+        if not self._are_all_right(prepared, inputs, outputs):  # or they cannot be compared so: one by one
+            for slot, (given, written) in enumerate(zip(inputs, outputs, strict=True)):
+                self.verify_outputs(prepared, {slot: given}, {slot: written})
+
+    def _are_all_right(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
+        if self.answers is None or not prepared.checker.evaluator.has_one_rule:
+            return False
+        begin = time.monotonic()
+        with self._function.context.phases.during(Phase.REFERENCE):
+            answers = self.answers.answer_each(inputs)
+        self._ask_seconds += time.monotonic() - begin
+        if answers is None:
+            return False
+        layout, parts = self._function.layout, prepared.variants[0].check.parts
+        found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
+        with self._function.context.phases.during(Phase.CHECK):
+            comparisons = [_compare_calls(part, found[name], expected[name]) for name, part in parts.items()]
+        if any(comparison.wrong for comparison in comparisons):
+            return False
+        self.fresh += len(inputs)
+        self._function.comparisons += comparisons
+        self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
+        self._precision.record_calls(found, expected)
+        return True
 
     def refresh(self, prepared: PreparedWorkload, used: range | None = None) -> None:
         """Put fresh values into the inputs of slots, or of all, and poison into their outputs."""
@@ -229,10 +279,6 @@ class Verifier:
         self._used_known += chosen.values()
         return chosen
 
-    def _choose_asked(self, used: range, known: Mapping[int, InputSet], asks: int) -> list[int]:
-        others = [slot for slot in used if slot not in known]
-        return SECRET.sample(others, min(asks, len(others)))
-
     def _may_ask(self, must_ask: bool) -> bool:
         """Whether to ask the reference now: by chance, while that takes a small share of the time."""
         if self.answers is None or self.answers.failure:
@@ -272,7 +318,7 @@ class Verifier:
         self, prepared: PreparedWorkload, item: InputSet, after: torch.Tensor, before: torch.Tensor | None
     ) -> None:
         try:
-            self._function.compare(item, after, "timed calls")
+            self._function.compare(item, after, "timed calls", POISON)
         except Rejected as error:
             others = (*prepared.trials, *prepared.variants)
             stale = "" if before is None else stale_answer(after, before)
@@ -292,3 +338,8 @@ class Verifier:
         if self.is_captured:
             raise NotCapturable(error.message)
         raise error
+
+
+def _compare_calls(part: Part, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
+    assert isinstance(part, OutputCheck), "an evaluator with one rule has checks of this kind"
+    return part.compare_calls(found, expected)

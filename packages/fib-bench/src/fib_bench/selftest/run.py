@@ -45,6 +45,15 @@ class Outcome:
     gain: Gain | None = None
     """Comparison with the twin, if both passed."""
 
+    @classmethod
+    def of(cls, case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
+        """The outcome of an evaluation, which took so many seconds; not yet compared with a twin."""
+        extra: Mapping[str, Any] = evaluation.extra or {}
+        flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_INPUT_FLAGS))
+        evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)
+        timing = None if evaluation.performance is None else timing_of(evaluation.performance)
+        return cls(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"), timing)
+
     @property
     def holds(self) -> bool:
         """Whether the verdict is an expected one."""
@@ -194,14 +203,6 @@ class _Collector:
         now = time.monotonic()
         if isinstance(event, Evaluated) and (trace := event.trace).evaluation is not None:
             case = self._cases[str(trace.solution)]
-            self.outcomes[case.name] = _outcome(case, trace.evaluation, now - self._since)
+            self.outcomes[case.name] = Outcome.of(case, trace.evaluation, now - self._since)
         if isinstance(event, Evaluated | Skipped) or getattr(event, "solution", "") is None:
             self._since = now
-
-
-def _outcome(case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
-    extra: Mapping[str, Any] = evaluation.extra or {}
-    flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_INPUT_FLAGS))
-    evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)
-    timing = None if evaluation.performance is None else timing_of(evaluation.performance)
-    return Outcome(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"), timing)

@@ -1,4 +1,4 @@
-"""Clock monitor. Reads a device's clock while functions are timed, so that throttled samples can be discarded."""
+"""Clock monitor. Reads a device's clock, so that throttled samples can be discarded, and how busy the device is."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ class ClockWatch:
 
     Args:
         read: Gives the SM clock in MHz and NVML's throttle reasons.
+        read_load: Gives the percentage of the last time in which a kernel ran; None if that is not known.
     """
 
-    def __init__(self, read: Callable[[], tuple[int, int]]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
+        self._read, self._read_load = read, read_load
+        self._busy_seconds = 0.0
+        self._load_since: float | None = None
         self._readings: list[Reading] = []
         self._highest = 0
         self._ends = threading.Event()
@@ -60,10 +63,19 @@ class ClockWatch:
     def take_reading(self) -> None:
         """Read once; the oldest readings are forgotten."""
         clock, reasons = self._read()
+        now = time.monotonic()
         self._highest = max(self._highest, clock)
-        self._readings.append(Reading(time.monotonic(), clock, reasons))
+        self._readings.append(Reading(now, clock, reasons))
+        if self._read_load is not None:
+            since, self._load_since = self._load_since, now
+            self._busy_seconds += 0.0 if since is None else self._read_load() / 100 * (now - since)
         if len(self._readings) >= 2 * _KEPT:
             self._readings = self._readings[-_KEPT:]  # a new list: other threads may be reading the old one
+
+    @property
+    def busy_seconds(self) -> float | None:
+        """For how long a kernel has run on the device since the first reading; None if that is not known."""
+        return None if self._read_load is None else self._busy_seconds
 
     def since(self, seconds: float) -> list[Reading]:
         """The readings from a point of the monotonic clock on, and the last one before it."""
@@ -103,4 +115,16 @@ def watch_clock(device: torch.device) -> ClockWatch | None:
         clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
         return clock, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
 
-    return ClockWatch(read)
+    def read_load() -> int:
+        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+
+    return ClockWatch(read, read_load if _works(read_load, pynvml.NVMLError) else None)
+
+
+def _works(read: Callable[[], int], error: type[Exception]) -> bool:
+    """Whether a device tells this: a part of a device (MIG) does not tell its load."""
+    try:
+        read()
+    except error:
+        return False
+    return True

@@ -83,7 +83,7 @@ struct Driver {
   Status (*copy_out)(void*, u64, size_t);
   Function head, link, flush, digest, tail, chain, unwritten, write, empty;
   u32 multiprocessors, flush_shared_bytes;
-  u64 state, flush_buffer, flush_words;
+  u64 state, flush_buffer, flush_lines;
 };
 
 static union {
@@ -122,7 +122,7 @@ u64 fib_state(void) { return table.driver.state; }
 // Where the table lies, for a check from outside.
 u64 fib_table(void) { return (u64)&table; }
 
-// Loads the device code and allocates what passes need. `flush_bytes`: at least twice the L2 cache.
+// Loads the device code and allocates what passes need. `flush_bytes`: three times the L2 cache.
 Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 flush_bytes, char* error,
                 size_t error_size) {
   Driver& d = table.driver;
@@ -172,7 +172,7 @@ Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 fl
   TRY(d.allocate(&d.state, sizeof(FibState)), "allocating the state of passes");
   TRY(d.clear(d.state, 0, sizeof(FibState)), "clearing the state of passes");
   if (flush_bytes) TRY(d.allocate(&d.flush_buffer, flush_bytes), "allocating the flush buffer");
-  d.flush_words = flush_bytes / 16;
+  d.flush_lines = flush_bytes / FIB_LINE_BYTES;
   d.multiprocessors = multiprocessors;
   d.flush_shared_bytes = shared_bytes;
   if (mprotect(&table, sizeof table, PROT_READ)) {
@@ -289,7 +289,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
         return -1;
       }
   Node last = nullptr;
-  u64 mailbox = pass->mailbox, state = d.state, buffer = d.flush_buffer, words = d.flush_words;
+  u64 mailbox = pass->mailbox, state = d.state, buffer = d.flush_buffer, lines = d.flush_lines;
   u64 partials = state + offsetof(FibState, partials), timeout = pass->timeout_ns;
   void* head[] = {&mailbox, &state, &timeout};
   TRY(add(graph, &last, d.head, 1, kThreads, 0, head), "composing the head");
@@ -299,7 +299,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
     FibDigest digest = pass->digests[call];
     void* links[] = {&state, &call, &blocks, &link};
     TRY(add(graph, &last, d.link, link_blocks(link), kThreads, 0, links), "composing a link");
-    void* flush[] = {&state, &call, &buffer, &words};
+    void* flush[] = {&state, &call, &buffer, &lines};
     TRY(add(graph, &last, d.flush, d.multiprocessors, kFlushThreads, d.flush_shared_bytes, flush), "composing a flush");
     for (u32 i = 0; i < pass->repeats; ++i) {
       Node added;

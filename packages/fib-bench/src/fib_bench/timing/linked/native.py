@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,11 +16,10 @@ from importlib import resources
 from pathlib import Path
 
 import torch
+from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import staged
 from fib_schema.private_files import private_folder
-
-from ...temporary_folders import TemporaryFolder
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, DIGEST_BLOCKS = 24, 12, 256, 128
 ELEMENT, PAIR_SWAP, WHOLE = 0, 1, 2
@@ -56,7 +53,7 @@ class State(ctypes.Structure):
     _fields_ = (
         ("number", u64), ("nonce", u64 * 4), ("chain", u64 * (2 * (MAX_CALLS + 1))),
         ("partials", u64 * (2 * DIGEST_BLOCKS)), ("flushed", u64 * MAX_CALLS), ("digested", u64 * MAX_CALLS),
-        ("sms", u32 * (MAX_CALLS * 8)),
+        ("sms", u32 * (MAX_CALLS * 8)), ("residue", u32),
     )  # fmt: skip
 
 
@@ -129,7 +126,7 @@ class Native:
         image: The device code, a cubin for this device.
         multiprocessors: How many the device has.
         shared_bytes: The largest shared memory of a block.
-        flush_bytes: What a flush overwrites; 0 in the judge, which makes no passes.
+        flush_bytes: What a flush reads; 0 in the judge, which makes no passes.
 
     Raises:
         NativeError: The device code cannot be loaded.
@@ -234,22 +231,12 @@ def build_host(cache_folder: Path) -> Path:
         NativeError: There is no C++ compiler, or it fails.
     """
     sources = {name: _source(name) for name in ("composer.cpp", "passes.h")}
-    key = hashlib.sha256("\0".join((*sources.values(), *_FLAGS)).encode()).hexdigest()[:32]
-    target = cache_folder / f"composer-{key}.so"
-    if target.exists():
-        return target
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        raise NativeError("a C++ compiler is needed to time CUDA solutions: none found (set CXX)")
-    with staged(target) as built, TemporaryFolder() as folder:
-        for name, text in sources.items():
-            (folder.path / name).write_text(text, "utf-8")
-        command = [compiler, *_FLAGS, "-o", str(built), str(folder.path / "composer.cpp"), "-ldl"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode:
-            raise NativeError(f"{compiler} failed to build the timing module:\n{run.stderr[-4000:]}")
-        built.chmod(0o755)
-    return target
+    try:
+        return build_module(
+            NativeModule(name="composer", sources=sources, flags=_FLAGS, libraries=("-ldl",)), cache_folder
+        )
+    except ModuleNotBuilt as error:
+        raise NativeError(str(error)) from error
 
 
 def build_device(architecture: str) -> bytes:
@@ -354,7 +341,7 @@ def open_native(device: torch.device, *, makes_passes: bool) -> Native:
         _host_module(), image,
         multiprocessors=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
-        flush_bytes=max(2 * properties.L2_cache_size, 1 << 20) // 16 * 16 if makes_passes else 0,
+        flush_bytes=max(3 * properties.L2_cache_size, 1 << 20) if makes_passes else 0,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ typedef unsigned int u32;
 #define FIB_MAX_OUTPUTS 12
 #define FIB_MAX_CALLS 256
 #define FIB_DIGEST_BLOCKS 128
+#define FIB_LINE_BYTES 128  // of the L2 cache
 #define FIB_SM_WORDS 8  // bits for 256 multiprocessors
 
 // How a link derives an input from two candidates.
@@ -35,6 +36,7 @@ struct FibState {
   u64 flushed[FIB_MAX_CALLS];  // when the last block of a flush ended, by the device's clock
   u64 digested[FIB_MAX_CALLS]; // when the first block of a digest began
   u32 sms[FIB_MAX_CALLS * FIB_SM_WORDS];
+  u32 residue;       // without a meaning: a store that depends on everything a flush has read
 };
 
 struct FibInput {
