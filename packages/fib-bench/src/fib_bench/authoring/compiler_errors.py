@@ -1,0 +1,79 @@
+"""The first compiler error of a build log, with its source line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import attrs
+from fib_schema import SourceFile
+
+_ERROR = re.compile(
+    r"^\s*(?P<path>[^\s:()]+)(?::(?P<line>\d+)(?::(?P<column>\d+))?:|\((?P<nvcc>\d+)\):)"
+    r"\s*(?:fatal )?error\s*:?\s*(?P<message>.+)"
+)
+_PYTHON = re.compile(r"(?P<message>\b\w*Error: .*?) ?\((?P<path>[^\s()]+), line (?P<line>\d+)\)")
+_FRAME = re.compile(r"^\s*File \"(?P<path>[^\"]+)\", line (?P<line>\d+)")
+_EXCEPTION = re.compile(r"^\s*(?P<message>(?:\w+\.)*\w*(?:Error|Exception)\b.*)")
+_MAX_LINES = 2000
+_MAX_WIDTH = 1000
+"""Characters of a line that are searched; patterns may take the square of them."""
+
+
+@attrs.frozen
+class CompilerError:
+    """One error and where it is."""
+
+    path: str
+    line: int
+    column: int | None
+    message: str
+    text: str
+    """The line of the source."""
+
+    def __str__(self) -> str:
+        column = "" if self.column is None else f":{self.column}"
+        number = f"{self.line:5d} | "
+        lines = [f"{self.path}:{self.line}{column}: {self.message}", f"{number}{self.text}"]
+        if self.column is not None and 0 < self.column <= len(self.text) + 1:
+            blank = re.sub(r"[^\t]", " ", self.text[: self.column - 1])
+            lines.append(f"{' ' * 5} | {blank}^")
+        return "\n".join(lines)
+
+
+def first_compiler_error(log: str, sources: Iterable[SourceFile]) -> CompilerError | None:
+    """The first error of a log that lies in a source of the solution.
+
+    Compilers of C++ and CUDA and errors of Python are understood. The log is output of untrusted code: only its text
+    is read.
+
+    Args:
+        log: The log of an evaluation.
+        sources: The sources of the solution.
+    """
+    texts = {source.path: source.content.splitlines() for source in sources}
+    frame: CompilerError | None = None
+    for line in log.splitlines()[:_MAX_LINES]:
+        line = line[:_MAX_WIDTH]
+        for pattern in (_ERROR, _PYTHON, _FRAME):
+            if match := pattern.search(line):
+                found = match.groupdict()
+                number = int((found.get("line") or found.get("nvcc") or "0")[:9])
+                error = _located(texts, found["path"], number, found.get("column"), found.get("message") or "")
+                if error is not None and error.message:
+                    return error
+                frame = error or frame
+        if frame is not None and (match := _EXCEPTION.match(line)):
+            return attrs.evolve(frame, message=match["message"])
+    return None
+
+
+def _located(
+    texts: dict[str, list[str]], path: str, line: int, column: str | None, message: str
+) -> CompilerError | None:
+    """The error in the source that a path of a build names, if it is one of the solution's."""
+    for name, lines in texts.items():
+        if (path == name or path.endswith(f"/{name}")) and 0 < line <= len(lines):
+            at = int(column[:6]) if column else None
+            return CompilerError(name, line, at, message.strip()[:500], lines[line - 1][:500])
+    return None

@@ -1,0 +1,185 @@
+"""Definitions from a Python reference: types of inputs and outputs from annotations or from the command line."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import attrs
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    Definition,
+    DType,
+    RandomInput,
+    ScalarInput,
+    TensorSpec,
+    UnknownName,
+    Workload,
+)
+
+from .errors import KernelFileError
+from .python_code import parse
+from .sources import read_sources
+
+EXAMPLE = 'def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":'
+_TYPE = re.compile(r"(\w+)\s*(?:\[([^\]]*)\])?")
+_AXIS = re.compile(r"([A-Za-z_]\w*)(?:\s*=\s*(\d+))?")
+
+
+@attrs.define
+class _Axes:
+    """The axes that types name; a size makes an axis constant."""
+
+    path: str
+    sizes: dict[str, int | None] = attrs.field(factory=dict)
+
+    def add(self, name: str, size: int | None) -> None:
+        known = self.sizes.get(name)
+        if size is not None and known is not None and size != known:
+            raise KernelFileError(self.path, f"axis {name!r} has two sizes: {known} and {size}")
+        self.sizes[name] = known if size is None else size
+
+    def tensor(self, where: str, text: str) -> TensorSpec:
+        """The tensor or scalar that a type such as ``float32[rows, width=1024]`` names."""
+        match = _TYPE.fullmatch(text.strip())
+        if match is None:
+            problem = f"{where}: {text!r} is not a type; write 'float32[rows, width=1024]', or 'int32' for a scalar"
+            raise KernelFileError(self.path, problem)
+        try:
+            DType(match[1])
+        except ValueError:
+            raise KernelFileError(self.path, f"{where}: {UnknownName('dtype', match[1], tuple(DType))}") from None
+        if match[2] is None:
+            return TensorSpec(None, match[1])
+        names = []
+        for part in filter(None, map(str.strip, match[2].split(","))):
+            axis = _AXIS.fullmatch(part)
+            if axis is None:
+                problem = f"{where}: {part!r} is not an axis; write a name, or name=size for a constant one"
+                raise KernelFileError(self.path, problem)
+            self.add(axis[1], int(axis[2]) if axis[2] else None)
+            names.append(axis[1])
+        return TensorSpec(tuple(names), match[1])
+
+
+def definition_from_reference(
+    name: str,
+    path: Path,
+    *,
+    op_type: str | None = None,
+    axes: Mapping[str, int] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> Definition:
+    """Make a definition from a Python file whose function ``run`` is the reference.
+
+    Args:
+        name: The name of the definition.
+        path: The file. Annotations of ``run`` are texts: ``x: "float32[rows, width=1024]"``, a scalar without
+            brackets, and for outputs ``-> "y: float32[rows, width]"`` or a tuple of such texts.
+        op_type: The kind of operation; by default the part of the name before the first ``_``.
+        axes: Sizes of constant axes, in addition to those in types.
+        inputs: Types by parameter, which go before annotations.
+        outputs: Types by name, in place of the annotation.
+        description: What it computes.
+
+    Raises:
+        KernelFileError: The file cannot be read or parsed, or a type is missing or wrong.
+        InvalidField: The data model does not allow a name.
+    """
+    (source, *_) = sources = read_sources(path)
+    if len(sources) > 1 or not source.path.endswith(".py"):
+        raise KernelFileError(str(path), "a reference is one .py file")
+    function = _reference(str(path), parse(source))
+    found = _Axes(str(path))
+    parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+    unknown = set(inputs or {}) - {parameter.arg for parameter in parameters}
+    for wrong in sorted(unknown):
+        raise UnknownName("parameter of run", wrong, tuple(parameter.arg for parameter in parameters))
+    input_specs = {
+        parameter.arg: found.tensor(parameter.arg, _input_type(str(path), parameter, inputs or {}))
+        for parameter in parameters
+    }
+    types = outputs or dict(_output_types(str(path), function.returns))
+    output_specs = {output: found.tensor(output, text) for output, text in types.items()}
+    for axis, size in (axes or {}).items():
+        if axis not in found.sizes:
+            raise UnknownName("axis", axis, tuple(found.sizes))
+        found.add(axis, size)
+    return Definition(
+        name,
+        op_type or name.partition("_")[0],
+        {axis: AxisVar() if size is None else AxisConst(size) for axis, size in found.sizes.items()},
+        input_specs,
+        output_specs,
+        source.content,
+        description=description,
+    )
+
+
+def random_workload(definition: Definition, sizes: Mapping[str, int]) -> Workload:
+    """A workload with random inputs; scalars are 1.
+
+    Raises:
+        UnknownName: A size is of no variable axis.
+        KernelFileError: A variable axis has no size.
+    """
+    axes = definition.var_axes
+    for axis in sizes:
+        if axis not in axes:
+            raise UnknownName("variable axis", axis, tuple(axes))
+    if missing := [axis for axis in axes if axis not in sizes]:
+        raise KernelFileError(definition.name, f"a workload gives all variable axes; {', '.join(missing)} is missing")
+    inputs = {
+        name: RandomInput() if spec.shape is not None else ScalarInput(1) for name, spec in definition.inputs.items()
+    }
+    named = "-".join(f"{axis}-{size}" for axis, size in sizes.items()) or "only"
+    return Workload(dict(sizes), inputs, f"{definition.name}-{named}")
+
+
+def _reference(path: str, module: ast.Module) -> ast.FunctionDef:
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "run":
+            if node.args.vararg or node.args.kwarg:
+                raise KernelFileError(f"{path}:{node.lineno}", "run has * parameters; name each input")
+            return node
+    raise KernelFileError(path, f"has no function 'run'; write the reference as {EXAMPLE}")
+
+
+def _input_type(path: str, parameter: ast.arg, given: Mapping[str, str]) -> str:
+    if parameter.arg in given:
+        return given[parameter.arg]
+    text = _text(parameter.annotation)
+    if text is None:
+        problem = (
+            f"parameter {parameter.arg!r} has no type; annotate it, such as "
+            f'{parameter.arg}: "float32[rows, width=1024]", '
+            f"or give --input '{parameter.arg}: float32[rows, width=1024]'"
+        )
+        raise KernelFileError(f"{path}:{parameter.lineno}", problem)
+    return text
+
+
+def _output_types(path: str, returns: ast.expr | None) -> Iterable[tuple[str, str]]:
+    parts: list[ast.expr] = []
+    if isinstance(returns, ast.Subscript):
+        returns = returns.slice
+    if returns is not None:
+        parts = list(returns.elts) if isinstance(returns, ast.Tuple) else [returns]
+    for part in parts:
+        text = _text(part)
+        name, colon, kind = (text or "").partition(":")
+        if not colon:
+            raise KernelFileError(f"{path}:{part.lineno}", f"outputs need names: {EXAMPLE}")
+        yield name.strip(), kind.strip()
+    if not parts:
+        problem = f"run has no outputs; annotate what it returns, or give --output 'y: float32[rows]': {EXAMPLE}"
+        raise KernelFileError(path, problem)
+
+
+def _text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

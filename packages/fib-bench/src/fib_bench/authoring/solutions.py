@@ -1,0 +1,118 @@
+"""Solutions from kernels. Every change is a new version; no file is overwritten."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import attrs
+from fib_schema import BuildSpec, DuplicateName, InvalidRecord, Solution, SourceFile, TraceSet
+from fib_schema.hardware import unknown_targets
+
+_VERSION = re.compile(r"_v([1-9]\d*)$")
+_ATTEMPTS = 20
+"""Versions that others may add in the meantime."""
+
+
+@attrs.frozen
+class Added:
+    """A solution in a data set."""
+
+    solution: Solution
+    path: Path | None
+    """Its file; None if it was there before."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was added; otherwise the data set had the same code and settings."""
+        return self.path is not None
+
+
+def add_version(
+    root: Path, definition: str, base: str, author: str, spec: BuildSpec, sources: tuple[SourceFile, ...]
+) -> Added:
+    """Add a solution to a data set, unless the data set has one with the same code and settings.
+
+    The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on.
+
+    Args:
+        root: The data set.
+        definition: The name of the definition.
+        base: The name without a version.
+        author: Who wrote it.
+        spec: How to build it.
+        sources: Its files.
+
+    Raises:
+        UnknownName: There is no such definition, or a hardware name is unknown.
+        InvalidField: A name is none that the data model allows.
+        OSError: The file cannot be written.
+    """
+    for error in unknown_targets(spec.target_hardware, "cpu"):
+        raise error
+    solution = Solution(base, definition, author, spec, sources)
+    for _ in range(_ATTEMPTS):
+        trace_set = TraceSet.from_path(root)
+        trace_set.get_definition(definition)
+        if (same := find_same(trace_set, solution)) is not None:
+            return Added(same, None)
+        solution = attrs.evolve(solution, name=next_name(trace_set, definition, base))
+        try:
+            trace_set.add_solutions([solution])
+        except DuplicateName:  # another process has added this version
+            continue
+        return Added(solution, solution_path(root, trace_set, solution))
+    raise DuplicateName("solution", solution.name, "the data set", "the one to be added")
+
+
+def find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
+    """The solution of a data set with the same code and settings, if there is one."""
+    content = solution.hash()
+    for name in trace_set.solution_names(solution.definition):
+        try:
+            other = trace_set.get_solution(name)
+        except InvalidRecord:
+            continue
+        if other is not None and other.hash() == content:
+            return other
+    return None
+
+
+def next_name(trace_set: TraceSet, definition: str, base: str) -> str:
+    """The name of the next version: `base` if no solution has it, else with the next number."""
+    taken = set(trace_set.solution_names())
+    stem = _VERSION.sub("", base)
+    if stem in taken and stem not in trace_set.solution_names(definition):
+        stem = f"{stem}_{definition}"
+    return next(name for name in _versions(stem) if name not in taken)
+
+
+def base_name(path: Path) -> str:
+    """The name of a solution from that of its file or folder."""
+    return _allowed(path.resolve().stem if path.is_file() else path.resolve().name) or "kernel"
+
+
+def default_author() -> str:
+    """The name of the user, as far as a path may hold it."""
+    try:
+        return _allowed(getpass.getuser()) or "local"
+    except (KeyError, OSError):
+        return "local"
+
+
+def solution_path(root: Path, trace_set: TraceSet, solution: Solution) -> Path:
+    """The file of a solution that was just added."""
+    op_type = trace_set.get_definition(solution.definition).op_type
+    return root / "solutions" / solution.author / op_type / solution.definition / f"{solution.name}.json"
+
+
+def _versions(stem: str) -> Iterator[str]:
+    yield stem
+    yield from (f"{stem}_v{number}" for number in count(2))
+
+
+def _allowed(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name).strip("._-")[:100]

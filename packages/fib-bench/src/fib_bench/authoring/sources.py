@@ -1,0 +1,89 @@
+"""Source files of a kernel, read from a file or a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from fib_schema import SourceFile
+from fib_schema.files import explain_os_error
+from fib_schema.regular_files import read_regular
+
+from .errors import KernelFileError
+
+PYTHON_SUFFIXES = frozenset({".py"})
+CUDA_SUFFIXES = frozenset({".cu"})
+CPP_SUFFIXES = frozenset({".cpp", ".cc", ".cxx"})
+HEADER_SUFFIXES = frozenset({".h", ".hpp", ".hh", ".cuh", ".inl"})
+SUFFIXES = PYTHON_SUFFIXES | CUDA_SUFFIXES | CPP_SUFFIXES | HEADER_SUFFIXES
+
+_MAX_FILE_BYTES = 4 * 2**20
+_MAX_FILES = 200
+_MAX_ENTRIES = 10_000
+"""Entries of a folder that are looked at: the folder given by mistake may be a home folder."""
+
+
+def read_sources(path: Path) -> tuple[SourceFile, ...]:
+    """Read the source files of a kernel.
+
+    Args:
+        path: One file, or a folder whose source files at any depth are read, hidden ones and links to folders left out.
+
+    Raises:
+        KernelFileError: There is no source file, too many, or one that is no text of at most 4 MiB.
+    """
+    if not path.is_dir():
+        if path.suffix not in SUFFIXES - HEADER_SUFFIXES and (path.exists() or not path.suffix):
+            kinds = ".py, .cu or .cpp"
+            raise KernelFileError(str(path), f"is no kernel file; write a file that ends in {kinds}, or a folder")
+        return (SourceFile(path.name, _read_text(path)),)
+    files = source_files(path)
+    if not files:
+        raise KernelFileError(str(path), "the folder has no file that ends in .py, .cu or .cpp")
+    if len(files) > _MAX_FILES:
+        raise KernelFileError(str(path), f"the folder has {len(files)} source files, and at most {_MAX_FILES} are read")
+    return tuple(SourceFile(file.relative_to(path).as_posix(), _read_text(file)) for file in files)
+
+
+def source_files(folder: Path) -> list[Path]:
+    """The source files of a folder at any depth, in order.
+
+    Raises:
+        KernelFileError: The folder has too many entries.
+    """
+    return sorted(_source_files(folder))
+
+
+def with_suffix(sources: Iterable[SourceFile], suffixes: frozenset[str]) -> list[SourceFile]:
+    """The sources whose names end in one of the suffixes."""
+    return [source for source in sources if Path(source.path).suffix in suffixes]
+
+
+def _source_files(folder: Path) -> Iterator[Path]:
+    count = 0
+    for root, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        count += len(files) + len(folders)
+        if count > _MAX_ENTRIES:
+            raise KernelFileError(str(folder), f"the folder has more than {_MAX_ENTRIES} entries; name a smaller one")
+        yield from (Path(root, name) for name in files if Path(name).suffix in SUFFIXES and not name.startswith("."))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        data = read_regular(path, _MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise KernelFileError(str(path), "there is no such file") from None
+    except OSError as error:
+        problem = explain_os_error(error).removeprefix(f"{path}: ")
+        raise KernelFileError(str(path), problem) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise KernelFileError(str(path), f"is no text: byte {error.start} is not UTF-8") from None
+    if "\0" in text:
+        raise KernelFileError(str(path), "is no text: it contains zero bytes")
+    if not text.strip():
+        raise KernelFileError(str(path), "is empty")
+    return text.replace("\r\n", "\n")

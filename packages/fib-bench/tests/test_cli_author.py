@@ -1,0 +1,389 @@
+"""Tests of add, new, edit, show and watch, as a newcomer types them, with mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fib_bench.cli.main import main
+from fib_schema import TraceSet, validate
+
+MakeDataSet = Callable[..., Path]
+Run = Callable[..., tuple[int, str, str]]
+GOOD = "def run(x):\n    return x * 2\n"
+CPP = """#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/function.h>
+
+void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
+  dobule(x);
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
+"""
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in this process; returns the exit code, stdout and stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as error:
+            code = int(str(error.code))
+        captured = capfd.readouterr()
+        return code, captured.out, " ".join(captured.err.split())
+
+    return run
+
+
+@pytest.fixture
+def root(make_data_set: MakeDataSet, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data set without solutions; the current folder is another one."""
+    monkeypatch.setenv("USER", "ada")
+    monkeypatch.setenv("LOGNAME", "ada")
+    return make_data_set(sizes=(2, 3))
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    path = tmp_path / "kernel.py"
+    path.write_text(GOOD)
+    return path
+
+
+class TestAdd:
+    def test_prints_what_it_inferred_the_file_and_the_next_command(self, run: Run, root: Path, kernel: Path) -> None:
+        code, out, err = run("add", kernel, "--definition", "double", "--dataset", root)
+        file = root / "solutions/ada/elementwise/double/kernel.json"
+        assert (code, err) == (0, "")
+        assert out == (
+            "added kernel to double\n"
+            f"  file         {file}\n"
+            "  language     python  (a .py file that imports no kernel language; --language overrides)\n"
+            "  entry point  kernel.py::run  (the function named run; --entry overrides)\n"
+            "  style        return: it returns its outputs  "
+            "(it takes the inputs (x) and returns a value; --style overrides)\n"
+            "  hardware     cpu, cuda  (python runs on both; --hardware overrides)\n"
+            f"next: fib-bench run {root} --solutions kernel --quick\n"
+        )
+        assert file.is_file()
+        assert validate(root).is_ok
+
+    def test_changed_code_is_a_new_version_and_identical_code_is_told(self, run: Run, root: Path, kernel: Path) -> None:
+        words = ("add", kernel, "--definition", "double", "--dataset", root)
+        run(*words)
+        code, out, _ = run(*words)
+        assert (code, out.splitlines()[0]) == (
+            0,
+            "nothing added: kernel of double has the same code and settings",
+        )
+        kernel.write_text(GOOD.replace("2", "2.0"))
+        assert "added kernel_v2 to double" in run(*words)[1]
+        kernel.write_text(GOOD.replace("x * 2", "x + x"))
+        assert "added kernel_v3 to double" in run(*words)[1]
+        kernel.write_text(GOOD)
+        assert "nothing added: kernel of double" in run(*words)[1]
+        assert TraceSet.from_path(root).solution_names() == ("kernel", "kernel_v2", "kernel_v3")
+
+    def test_the_data_set_is_the_current_folder_or_that_of_the_variable(
+        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setenv("FIB_DATASET_PATH", str(root))
+        monkeypatch.chdir(tmp_path)
+        assert run("add", kernel, "--definition", "double")[0] == 0
+        monkeypatch.delenv("FIB_DATASET_PATH")
+        monkeypatch.chdir(root)
+        assert "nothing added" in run("add", kernel, "--definition", "double")[1]
+
+    def test_json_has_what_was_inferred(self, run: Run, root: Path, kernel: Path) -> None:
+        _, out, _ = run("add", kernel, "--definition", "double", "--dataset", root, "--json")
+        plain = json.loads(out)
+        assert (plain["solution"], plain["is_new"], plain["language"]) == ("kernel", True, "python")
+
+    def test_options_override(self, run: Run, root: Path, kernel: Path) -> None:
+        words = ("--language", "triton", "--style", "destination", "--hardware", "H100", "--name", "mine")
+        code, _, _ = run("add", kernel, "--definition", "double", "--dataset", root, *words, "--author", "bob")
+        (solution,) = TraceSet.from_path(root).solutions["double"]
+        assert (code, solution.name, solution.author, solution.spec.language) == (0, "mine", "bob", "triton")
+        assert solution.spec.target_hardware == ("H100",)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ({"--definition": "duoble"}, "no definition is named 'duoble'; did you mean 'double'?"),
+            ({"file": "kernle.py"}, "kernle.py: there is no such file"),
+            ({"file": "notes.txt"}, "is no kernel file; write a file that ends in .py, .cu or .cpp"),
+            ({"file": "broken.py"}, "broken.py:1: does not parse: '(' was never closed 1 | def run(x:"),
+            ({"file": "two.py"}, "2 functions may be the entry point: two.py::f (line 1), two.py::g (line 2)"),
+            ({"--entry": "go"}, "--entry go: there is no such function; the functions are: run"),
+            ({"--hardware": "H1000"}, "no hardware is named 'H1000'; did you mean 'H100'"),
+            ({"--language": "pyton"}, "argument --language: invalid choice 'pyton'; did you mean python?"),
+            ({"--name": "a/b"}, "Solution 'a/b'.name"),
+            ({"--dataset": "nowhere"}, "no data set at 'nowhere': the directory does not exist"),
+            ({"file": "wrong.py"}, "run takes 3 arguments, and the definition has 1 input (x) and 1 output (y)"),
+            ({"file": "plain.cpp"}, "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC"),
+        ],
+    )
+    def test_a_mistake_has_a_message_with_the_remedy_and_adds_nothing(
+        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str
+    ) -> None:
+        monkeypatch.chdir(kernel.parent)
+        for name, text in {
+            "notes.txt": "x",
+            "broken.py": "def run(x:\n",
+            "two.py": "def f(x): return x\ndef g(x): return x\n",
+            "wrong.py": "def run(a, b, c): return a\n",
+            "plain.cpp": "int f() { return 1; }\n",
+        }.items():
+            Path(name).write_text(text)
+        options = {"--definition": "double", "--dataset": str(root), **change}
+        file = options.pop("file", "kernel.py")
+        code, out, err = run("add", file, *(word for option in options.items() for word in option))
+        assert (code, out) == (2, "")
+        assert said in err
+        assert TraceSet.from_path(root).solution_names() == ()
+
+    @pytest.mark.usefixtures("shared_server")
+    def test_quick_evaluates_at_once_and_shows_the_first_compiler_error(
+        self, run: Run, root: Path, kernel: Path, tmp_path: Path
+    ) -> None:
+        words = ("--definition", "double", "--dataset", root, "--quick")
+        code, out, _ = run("add", kernel, *words)
+        assert code == 0
+        assert out.count("kernel: PASSED") == 2
+        broken = tmp_path / "broken.cpp"
+        broken.write_text(CPP)
+        code, out, _ = run("add", broken, *words)
+        assert code == 0
+        assert out.count("\n    5 |   dobule(x);\n      |   ^\n") == 1
+        assert "broken.cpp:5:3: 'dobule' was not declared in this scope" in out
+        assert "(cpp)" in out
+        assert "tvm_ffi" not in out
+        plain = json.loads(run("add", kernel, *words, "--json")[1])
+        assert (plain["is_new"], plain["language"], len(plain["traces"])) == (False, "python", 2)
+
+
+class TestNewDefinition:
+    REFERENCE = (
+        "import torch\n\n"
+        'def run(x: "float32[rows, width=16]", weight: "float32[width]") -> "y: float32[rows, width]":\n'
+        "    return x * weight\n"
+    )
+
+    def test_writes_a_definition_that_validate_accepts(self, run: Run, tmp_path: Path) -> None:
+        reference = tmp_path / "scale.py"
+        reference.write_text(self.REFERENCE)
+        root = tmp_path / "new"
+        words = ("--reference", reference, "--dataset", root, "--workload", "rows=2", "--workload", "rows=4")
+        code, out, err = run("new", "definition", "scale_w16", *words)
+        assert (code, err) == (0, "")
+        assert f"file         {root / 'definitions/scale/scale_w16.json'}" in out
+        assert f"next: fib-bench add FILE --definition scale_w16 --dataset {root}" in out
+        definition = TraceSet.from_path(root).definitions["scale_w16"]
+        assert (definition.const_axes, definition.var_axes) == ({"width": 16}, ["rows"])
+        assert [t.workload.axes for t in TraceSet.from_path(root).workloads["scale_w16"]] == [{"rows": 2}, {"rows": 4}]
+        assert validate(root).is_ok
+        assert run("new", "definition", "scale_w16", *words)[0] == 2
+
+    def test_options_give_types(self, run: Run, tmp_path: Path) -> None:
+        reference = tmp_path / "scale.py"
+        reference.write_text("def run(x, factor):\n    return x * factor\n")
+        words = ("--reference", reference, "--dataset", tmp_path / "new", "--axis", "n=8", "--op-type", "elementwise")
+        types = ("--input", "x: float32[n]", "--input", "factor: float32", "--output", "y: float32[n]")
+        assert run("new", "definition", "scale", *words, *types)[0] == 0
+        definition = TraceSet.from_path(tmp_path / "new").definitions["scale"]
+        assert (definition.const_axes, definition.inputs["factor"].shape) == ({"n": 8}, None)
+        assert definition.op_type == "elementwise"
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("def go(x): pass", "has no function 'run'; write the reference as def run(x:"),
+            ("def run(x): pass", "ref.py:1: parameter 'x' has no type; annotate it"),
+            ('def run(x: "float32[n]"): pass', "run has no outputs; annotate what it returns, or give --output"),
+            ('def run(x: "float32[n]") -> "float32[n]": pass', "outputs need names"),
+            ('def run(x: "flaot32[n]") -> "y: float32[n]": pass', "x: no dtype is named 'flaot32'; did you mean"),
+            ('def run(x: "float32[4]") -> "y: float32[n]": pass', "x: '4' is not an axis; write a name, or name=size"),
+            ('def run(x: "float32[n=4]") -> "y: float32[n=5]": pass', "axis 'n' has two sizes: 4 and 5"),
+            ('def run(x: "float32[n") -> "y: float32[n]": pass', "x: 'float32[n' is not a type"),
+            ('def run(*x) -> "y: float32[n]": pass', "run has * parameters; name each input"),
+        ],
+    )
+    def test_a_mistake_is_told_and_nothing_is_written(self, run: Run, tmp_path: Path, text: str, said: str) -> None:
+        reference = tmp_path / "ref.py"
+        reference.write_text(text)
+        code, _, err = run("new", "definition", "d", "--reference", reference, "--dataset", tmp_path / "new")
+        assert code == 2
+        assert said in err
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--workload", "rows"), "'rows' is not of the form NAME=N, such as rows=8"),
+            (("--workload", "rosw=4"), "no variable axis is named 'rosw'; did you mean 'rows'?"),
+            (("--workload", ""), "a workload gives all variable axes; rows is missing"),
+            (("--axis", "widht=4"), "no axis is named 'widht'; did you mean 'width'?"),
+            (("--input", "float32[n]"), "is not of the form 'NAME: TYPE'"),
+            (("--input", "z: float32[n]"), "no parameter of run is named 'z'"),
+        ],
+    )
+    def test_a_wrong_option_is_told(self, run: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+        reference = tmp_path / "ref.py"
+        reference.write_text(self.REFERENCE)
+        target = tmp_path / "new"
+        code, _, err = run("new", "definition", "d", "--reference", reference, "--dataset", target, *words)
+        assert (code, target.exists()) == (2, False)
+        assert said in err
+
+
+class TestEdit:
+    @pytest.fixture(autouse=True)
+    def _own_temporary_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    @pytest.fixture
+    def editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+        """Sets an editor that runs a line of shell on the file, ``$1``."""
+
+        def use(line: str) -> None:
+            script = tmp_path / "an editor"
+            script.write_text(f"#!/bin/sh\n{line}\n")
+            script.chmod(script.stat().st_mode | stat.S_IXUSR)
+            monkeypatch.delenv("VISUAL", raising=False)
+            monkeypatch.setenv("EDITOR", f"'{script}'")
+
+        return use
+
+    def test_adds_the_result_as_a_new_version(
+        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None]
+    ) -> None:
+        run("add", kernel, "--definition", "double", "--dataset", root)
+        editor('sed -i "s/x \\* 2/x + x/" "$1"')
+        code, out, _ = run("edit", "kernel", "--dataset", root)
+        assert (code, out.splitlines()[0]) == (0, "added kernel_v2 to double")
+        sources = {s.name: s.sources[0].content for s in TraceSet.from_path(root).solutions["double"]}
+        assert sources == {"kernel": GOOD, "kernel_v2": GOOD.replace("x * 2", "x + x")}
+
+    def test_an_unchanged_file_adds_nothing(
+        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None]
+    ) -> None:
+        run("add", kernel, "--definition", "double", "--dataset", root)
+        editor("true")
+        code, out, _ = run("edit", "kernel", "--dataset", root)
+        assert code == 0
+        assert out.startswith("nothing added: kernel of double has the same code")
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("exit 3", "the editor ended with exit code 3; nothing was added"),
+            ('echo "def run(x" > "$1"', "kernel.py:1: does not parse"),
+            ('rm "$1"', "kernel.py: cannot be read after the edit"),
+        ],
+    )
+    def test_a_failed_edit_is_kept(
+        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None], line: str, said: str
+    ) -> None:
+        run("add", kernel, "--definition", "double", "--dataset", root)
+        editor(line)
+        code, out, err = run("edit", "kernel", "--dataset", root)
+        assert code == 2
+        assert said in err
+        assert Path(out.strip().removeprefix("your edit is kept in ")).is_dir()
+        assert TraceSet.from_path(root).solution_names() == ("kernel",)
+
+    def test_a_missing_editor_and_an_unknown_name_are_told(
+        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run("add", kernel, "--definition", "double", "--dataset", root)
+        monkeypatch.setenv("VISUAL", "/no/such/editor")
+        assert "this editor does not start" in run("edit", "kernel", "--dataset", root)[2]
+        code, _, err = run("edit", "kernle", "--dataset", root)
+        assert (code, "did you mean 'kernel'?" in err) == (2, True)
+
+
+@pytest.mark.usefixtures("shared_server")
+class TestShow:
+    def test_a_solution_has_its_source_results_and_history(self, run: Run, root: Path, kernel: Path) -> None:
+        run("add", kernel, "--definition", "double", "--dataset", root)
+        code, out, _ = run("show", "kernel", "--dataset", root)
+        assert code == 0
+        assert "  1 | def run(x):\n  2 |     return x * 2\n" in out
+        assert "no results yet" in out
+        run("run", root, "--quick")
+        run("run", root, "--quick")
+        _, out, _ = run("show", "kernel", "--dataset", root)
+        results, _, history = out.partition("history: ")
+        assert (results.count("  n=2: PASSED, "), history.count("n=2: PASSED, ")) == (1, 2)
+        assert "history: 4 results" in out
+        assert "flags: unranked: cpu timing, quick" in out
+        _, out, _ = run("show", "kernel", "--dataset", root, "--json")
+        assert len(json.loads(out)["traces"]) == 4
+
+    def test_a_failure_has_its_whole_log(self, run: Run, root: Path, tmp_path: Path) -> None:
+        path = tmp_path / "bad.py"
+        path.write_text("def run(x):\n    print('hello')\n    raise ValueError('seven')\n")
+        run("add", path, "--definition", "double", "--style", "return", "--dataset", root, "--quick")
+        _, out, _ = run("show", "bad", "--dataset", root)
+        assert "log of n=2, n=3 (untrusted output of the solution):" in out
+        assert "ValueError: seven" in out
+        assert "bad.py:3: ValueError: seven\n    3 |     raise ValueError('seven')" in out
+
+    def test_definitions_and_workloads_are_found_by_name(self, run: Run, root: Path) -> None:
+        _, out, _ = run("show", "double", "--dataset", root)
+        assert "definition double" in out
+        assert "inputs       x: float32[n]" in out
+        assert "n-2  n=2" in out
+        _, out, _ = run("show", "n-3", "--dataset", root)
+        assert "workload n-3" in out
+        code, _, err = run("show", "duoble", "--dataset", root)
+        assert (code, "did you mean 'double'?" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_with_130(
+    root: Path, kernel: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "out"
+    words = ["watch", str(kernel), "--definition", "double", "--dataset", str(root)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fib_bench.cli.main", *words], stdout=out, stderr=out, env={**os.environ}
+        )
+
+    def wait_for(text: str, count: int = 1) -> None:
+        deadline = time.monotonic() + 120
+        while log.read_text().count(text) < count:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+
+    try:
+        wait_for("kernel: PASSED", 2)
+        kernel.write_text("def run(x:\n")
+        wait_for("does not parse")
+        kernel.unlink()
+        wait_for("is missing; waiting for it")
+        other = kernel.with_name("other.py")
+        other.write_text("def run(x):\n    return x * 3\n")
+        other.replace(kernel)
+        wait_for("kernel: INCORRECT_NUMERICAL", 2)
+        kernel.write_text(GOOD)
+        wait_for("kernel: PASSED", 4)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert "stopped" in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    assert TraceSet.from_path(root).solution_names() == ()

@@ -1,0 +1,207 @@
+"""Tests of the inference of language, entry point and calling style from kernel files."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_bench.authoring.errors import KernelFileError
+from fib_bench.authoring.inference import Choices, infer_kernel
+from fib_schema import Definition
+
+EXPORT = "#include <tvm/ffi/function.h>\n"
+CPP = (
+    f"{EXPORT}void Double(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {{}}\n"
+    "TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Double);\n"
+)
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "language", "entry", "style"),
+    [
+        ("k.py", "def run(x):\n  return x", "python", "k.py::run", "return"),
+        ("k.py", "def run(x, y):\n  y.copy_(x)", "python", "k.py::run", "destination"),
+        ("k.py", "def double(x):\n  return x", "python", "k.py::double", "return"),
+        ("k.py", "def helper(a, b, c):\n  return a\ndef f(x):\n  return x", "python", "k.py::f", "return"),
+        ("k.py", "def run(x, y=None):\n  return x", "python", "k.py::run", "destination"),
+        ("k.py", "def run(x, eps=1):\n  return x", "python", "k.py::run", "return"),
+        ("k.py", "def run(x, eps=1):\n  x.copy_(x)", "python", "k.py::run", "destination"),
+        ("k.py", "def run(*args):\n  return args", "python", "k.py::run", "return"),
+        ("k.py", "def setup(x):\n  return {'t': 1}\ndef run(x, y, t):\n  pass", "python", "k.py::run", "destination"),
+        ("k.py", "import triton\n@triton.jit\ndef k(x): pass\ndef f(x, y): pass", "triton", "k.py::f", "destination"),
+        ("k.py", "import triton, helion\ndef run(x): return x", "helion", "k.py::run", "return"),
+        ("k.py", "import tilelang.language as T\ndef run(x): return x", "tilelang", "k.py::run", "return"),
+        ("k.py", "from cutlass import cute\ndef run(x): return x", "cute_dsl", "k.py::run", "return"),
+        ("k.py", "import cuda.tile as ct\ndef run(x, y): pass", "cutile", "k.py::run", "destination"),
+        ("k.py", "from cuda import tile as ct\ndef run(x, y): pass", "cutile", "k.py::run", "destination"),
+        ("k.cpp", CPP, "cpp", "k.cpp::run", "destination"),
+        ("k.cc", CPP.replace("(run,", "(go,"), "cpp", "k.cc::go", "destination"),
+        ("k.cu", CPP, "cuda", "k.cu::run", "destination"),
+        ("k.cu", "#include <cutlass/gemm.h>\n" + CPP, "cutlass", "k.cu::run", "destination"),
+        ("k.cu", "// #include <cutlass/gemm.h>\n" + CPP, "cuda", "k.cu::run", "destination"),
+        (
+            "k.cpp",
+            CPP.replace("void Double", "Tensor Double").replace(", tvm::ffi::TensorView y", ""),
+            "cpp",
+            "k.cpp::run",
+            "return",
+        ),
+        (
+            "k.cpp",
+            "torch::Tensor f(torch::Tensor x) { return x; }\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {\n"
+            '  m.def("run", &f);\n}\n',
+            "cpp",
+            "k.cpp::run",
+            "return",
+        ),
+        ("k.cpp", f"/* {CPP} */ // {CPP.splitlines()[-1]}\n{CPP}", "cpp", "k.cpp::run", "destination"),
+    ],
+)
+def test_a_file_tells_what_it_is(
+    write: Write, definition: Definition, name: str, text: str, language: str, entry: str, style: str
+) -> None:
+    found = infer_kernel(write(name, text), definition)
+    assert (found.spec.language, found.spec.entry_point, found.style) == (language, entry, style)
+    assert all(found.reasons.values())
+
+
+def test_a_module_of_torch_has_its_binding(write: Write, definition: Definition) -> None:
+    text = 'at::Tensor f(at::Tensor x) { return x; }\nPYBIND11_MODULE(a, m) { m.def("run", &f); }'
+    assert infer_kernel(write("k.cpp", text), definition).spec.binding == "torch"
+
+
+def test_a_folder_is_read_with_its_headers(write: Write, definition: Definition, tmp_path: Path) -> None:
+    write("kernel/src/k.cu", CPP)
+    write("kernel/include/k.cuh", "// shapes")
+    write("kernel/.git/x.cu", "not a source")
+    write("kernel/notes.txt", "not a source")
+    found = infer_kernel(tmp_path / "kernel", definition)
+    assert [source.path for source in found.sources] == ["include/k.cuh", "src/k.cu"]
+    assert (found.spec.language, found.spec.entry_point) == ("cuda", "src/k.cu::run")
+
+
+def test_choices_go_before_rules(write: Write, definition: Definition) -> None:
+    path = write("k.py", "def f(x): return x\ndef g(x): return x")
+    choices = Choices(language="triton", entry_point="g", style="destination", hardware=("H100",))
+    found = infer_kernel(path, definition, choices)
+    assert (found.spec.language, found.spec.entry_point, found.style) == ("triton", "k.py::g", "destination")
+    assert found.spec.target_hardware == ("H100",)
+    assert set(found.reasons.values()) == {"as you said"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("k.py", "def f(x: return x", "k.py:1: does not parse: "),
+        ("k.py", "", "is empty"),
+        ("k.py", "x = 1", "has no function that can be called; add a top-level function named run"),
+        (
+            "k.py",
+            "def f(x): return x\ndef g(x): return x",
+            "2 functions may be the entry point: k.py::f (line 1), k.py::g",
+        ),
+        (
+            "k.py",
+            "def run(a, b, c): pass",
+            "k.py:1: run takes 3 arguments, and the definition has 1 input (x) and 1 output (y)",
+        ),
+        ("k.py", "def run(x): pass", "k.py:1: run takes the inputs only and returns nothing; return the outputs"),
+        ("k.py", "(" * 100_000, "does not parse"),
+        ("k.cpp", "int main() {}", "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC"),
+        ("k.cpp", f"{CPP}{CPP.replace('(run', '(a')}".replace("(run", "(b"), "2 functions may be the entry point"),
+        ("k.txt", "text", "is no kernel file; write a file that ends in .py, .cu or .cpp"),
+        ("k.h", "text", "is no kernel file"),
+    ],
+)
+def test_a_file_that_leaves_a_question_has_an_answer(
+    write: Write, definition: Definition, name: str, text: str, said: str
+) -> None:
+    with pytest.raises(KernelFileError) as caught:
+        infer_kernel(write(name, text), definition)
+    assert said in str(caught.value)
+
+
+def test_hostile_files_have_clear_messages(tmp_path: Path, definition: Definition) -> None:
+    pipe, huge, binary, zeros = (tmp_path / name for name in ("pipe.py", "huge.py", "binary.py", "zeros.py"))
+    os.mkfifo(pipe)
+    with huge.open("wb") as file:
+        file.truncate(2**33)
+    binary.write_bytes(b"\x7fELF\xff\xfe")
+    zeros.write_bytes(b"a = 1\0")
+    (tmp_path / "empty").mkdir()
+    for path, said in {
+        pipe: "it is a named pipe, not a regular file",
+        huge: "it has 8589934592 bytes, and at most 4194304 are read",
+        binary: "is no text: byte 4 is not UTF-8",
+        zeros: "is no text: it contains zero bytes",
+        tmp_path / "empty": "the folder has no file that ends in .py, .cu or .cpp",
+        tmp_path / "missing.py": "there is no such file",
+    }.items():
+        with pytest.raises(KernelFileError) as caught:
+            infer_kernel(path, definition)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("comments.cpp", "/*" * 2_000_000),
+        ("strings.cpp", '"' + '\\"' * 1_000_000),
+        ("stars.cpp", f"{'*' * 3_000_000}\n{CPP}"),
+        ("exports.cpp", "TVM_FFI_DLL_EXPORT_TYPED_FUNC(a, b)\n" * 100_000),
+        ("sum.py", f"def run(x):\n    return {'+'.join(['x'] * 900)}\n"),
+        ("deep.py", f"def run(x):\n    return {'-' * 90}x\n" * 1000),
+    ],
+)
+def test_patterns_take_no_long_time(write: Write, definition: Definition, name: str, text: str) -> None:
+    path = write(name, text)
+    begin = time.thread_time()
+    with suppress(KernelFileError):
+        infer_kernel(path, definition)
+    assert time.thread_time() - begin < 10
+
+
+def test_a_huge_folder_is_not_searched(tmp_path: Path, definition: Definition) -> None:
+    for number in range(101):
+        (tmp_path / f"f{number}").mkdir()
+        for other in range(100):
+            (tmp_path / f"f{number}" / f"{other}").touch()
+    with pytest.raises(KernelFileError, match="more than 10000 entries; name a smaller one"):
+        infer_kernel(tmp_path, definition)
+
+
+def test_python_beside_native_files_needs_a_choice(write: Write, definition: Definition, tmp_path: Path) -> None:
+    write("kernel/k.cu", CPP)
+    write("kernel/k.py", "def run(x): return x")
+    with pytest.raises(KernelFileError, match="decide with --language"):
+        infer_kernel(tmp_path / "kernel", definition)
+    assert infer_kernel(tmp_path / "kernel", definition, Choices(language="cuda")).spec.language == "cuda"
+
+
+def test_an_unknown_entry_lists_the_functions(write: Write, definition: Definition) -> None:
+    path = write("k.py", "def f(x): return x")
+    with pytest.raises(KernelFileError, match="--entry g: there is no such function; the functions are: f"):
+        infer_kernel(path, definition, Choices(entry_point="g"))
+
+
+def test_several_outputs_are_counted(write: Write, definition: Definition) -> None:
+    two = attrs.evolve(definition, outputs={"y": definition.outputs["y"], "z": definition.outputs["y"]})
+    assert infer_kernel(write("k.py", "def run(a, b, c): pass"), two).style == "destination"
