@@ -13,17 +13,10 @@ from typing import Any
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace, progress_on
-from fib_bench.cli.tables import (
-    format_latency,
-    print_best,
-    print_leaderboard,
-    print_skipped,
-    print_summary,
-)
+from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
 from fib_bench.events import Evaluated, Planned, Skipped, Working
 from fib_bench.plan import Plan, Skip
 from fib_bench.report import Options, best, error_line, latest, leaderboard, summarise
-from fib_bench.report.ratios import format_ratio
 from fib_schema import (
     Correctness,
     Definition,
@@ -200,19 +193,6 @@ def test_the_error_line_says_why_an_evaluation_failed(make_trace: MakeTrace, log
     assert error_line(evaluation) == line
 
 
-@pytest.mark.parametrize(
-    ("milliseconds", "text"),
-    [(0.0, "0 us"), (0.0071, "7.1 us"), (0.9, "900 us"), (1.0, "1 ms"), (12.345, "12.3 ms"), (2500.0, "2.5 s")],
-)
-def test_latencies_have_three_digits_and_a_fitting_unit(milliseconds: float, text: str) -> None:
-    assert format_latency(milliseconds) == text
-
-
-@pytest.mark.parametrize(("ratio", "text"), [(2.0, "2.00x"), (0.1, "0.10x"), (0.0123, "0.012x"), (0.0, "0x")])
-def test_small_speedups_keep_two_digits(ratio: float, text: str) -> None:
-    assert format_ratio(ratio) == text
-
-
 def test_tables_show_names_as_they_are(
     console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
 ) -> None:
@@ -223,7 +203,7 @@ def test_tables_show_names_as_they_are(
     print_best(console, best(trace_set))
     text = console.export_text()
     assert text.count("a[bold]b") == 2
-    assert "c[red]d: RUNTIME_ERROR, untrusted output: lost [red]text" in text
+    assert "RUNTIME_ERROR, untrusted output: lost [red]text\n  c[red]d on n=4\n" in text
     assert "1 definitions, 2 solutions, 0 workloads, 2 traces (1 PASSED, 1 RUNTIME_ERROR)" in text
 
 
@@ -232,14 +212,14 @@ def test_a_trace_in_one_line_says_how_fast_or_what_is_wrong(make_trace: MakeTrac
     assert format_trace(make_trace("a", "1", log="boom")) == "double [n=4] a: RUNTIME_ERROR, untrusted output: boom"
 
 
-def test_skips_are_listed_with_their_reasons_and_not_without_end(console: Console) -> None:
-    skips = [Skip("d", f"s{i}", None, "made for B200") for i in range(15)]
-    print_skipped(console, [*skips, Skip("d", None, "w", "first line\nsecond line", is_failure=True)])
-    text = console.export_text()
-    assert "skipped: d / s0: made for B200" in text
-    assert "skipped: 5 more (--json lists all)" in text
-    assert "could not run: d / w: first line\nsecond line" in text
-    assert "1 could not run" in text
+def test_each_reason_of_skips_is_printed_once_and_no_failure_is_hidden(console: Console) -> None:
+    skips = [Skip("d", f"s{i}", None, "made for B200") for i in range(12)]
+    failures = [Skip("d", None, f"w{i}", f"cause {i % 5}\nsecond line", is_failure=True) for i in range(10)]
+    print_skipped(console, [*failures, *skips])
+    assert console.export_text().splitlines() == [
+        f"12 skipped: {', '.join(f'd / s{i}' for i in range(10))}, and 2 more (--json lists all): made for B200",
+        *(line for i in range(5) for line in (f"2 could not run: d / w{i}, d / w{i + 5}: cause {i}", "second line")),
+    ]
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -252,14 +232,15 @@ def test_progress_shows_what_happens(is_terminal: bool, make_trace: MakeTrace) -
         observe(Evaluated(make_trace("b", "1", log="boom [x]")))
         observe(Skipped(Skip("d", None, "w", "no blob\nat all", is_failure=True), 3))
     text = console.export_text()
-    assert "b: RUNTIME_ERROR, untrusted output: boom [x]" in text
-    assert "could not run: d / w: no blob\n" in text
+    assert "double [n=4] b: RUNTIME_ERROR\n" in text
+    assert "could not run: d / w\n" in text
+    assert "boom" not in text
     assert ("a: PASSED" in text) is not is_terminal
 
 
 def test_the_progress_of_several_runs_adds_up(make_trace: MakeTrace) -> None:
     console = Console(width=200, record=True, file=StringIO())
-    plan: Any = SimpleNamespace(count=1)
+    plan: Any = SimpleNamespace(count=1, skipped=())
     with progress_on(console) as observe:
         for _ in range(2):
             observe(Planned(plan))
@@ -269,25 +250,82 @@ def test_the_progress_of_several_runs_adds_up(make_trace: MakeTrace) -> None:
     assert "[2/2 " in text
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_a_narrow_table_still_says_whose_row_it_is(
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_tables_have_one_style_and_lose_nothing_at_any_width(
     width: int, make_set: Callable[..., TraceSet], make_trace: MakeTrace
 ) -> None:
     console = Console(width=width, record=True, file=StringIO())
-    trace_set = make_set(make_trace("first_solution", "1", 2.0), make_trace("second_solution", "1", 1.0))
-    print_leaderboard(console, leaderboard(trace_set, Options(baseline="second_solution")))
+    long_name = "flashinfer_wrapper_b81f4a_with_a_long_name"
+    trace_set = make_set(make_trace(long_name, "1", 2.0), make_trace("second", "1", 1.0))
+    rows = leaderboard(trace_set, Options(baseline="second"))
+    print_leaderboard(console, rows)
+    print_best(console, best(trace_set))
     text = console.export_text()
-    assert "first_solution" in text
-    assert "win@1.1" in text
-    assert "baseline: second_solution" in text
-    assert ("language" in text) is (width == 120)
+    assert "baseline: second" in text
+    assert "device: cpu" in text
+    for word in ("solution", "language", "passed", "speedup", "vs baseline", "fast_1", "latency", "500 us", "2.00x"):
+        assert word in text
+    assert "…" not in text
+    assert long_name in "".join(line.split("  ")[0] for line in text.splitlines())
 
 
-def test_several_failures_are_counted(
-    console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+def test_a_narrow_and_a_wide_table_differ_in_folds_only(
+    make_set: Callable[..., TraceSet], make_trace: MakeTrace
 ) -> None:
-    print_leaderboard(console, leaderboard(make_set(make_trace("a", "1", log="x"), make_trace("a", "2", log="y"))))
-    assert "a: RUNTIME_ERROR, untrusted output: x (of 2 RUNTIME_ERROR)" in console.export_text()
+    texts = []
+    for width in (80, 160):
+        console = Console(width=width, record=True, file=StringIO())
+        print_leaderboard(console, leaderboard(make_set(make_trace("a", "1", 2.0), make_trace("b", "1", 1.0))))
+        texts.append(console.export_text())
+    assert texts[0] == texts[1]
+
+
+def test_intervals_stand_beside_medians(console: Console, make_result: MakeTrace) -> None:
+    extra = {
+        "timing": {"interval_ms": [0.28, 0.30], "uncertainty_ms": 0.001},
+        "reference_timing": {"interval_ms": [1.95, 2.05]},
+    }
+    trace_set = TraceSet(traces={"double": [make_result("a", "1", 0.29, reference_ms=2.0, performance_extra=extra)]})
+    print_leaderboard(console, leaderboard(trace_set))
+    print_best(console, best(trace_set))
+    text = console.export_text()
+    assert text.count("6.9x ± 0.5") == 2
+    assert text.count("290 us ± 20") == 2
+
+
+class TestFailures:
+    def test_each_cause_is_printed_once_with_all_its_workloads(
+        self, console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        """Numbers in a message do not make another cause."""
+        traces = [
+            make_trace(
+                "a", str(i), log=f"{i} row{'s' * (i > 1)} of 9 wrong; worst at [{i}]: -1.5e-3{'; more' * (i > 1)}"
+            )
+            for i in range(1, 3)
+        ]
+        traces += [make_trace("a", "3", log="boom"), make_trace("a", "4", 2.0), make_trace("b", "1", log="boom")]
+        rows = leaderboard(make_set(*traces))
+        print_leaderboard(console, rows)
+        lines = console.export_text().splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.startswith("RUNTIME_ERROR"))
+        assert lines[begin:] == [
+            "RUNTIME_ERROR, untrusted output: 1 row of 9 wrong; worst at [1]: -1.5e-3",
+            "  a on 2 of 4 workloads: n=4 (1); n=4 (2)",
+            "RUNTIME_ERROR, untrusted output: boom",
+            "  a on 1 of 4 workloads: n=4 (3)",
+            "  b on n=4",
+        ]
+
+    def test_five_causes_are_five_entries(
+        self, console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
+    ) -> None:
+        causes = ("apple", "banana", "cherry", "date", "elder")
+        rows = leaderboard(make_set(*(make_trace("a", name, log=name) for name in causes)))
+        print_leaderboard(console, rows)
+        text = console.export_text()
+        assert [text.count(f"untrusted output: {name}\n") for name in causes] == [1] * 5
+        assert [failure.workloads for failure in rows[0].failures] == [(f"n=4 ({name})",) for name in causes]
 
 
 class TestCommands:
@@ -307,8 +345,8 @@ class TestCommands:
     def test_rows_are_csv_that_no_spreadsheet_executes(self, root: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["report", "summary", root, "--csv"]) == 0
         rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
-        assert [(row["solution"], row["win_at.1"], row["latency_ms.low"]) for row in rows] == [
-            ("a", "1.0", "0.5"),
+        assert [(row["solution"], row["fast_p.1"], row["latency_ms.low"]) for row in rows] == [
+            ("a", "0.5", "0.5"),
             ("'=cmd", "0.0", ""),
         ]
         assert main(["report", "best", root, "--csv"]) == 0
@@ -320,13 +358,13 @@ class TestCommands:
 
     @pytest.mark.parametrize("prefix", [["report"], []])
     def test_short_forms_say_the_same(self, prefix: list[str], root: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main([*prefix, "summary", root, "--json", "--win", "2"]) == 0
+        assert main([*prefix, "summary", root, "--json", "--fast", "2", "1"]) == 0
         rows = json.loads(capsys.readouterr().out)["leaderboard"]
-        assert [row["win_at"] for row in rows] == [{"2": 1.0}, {"2": 0.0}]
+        assert [row["fast_p"] for row in rows] == [{"2": 0.0, "1": 0.5}, {"2": 0.0, "1": 0.0}]
         assert main([*prefix, "best", root]) == 0
         assert "50%" in capsys.readouterr().out
 
-    @pytest.mark.parametrize("factor", ["0.9", "inf", "x"])
-    def test_a_factor_below_1_is_refused(self, factor: str, root: str) -> None:
+    @pytest.mark.parametrize("factor", ["-0.1", "inf", "x"])
+    def test_a_factor_below_0_is_refused(self, factor: str, root: str) -> None:
         with pytest.raises(SystemExit):
-            main(["summary", root, "--win", factor])
+            main(["summary", root, f"--fast={factor}"])

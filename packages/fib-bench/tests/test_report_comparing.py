@@ -177,3 +177,11 @@ class TestCommand:
     def test_one_set_alone_is_no_request(self, sets: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["report", "compare", sets[0]]) == 2
         assert "two data sets, or --solutions X Y and one" in capsys.readouterr().err
+
+    def test_bad_files_are_named_if_nothing_can_be_compared(
+        self, sets: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (bad,) = (Path(sets[1]) / "traces").rglob("*.jsonl")
+        bad.write_text("{\n")
+        assert main(["report", "compare", *sets, "--json"]) == 2
+        assert f"error: {bad}:1" in capsys.readouterr().err

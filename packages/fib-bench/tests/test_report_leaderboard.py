@@ -28,47 +28,53 @@ def in_memory(*traces: Trace) -> TraceSet:
     return TraceSet(traces=groups)
 
 
-class TestWinAt:
-    def test_is_the_share_of_tried_workloads_on_which_a_solution_is_within_p_of_the_fastest(
+class TestFastAt:
+    def test_is_the_share_of_tried_workloads_on_which_a_solution_passes_and_is_faster_than_the_reference(
         self, make_result: MakeResult
     ) -> None:
+        """The reference takes 1 ms. A solution that is slower has no share, also if it is the only one."""
         trace_set = in_memory(
-            make_result("a", "1", 1.0),
-            make_result("b", "1", 1.1),
-            make_result("a", "2", 2.0),
-            make_result("b", "2", 1.0),
-            make_result("b", "3"),
-            make_result("a", "4", 1.0),
+            make_result("a", "1", 0.5),
+            make_result("a", "2", 0.9),
+            make_result("a", "3"),
+            make_result("slower", "1", 1.1),
+            make_result("slower", "4", 30.0),
         )
-        rows = {row.solution: row for row in leaderboard(trace_set)}
-        assert rows["a"].win_at == {"1": 0.5, "1.1": 0.5}
-        assert rows["b"].win_at == {"1": 0.25, "1.1": 0.5}
+        rows = {row.solution: row for row in leaderboard(trace_set, Options(fast_factors=(1.0, 1.5)))}
+        assert rows["a"].fast_p == {"1": 0.5, "1.5": 0.25}
+        assert rows["slower"].fast_p == {"1": 0.0, "1.5": 0.0}
 
-    def test_equally_fast_ones_all_win(self, make_result: MakeResult) -> None:
-        rows = leaderboard(in_memory(make_result("a", "1", 1.0), make_result("b", "1", 1.0)))
-        assert [row.win_at["1"] for row in rows] == [1.0, 1.0]
+    def test_a_speedup_that_is_noise_is_not_faster_and_an_imprecise_one_counts_by_its_lower_bound(
+        self, make_result: MakeResult
+    ) -> None:
+        def timed(name: str, low: float, high: float) -> Trace:
+            return make_result(
+                name, "1", 1.0, reference_ms=2.0, performance_extra={"timing": {"interval_ms": [low, high]}}
+            )
 
-    def test_what_is_not_ranked_neither_wins_nor_keeps_others_from_it(self, make_result: MakeResult) -> None:
-        traces = make_result("rough", "1", 0.1, flags=["low_precision"]), make_result("exact", "1", 1.0)
+        rows = leaderboard(in_memory(timed("noise", 0.5, 2.5), timed("imprecise", 0.5, 1.5)))
+        assert {row.speedup_text: row.fast_p["1"] for row in rows} == {"noise": 0.0, "imprecise": 1.0}
+
+    def test_what_is_not_ranked_has_no_share(self, make_result: MakeResult) -> None:
+        traces = make_result("rough", "1", 0.1, flags=["low_precision"]), make_result("exact", "1", 0.9)
         exact, rough = leaderboard(in_memory(*traces))
-        assert (exact.win_at["1"], rough.win_at["1"]) == (1.0, 0.0)
+        assert (exact.fast_p["1"], rough.fast_p["1"]) == (1.0, 0.0)
         rough, exact = leaderboard(in_memory(*traces), allow_flags=["low_precision"])
-        assert (exact.win_at["1"], rough.win_at["1"]) == (0.0, 1.0)
+        assert (exact.fast_p["1"], rough.fast_p["1"]) == (1.0, 1.0)
 
     @given(st.lists(st.lists(st.none() | st.floats(0.01, 100), min_size=1, max_size=3), min_size=1, max_size=6))
-    def test_shares_are_shares_and_grow_with_p(self, make_result: MakeResult, table: list[list[float | None]]) -> None:
+    def test_shares_are_shares_and_shrink_with_p(
+        self, make_result: MakeResult, table: list[list[float | None]]
+    ) -> None:
         traces = [
             make_result(f"s{solution}", str(workload), latency)
             for workload, row in enumerate(table)
             for solution, latency in enumerate(row)
         ]
-        options = Options(win_factors=(1.0, 1.5, 1e9))
-        rows = leaderboard(in_memory(*traces), options)
+        rows = leaderboard(in_memory(*traces), Options(fast_factors=(1e-9, 1.0, 1.5)))
         for row in rows:
-            one, more, all_passed = row.win_at.values()
-            assert 0 <= one <= more <= all_passed == pytest.approx(row.passed / len(table))
-        winnable = sum(any(latency is not None for latency in row) for row in table)
-        assert sum(row.win_at["1"] for row in rows) >= winnable / len(table) - 1e-9
+            all_passed, one, more = row.fast_p.values()
+            assert 0 <= more <= one <= all_passed == pytest.approx(row.passed / len(table))
 
 
 class TestFastP:
@@ -87,7 +93,7 @@ class TestFastP:
     @pytest.mark.parametrize("speedup", [math.nan, math.inf, 0.0])
     def test_speedups_that_are_no_numbers_count_as_none(self, make_result: MakeResult, speedup: float) -> None:
         (row,) = leaderboard(in_memory(make_result("a", "1", 1.0, speedup=speedup)))
-        assert (row.speedup, row.fast_area, row.passed, row.win_at["1"]) == (None, 0.0, 1, 1.0)
+        assert (row.speedup, row.fast_area, row.passed, row.fast_p["1"]) == (None, 0.0, 1, 0.0)
 
 
 class TestBaseline:
@@ -109,8 +115,8 @@ class TestBaseline:
 
 def test_devices_are_ranked_apart(make_result: MakeResult) -> None:
     """A solution is not slow because another one ran on a faster device."""
-    trace_set = in_memory(make_result("a", "1", 1.0, hardware="old"), make_result("b", "1", 0.1, hardware="new"))
-    assert [(row.hardware, row.solution, row.win_at["1"]) for row in leaderboard(trace_set)] == [
+    trace_set = in_memory(make_result("a", "1", 0.9, hardware="old"), make_result("b", "1", 0.1, hardware="new"))
+    assert [(row.hardware, row.solution, row.fast_p["1"]) for row in leaderboard(trace_set)] == [
         ("old", "a", 1.0),
         ("new", "b", 1.0),
     ]

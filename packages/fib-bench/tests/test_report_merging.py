@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fib_bench.cli.main import main
+from fib_bench.report import merging
 from fib_bench.report.merging import MergeConflicts, merge
 from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
 from fib_schema.folder_walk import remove_tree
@@ -21,7 +25,9 @@ WriteSet = Callable[..., Path]
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    """The files of a data set by path, without the lock files of its writers."""
+    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.fixture
@@ -218,6 +224,69 @@ class TestBadFiles:
         bad = one / "solutions" / "bad.json"
         bad.write_text("{")
         assert merge([one], tmp_path / "all").notices == (f"{bad} is not JSON; it was copied unchanged",)
+
+    def test_bad_records_of_every_kind_are_listed(self, one: Path, tmp_path: Path) -> None:
+        (lines,) = (one / "traces").rglob("*.jsonl")
+        lines.write_bytes(lines.read_bytes() + b"[]\n")
+        (one / "definitions" / "null.json").write_text("null")
+        (one / "solutions" / "other" / "folder.json").mkdir(parents=True)
+        report = merge([one], tmp_path / "all")
+        named = {problem.file for problem in report.validation.problems}
+        assert {"definitions/null.json", str(lines.relative_to(one))} <= named
+        assert [problem.split(":")[0] for problem in report.problems] == [str(one / "solutions/other/folder.json")]
+        assert not report.is_ok
+        assert report.to_plain()["validation"]["problems"]
+
+    def test_bad_records_are_no_conflict(self, one: Path, tmp_path: Path) -> None:
+        (definition,) = (one / "definitions").rglob("*.json")
+        (one / "definitions" / "other").mkdir()
+        (one / "definitions" / "other" / definition.name).write_text("rubbish")
+        assert merge([one, one], tmp_path / "all").counts["definitions"] == 2
+        assert contents(tmp_path / "all") == contents(one)
+
+    def test_equal_names_in_one_set_are_no_conflict(self, one: Path, tmp_path: Path) -> None:
+        (definition,) = (one / "definitions").rglob("*.json")
+        namesake = {**json.loads(definition.read_text()), "description": "another"}
+        (one / "definitions" / "namesake.json").write_text(json.dumps(namesake))
+        path = one / "workloads" / "double.jsonl"
+        path.parent.mkdir()
+        workloads = [{"uuid": "u", "axes": {"n": size}, "inputs": {}} for size in (4, 5)]
+        uuids = [{"definition": "double", "workload": workload} for workload in workloads]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in uuids))
+        shutil.copytree(one, tmp_path / "two")
+        report = merge([one], tmp_path / "all")
+        assert contents(tmp_path / "all") == contents(one)
+        assert {"duplicate-name", "duplicate-workload"} <= {problem.code for problem in report.validation.problems}
+        (tmp_path / "two" / "workloads" / "double.jsonl").write_text(json.dumps({**uuids[0], "extra": 1}) + "\n")
+        with pytest.raises(MergeConflicts, match="workload 'double/u'"):
+            merge([one, tmp_path / "two"], tmp_path / "more")
+
+    def test_lines_before_one_that_cannot_be_read_are_kept(
+        self, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        two = tmp_path / "two"
+        shutil.copytree(one, two)
+        (lines,) = (one / "traces").rglob("*.jsonl")
+        first, *others = lines.read_bytes().splitlines(keepends=True)
+        healthy, opened = merging.open_regular, []
+
+        class BadSector(io.FileIO):
+            def readinto(self, buffer: Any) -> int:
+                if self.tell() >= len(first):
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return super().readinto(memoryview(buffer)[: len(first)])
+
+        def open_on_bad_disk(path: Path, buffer_bytes: int = -1) -> Any:
+            opened.append(path)
+            is_read = path == lines and opened.count(lines) == 2
+            return io.BufferedReader(BadSector(path)) if is_read else healthy(path, buffer_bytes)
+
+        monkeypatch.setattr(merging, "open_regular", open_on_bad_disk)
+        report = merge([one, two], tmp_path / "all")
+        merged = (tmp_path / "all" / lines.relative_to(one)).read_bytes()
+        assert merged == first + b"".join(others)
+        (problem,) = report.problems
+        assert problem == f"{lines}:2 cannot be read: Input/output error; it was left out, and what follows it"
 
     def test_a_trace_without_evaluation_contradicts_no_workload(self, one: Path, tmp_path: Path) -> None:
         (lines,) = (one / "traces").rglob("*.jsonl")

@@ -13,10 +13,14 @@ import pytest
 from fib_bench.cli.main import main
 from fib_bench.report import charts
 from fib_bench.report.charts import OTHERS, PALETTE, ChartsUnavailable, drawn, file_name
-from fib_bench.report.page import _block, page_of
-from fib_bench.report.page_data import charts as charts_of
+from fib_bench.report.comparing import Run, compare
+from fib_bench.report.comparison_page import comparison_page
+from fib_bench.report.page import page_of
 from fib_bench.report.page_data import page_data
+from fib_bench.report.page_sources import SourcePages
+from fib_bench.report.page_template import json_block
 from fib_bench.report.results import Options
+from fib_bench.report.section_charts import charts as charts_of
 from fib_schema import Trace, TraceSet, UnknownName
 from fib_schema.display import escape_controls
 from hypothesis import given
@@ -87,6 +91,37 @@ class TestDigest:
         assert kept[999].startswith("999: first\n[the rest is in the trace")
         assert sum(map(len, kept)) < 4_000_000
 
+    def test_failures_of_one_cause_have_one_index(self, make_result: MakeResult) -> None:
+        logs = {"1": "3 of 8 elements are wrong", "2": "5 of 9 elements are wrong", "3": "boom"}
+        traces = [make_result("a", uuid, log=log) for uuid, log in logs.items()] + [make_result("a", "4", 1.0)]
+        (section,) = page_data(in_memory(*traces), Options()).sections
+        assert section.columns["cause"] == [0, 0, 1, None]
+
+    def test_the_reference_and_the_baselines_are_columns_by_workload(self, make_result: MakeResult) -> None:
+        traces = [
+            full(make_result, "a", "1", 0.5, reference_ms=2.0),
+            full(make_result, "b", "1", 0.25, reference_ms=4.0),
+        ]
+        (section,) = page_data(in_memory(*traces, make_result("a", "2")), Options()).sections
+        assert section.columns["reference"] == [3000, None]
+        assert section.columns["baselines"] == {"lib": [1000, None]}
+
+    def test_sources_are_tokens_of_the_reference_and_the_solutions(
+        self, write_set: WriteSet, make_result: MakeResult
+    ) -> None:
+        trace_set = TraceSet.from_path(write_set(make_result("a", "1", 1.0)))
+        (section,) = page_data(trace_set, Options()).sections
+        reference, solution = section.sources
+        assert (reference["name"], solution["name"], solution["language"]) == ("reference", "a", "python")
+        ((_, tokens),) = reference["files"]
+        assert "".join(tokens[1::2]) == trace_set.definitions["double"].reference
+        assert tokens[tokens.index("k") :][:2] == ["k", "def"]
+
+    def test_sources_stop_at_a_bound(self, write_set: WriteSet, make_result: MakeResult) -> None:
+        trace_set = TraceSet.from_path(write_set(make_result("a", "1", 1.0)))
+        ((_, tokens),) = SourcePages(trace_set, characters=5).of("double", [])[0]["files"]
+        assert tokens == ["c", "[left out: this page holds no more source code]"]
+
     def test_unknown_names_are_errors(self, write_set: WriteSet) -> None:
         trace_set = TraceSet.from_path(write_set())
         with pytest.raises(UnknownName):
@@ -100,12 +135,12 @@ class TestSafety:
         traces = [make_result("a", "1", log=HOSTILE), make_result("b<b>", HOSTILE.replace("/", ""), 1.0)]
         page = page_with(*traces)
         assert "<img" not in page.replace(charts.bundle(), "")
-        assert page.count("</script>") == 2 + 2  # the blocks and the scripts
+        assert page.count("</script>") == 3 + 2  # the blocks and the scripts
         assert block(page, "section-0")["logs"] == [HOSTILE]
 
     @given(st.text())
     def test_every_text_comes_out_of_its_block_with_its_control_characters_escaped(self, text: str) -> None:
-        made = _block("x", {"log": text, text: 1})
+        made = json_block("x", {"log": text, text: 1})
         assert set("<>&") & set(made.partition(">")[2].removesuffix("</script>")) == set()
         assert block(made, "x") == {"log": escape_controls(text)} | {escape_controls(text): 1}
 
@@ -139,6 +174,23 @@ class TestCharts:
             "double-cpu-fast_p.png",
             "double-cpu-roofline.png",
         ]
+
+    def test_the_reference_is_a_curve_and_failed_solutions_are_in_no_legend(self, make_result: MakeResult) -> None:
+        traces = [full(make_result, "a", "1", 0.5), make_result("broken", "1"), full(make_result, "z", "1", 0.7)]
+        (section,) = page_data(in_memory(*traces), Options()).sections
+        specs = dict(charts_of(section))
+        latency, fast = specs["double-cpu-latency-n.png"], specs["double-cpu-fast_p.png"]
+        assert latency["encoding"]["color"]["scale"]["domain"] == ["a", "z"]
+        assert {row["solution"] for row in fast["datasets"]["points"]} == {"a", "z"}
+        assert latency["datasets"]["references"] == [
+            {"x": 4, "us": 1000, "solution": "reference"},
+            {"x": 4, "us": 1000, "solution": "lib"},
+        ]
+
+    def test_layers_without_points_are_left_out(self) -> None:
+        """Vega warns of their infinite extent."""
+        spec = drawn("roofline", "t", [{"k": "a", "x": 1, "y": 1}], ["a"])
+        assert [layer.get("data") for layer in spec["layer"]] == [None]
 
     def test_only_failures_have_none(self, make_result: MakeResult) -> None:
         (section,) = page_data(in_memory(make_result("a", "1")), Options()).sections
@@ -236,9 +288,9 @@ class TestInABrowser:
         assert rows_of(tab) == ["fast", "slow", "broken", "other"]
         assert "HTML" not in tab.title()
         tab.get_by_role("button", name="speedup").click()
-        assert rows_of(tab) == ["fast", "slow", "other", "broken"]
+        assert rows_of(tab) == ["fast", "slow", "broken", "other"]  # within each definition
         tab.get_by_role("button", name="speedup").click()
-        assert rows_of(tab) == ["other", "slow", "fast", "broken"]
+        assert rows_of(tab) == ["slow", "fast", "broken", "other"]
         tab.locator("#filter-text").fill("TRIP")
         assert rows_of(tab) == ["other"]
         assert tab.locator("details.definition:visible").count() == 1
@@ -270,7 +322,7 @@ class TestInABrowser:
         tab.locator(".failure summary").first.click()
         assert tab.locator(".failure pre").first.inner_text().startswith(HOSTILE)
         tab.wait_for_selector(".charts[data-drawn]")
-        tab.locator(".chart svg .mark-symbol path").first.hover()
+        tab.locator(".chart svg .mark-symbol path").first.hover(force=True)
         assert (tab.title(), tab.locator("img").count()) == ("data set: benchmark report", 0)
 
     def test_names_in_charts_and_their_tooltips_are_text(
@@ -284,6 +336,47 @@ class TestInABrowser:
         tab.wait_for_selector("#vg-tooltip-element.visible")
         assert name in tab.locator("#vg-tooltip-element").inner_text()
         assert (tab.title(), tab.locator("img").count()) == ("data set: benchmark report", 0)
+
+    def test_failures_of_one_cause_are_one_entry_with_its_workloads(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        tab.locator("details.definition summary").first.click()
+        tab.wait_for_selector(".failure")
+        assert tab.locator(".failure").count() == 1
+        tab.locator(".failure summary").click()
+        assert tab.locator(".failure p").first.inner_text() == "broken on n=4 (1); n=4 (2); n=4 (3)"
+        assert tab.locator(".chip").all_inner_texts() == ["fast", "slow"]
+        assert tab.locator(".key").all_inner_texts() == ["reference", "lib"]
+
+    def test_a_link_names_the_definition_and_opens_it(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        link = tab.locator("#leaderboard tr.group a").first.get_attribute("href")
+        assert link == "#double"
+        tab.evaluate("location.hash = '#triple'")
+        tab.wait_for_selector("#definition-1[open]")
+        assert not tab.locator("#definition-0[open]").count()
+
+    def test_source_code_is_shown_as_text(
+        self, show: Callable[..., Any], write_set: WriteSet, make_result: MakeResult
+    ) -> None:
+        root = write_set(make_result("a", "1", 1.0))
+        (path,) = root.rglob("a.json")
+        solution = json.loads(path.read_text())
+        solution["sources"][0]["content"] = f"def run(x):\n    return '{HOSTILE}'\n"
+        path.write_text(json.dumps(solution))
+        tab = show(page_of(page_data(TraceSet.from_path(root), Options())))
+        tab.locator("details.definition > summary").click()
+        tab.locator("details.source summary").last.click()
+        assert HOSTILE in tab.locator("pre.code").inner_text()
+        assert tab.locator("pre.code .t-k").first.inner_text() == "def"
+        tab.wait_for_selector(".charts[data-drawn]")
+        assert (tab.title().endswith("benchmark report"), tab.locator("img").count()) == (True, 0)
+
+    def test_all_definitions_are_open_in_print(self, show: Callable[..., Any], page: str) -> None:
+        tab = show(page)
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        tab.wait_for_selector("#definition-1[open] .charts[data-drawn]")
+        tab.emulate_media(media="print")
+        assert not tab.locator("#filters").is_visible()
 
     @pytest.mark.parametrize("scheme", ["light", "dark"])
     def test_it_fits_a_phone(self, show: Callable[..., Any], page: str, scheme: str) -> None:
@@ -312,6 +405,45 @@ class TestInABrowser:
         assert tab.locator("h1").inner_text() == "data set"
 
 
+class TestComparison:
+    NAME = "<img src=x onerror=hacked()>"
+
+    @pytest.fixture
+    def page(self, make_result: MakeResult) -> str:
+        before = [full(make_result, "a", "1", 1.0), full(make_result, "b", "1", 1.0), make_result(self.NAME, "1", 1.0)]
+        after = [
+            full(make_result, "a", "1", 2.0),
+            full(make_result, "b", "1", 0.5),
+            make_result(self.NAME, "1", log=HOSTILE),
+        ]
+        return comparison_page(compare(Run(in_memory(*before), "old"), Run(in_memory(*after), "new")))
+
+    @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+    def test_it_shows_the_changes_and_nothing_that_solutions_wrote_runs(
+        self, show: Callable[..., Any], page: str, width: int, scheme: str
+    ) -> None:
+        tab = show(page, width=width, scheme=scheme)
+        tab.wait_for_selector("#chart[data-drawn] svg")
+        assert tab.locator("#verdict b").inner_text() == "Something became slower or stopped passing."
+        names = tab.locator("#pairs td.name").all_inner_texts()
+        assert [name.splitlines()[0] for name in names] == [self.NAME, "a", "b"]
+        tab.locator("#filters select").select_option("faster")
+        assert tab.locator("#pairs td.name").all_inner_texts() == ["b"]
+        assert (tab.title(), tab.locator("img").count()) == ("old → new: comparison", 0)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+    def test_without_compared_latencies_it_says_so(self, show: Callable[..., Any], make_result: MakeResult) -> None:
+        runs = [Run(in_memory(make_result("a", "1")), name) for name in ("old", "new")]
+        tab = show(comparison_page(compare(*runs)))
+        assert tab.locator("#chart").inner_text() == "No latencies were compared, so there is nothing to draw."
+
+    def test_the_command_writes_it(self, write_set: WriteSet, make_result: MakeResult, tmp_path: Path) -> None:
+        roots = [str(write_set(make_result("a", "1", 1.0), name=name)) for name in ("old", "new")]
+        assert main(["report", "compare", *roots, "--html", str(tmp_path / "page.html")]) == 0
+        (pair,) = block((tmp_path / "page.html").read_text("utf-8"), "comparison")["pairs"]
+        assert (pair["solution"], pair["verdict"], pair["point"]) == ("a", "same", 1.0)
+
+
 def test_infinities_of_arithmetic_do_not_stop_a_page() -> None:
     """Sums of huge latencies overflow; JSON has no infinity."""
-    assert '{"a":["Infinity","NaN"]}' in _block("data", {"a": [1e308 * 10, float("nan")]})
+    assert '{"a":["Infinity","NaN"]}' in json_block("data", {"a": [1e308 * 10, float("nan")]})

@@ -1,4 +1,4 @@
-"""Tests of ratios of latencies: when they are numbers, ties or imprecise."""
+"""Tests of ratios of latencies: when they are numbers, noise or imprecise."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ def performance(
     ("ratio", "outcome", "text"),
     [
         (Ratio(2.0), Outcome.NUMBER, "2.00x"),
-        (Ratio(2.0, (1.9, 2.1)), Outcome.NUMBER, "2.00x"),
-        (Ratio(1.01, (0.98, 1.04)), Outcome.TIE, "tie"),
-        (Ratio(1.0, (1.0, 1.0)), Outcome.TIE, "tie"),
-        (Ratio(1.3, (0.9, 1.9)), Outcome.IMPRECISE, "imprecise"),
+        (Ratio(2.0, (1.9, 2.1)), Outcome.NUMBER, "2.0x ± 0.1"),
+        (Ratio(1.01, (0.98, 1.04)), Outcome.NOISE, "noise"),
+        (Ratio(1.0, (1.0, 1.0)), Outcome.NOISE, "noise"),
+        (Ratio(1.3, (0.9, 1.9)), Outcome.NOISE, "noise"),
         (Ratio(2.0, (1.79, 2.21)), Outcome.IMPRECISE, "imprecise"),
-        (Ratio(2.0, (1.0, math.inf)), Outcome.IMPRECISE, "imprecise"),
+        (Ratio(2.0, (1.0, math.inf)), Outcome.NOISE, "noise"),
+        (Ratio(2.0, (1.1, math.inf)), Outcome.IMPRECISE, "imprecise"),
         (Ratio(50.0, (49.0, 51.0), is_comparable=False), Outcome.NOT_COMPARABLE, "not comparable"),
         (UNKNOWN, Outcome.UNKNOWN, "-"),
     ],
@@ -45,7 +46,7 @@ def test_a_ratio_is_a_number_only_if_it_is_precise_and_differs_from_1(
     assert (ratio.value is not None) == (outcome is Outcome.NUMBER)
 
 
-def test_ties_are_ordered_as_1_and_what_is_no_number_has_no_order() -> None:
+def test_narrow_noise_is_ordered_as_1_and_what_is_no_number_has_no_order() -> None:
     ratios = [Ratio(1.02, (0.99, 1.05)), Ratio(1.3, (0.9, 1.9)), Ratio(3.0, None, False), Ratio(1.3, (1.2, 1.4))]
     assert [ratio.rank_value for ratio in ratios] == [1.0, None, None, 1.3]
 
@@ -62,7 +63,7 @@ class TestSpeedup:
 
     def test_a_wide_interval_of_the_reference_is_enough_to_make_it_imprecise(self) -> None:
         assert speedup_of(performance([0.99, 1.01], [1.5, 3.0])).text == "imprecise"
-        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01])).text == "2.00x"
+        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01])).text == "2.00x ± 0.04"
 
     def test_the_uncertainty_of_the_clock_widens_it(self) -> None:
         assert speedup_of(performance([0.99, 1.01], [1.99, 2.01], uncertainty_ms=0.5)).text == "imprecise"
@@ -71,16 +72,16 @@ class TestSpeedup:
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=False)).text == "not comparable"
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=True)).text == "2.00x"
 
-    def test_on_the_cpu_a_single_call_that_contradicts_the_median_makes_it_imprecise(self) -> None:
+    def test_on_the_cpu_a_single_call_that_contradicts_the_median_makes_it_noise(self) -> None:
         busy = performance([1.0, 1.0], [2.0, 2.0], method="cpu", host_latency_ms=0.15)
-        assert speedup_of(busy).text == "imprecise"
+        assert speedup_of(busy).text == "noise"
         quiet = performance([1.0, 1.0], [2.0, 2.0], method="cpu", host_latency_ms=3.0)
         assert speedup_of(quiet).text == "2.00x"
         device = performance([1.0, 1.0], [2.0, 2.0], method="linked", host_latency_ms=30.0)
         assert speedup_of(device).text == "2.00x"
 
     def test_wider_bounds_of_the_reference_take_precedence(self) -> None:
-        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).text == "imprecise"
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).text == "noise"
 
     def test_traces_without_intervals_have_numbers(self) -> None:
         assert speedup_of(Performance(1.0, 2.0, 2.0)).text == "2.00x"
@@ -91,7 +92,7 @@ class TestSpeedup:
 
     def test_over_a_baseline_its_interval_counts(self) -> None:
         baseline = {"solution": "lib", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"interval_ms": [1.0, 4.0]}}
-        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0, {"baseline": baseline})).text == "imprecise"
+        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0, {"baseline": baseline})).text == "noise"
         assert baseline_speedup_of(Performance(1.0, 2.0, 2.0)) == UNKNOWN
 
 
@@ -127,8 +128,8 @@ class TestMean:
     def test_of_nothing_is_unknown(self) -> None:
         assert mean_of([]) == mean_of([UNKNOWN]) == UNKNOWN
 
-    def test_an_interval_down_to_0_is_imprecise(self) -> None:
-        assert mean_of([Ratio(2.0, (0.0, math.inf)), Ratio(2.0, (1.9, 2.1))]).outcome is Outcome.IMPRECISE
+    def test_an_interval_down_to_0_is_noise(self) -> None:
+        assert mean_of([Ratio(2.0, (0.0, math.inf)), Ratio(2.0, (1.9, 2.1))]).outcome is Outcome.NOISE
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from fib_schema import Trace, TraceSet
 
 from .ratios import Ratio
 from .results import DeviceResults, Options, group_results
-from .trace_fields import interval_of, is_usable, labels_of, latency_of, light_of, timed_by
+from .trace_fields import bounds_of, interval_of, is_usable, labels_of, latency_of, light_of, timed_by
 
 
 @attrs.frozen
@@ -24,9 +24,11 @@ class Best:
     """Over the reference; None where it is not a number, see `speedup_text`."""
     speedup_interval: tuple[float, float] | None
     speedup_text: str
-    """The number, or ``tie``, ``imprecise``, ``not comparable``, ``-``."""
+    """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
     latency_ms: float
     interval_ms: tuple[float, float] | None
+    bounds_ms: tuple[float, float] | None
+    """The interval, widened by the uncertainty of the clock."""
     reference_latency_ms: float | None
     attainable_fraction: float | None
     hardware: str
@@ -80,6 +82,7 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
         speedup_text=speedup.text,
         latency_ms=performance.latency_ms,
         interval_ms=interval_of(performance),
+        bounds_ms=bounds_of(performance),
         reference_latency_ms=reference if is_usable(reference) else None,
         attainable_fraction=light_of(performance).fraction,
         hardware=winner.evaluation.environment.hardware,

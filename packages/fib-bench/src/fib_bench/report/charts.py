@@ -2,7 +2,7 @@
 
 A specification is data; the points come separately, as rows with these fields:
 
-- ``latency``: x (the axis), us, low, high, k, solution, and words for the tooltip
+- ``latency``: x (the axis), us, low, high, k, solution, and words for the tooltip; references as x, us, solution
 - ``fast``: p, share, k, solution
 - ``roofline``: x, y, k, solution, and words for the tooltip; the roof's corners as x, y
 
@@ -97,6 +97,21 @@ SPECS: Mapping[str, Spec] = {
                     "tooltip": _tooltip("solution", "latency", "interval", "speedup", "axes", "workload"),
                 },
             },
+            {
+                "data": {"name": "references"},
+                "mark": {"type": "line", "strokeWidth": 1.5, "point": {"size": 24, "color": GREY}},
+                "encoding": {
+                    "y": {"field": "us", "type": "quantitative", "aggregate": "median"},
+                    "detail": {"field": "solution", "type": "nominal"},
+                    "color": {"value": GREY},
+                    "opacity": {"value": 1},
+                    "strokeDash": {
+                        "condition": {"test": "datum.solution === 'reference'", "value": [6, 3]},
+                        "value": [2, 3],
+                    },
+                    "tooltip": _tooltip("solution"),
+                },
+            },
         ],
     },
     "fast": {
@@ -157,6 +172,39 @@ SPECS: Mapping[str, Spec] = {
 }
 """The page patches width, colours, titles of axes and the scale of x; `drawn` does so for a file."""
 
+COMPARISON_SPEC: Spec = {
+    "data": {"name": "points"},
+    "height": 320,
+    "encoding": {
+        "x": _log("us", "latency before", labelExpr=_LATENCY_LABELS, grid=False),
+        "color": {
+            "field": "verdict",
+            "type": "nominal",
+            "scale": {"domain": ["slower", "same", "faster"], "range": [PALETTE[1], GREY, PALETTE[2]]},
+            "legend": {"title": None, "orient": "bottom"},
+        },
+    },
+    "layer": [
+        {
+            "transform": [{"filter": "isValid(datum.low)"}],
+            "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.6},
+            "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
+        },
+        {
+            "mark": {"type": "point", "filled": True, "size": 40},
+            "encoding": {
+                "y": _log("ratio", "after / before", labelExpr="format(datum.value, '~g')"),
+                "tooltip": _tooltip("definition", "solution", "axes", "change", "verdict"),
+            },
+        },
+        {
+            "mark": {"type": "rule", "strokeDash": [4, 4], "color": GREY},
+            "encoding": {"y": {"datum": 1}, "x": None, "color": {"value": GREY}},
+        },
+    ],
+}
+"""Points have ratio, low, high (the interval), us (the latency before) and words for the tooltip."""
+
 
 def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: Any) -> Spec:
     """A specification with its points.
@@ -166,11 +214,11 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
         title: The title.
         rows: The points.
         solutions: Those with a colour, in order.
-        **more: ``roof`` (rows), ``x_title``, ``y_title``, and ``x_scale``: ``log`` or ``symlog``.
+        **more: ``roof``, ``references`` (rows), ``x_title``, ``y_title``, and ``x_scale``: ``log`` or ``symlog``.
     """
     spec = copy.deepcopy(SPECS[kind])
     spec |= {"title": {"text": title, "anchor": "start"}, "width": 720, "background": "white", "config": _config()}
-    spec["datasets"] = {"points": list(rows), "roof": list(more.get("roof", ()))}
+    spec["datasets"] = {"points": list(rows), **{name: list(more.get(name, ())) for name in ("roof", "references")}}
     names = [*solutions, OTHERS] if any(row["k"] == OTHERS for row in rows) else list(solutions)
     for encoding in [spec.get("encoding", {}), *(layer.get("encoding", {}) for layer in spec["layer"])]:
         if "color" in encoding:
@@ -181,8 +229,13 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
                 encoding[channel]["title"] = said
         if "x" in encoding and more.get("x_scale") == "symlog":
             encoding["x"]["scale"] = {"type": "symlog"}
-    if not any(row.get("low") for row in rows):
-        spec["layer"] = [layer for layer in spec["layer"] if layer.get("name") != "intervals"]
+    has_intervals = any(row.get("low") for row in rows)
+    spec["layer"] = [
+        layer
+        for layer in spec["layer"]
+        if (layer.get("name") != "intervals" or has_intervals)
+        and spec["datasets"].get(layer.get("data", {}).get("name"), True)  # Vega warns of layers without points
+    ]
     return spec
 
 

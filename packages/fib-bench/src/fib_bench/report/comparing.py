@@ -107,11 +107,14 @@ class Pair:
     verdict: Verdict
     before_ms: float | None
     after_ms: float | None
+    before_bounds_ms: tuple[float, float] | None
+    """The 95 % interval of the median, widened by the uncertainty of the clock; None where the trace has none."""
+    after_bounds_ms: tuple[float, float] | None
     ratio: float | None
     """After divided by before: below 1 is faster. None where it is not a number, see `ratio_text`."""
     ratio_interval: tuple[float, float] | None
     ratio_text: str
-    """The number, or ``tie``, ``imprecise``, ``-``."""
+    """The number with its interval, or ``noise``, ``imprecise``, ``-``."""
     decided_by: str
     """``intervals``, ``margin``, or nothing where no latencies were compared."""
     timed_by: str
@@ -177,7 +180,7 @@ def compare(
         after=after.name,
         counts={str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]},
         ratio=mean.value,
-        ratio_text=mean.shown(3),
+        ratio_text=mean.text,
         pairs=tuple(pairs),
     )
 
@@ -214,9 +217,11 @@ def _pair(before: Trace | None, after: Trace | None, rule: Rule) -> Pair:
         verdict=verdict,
         before_ms=old,
         after_ms=new,
+        before_bounds_ms=None if before is None else _bounds_ms(before),
+        after_bounds_ms=None if after is None else _bounds_ms(after),
         ratio=ratio.value,
         ratio_interval=ratio.interval,
-        ratio_text=ratio.shown(3),
+        ratio_text=ratio.text,
         decided_by=decided_by,
         timed_by=_timed_by(before, after),
         reason=_reason(before, after, verdict, rule),

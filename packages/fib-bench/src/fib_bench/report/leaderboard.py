@@ -10,9 +10,10 @@ import attrs
 from fib_schema import Evaluation, EvaluationStatus, InvalidRecord, ScoringError, Trace, TraceSet, UnknownName
 
 from ..flags import CPU_TIMING, INTERPRETED
+from .failures import Failure, group_failures
 from .ratios import UNKNOWN, Outcome, Ratio, mean_of
 from .results import DeviceResults, Options, failure_text, group_results
-from .trace_fields import blocking_flags, is_ranked, labels_of, light_of, shown_latency_of, timed_by
+from .trace_fields import blocking_flags, bounds_of, is_ranked, labels_of, light_of, shown_latency_of, timed_by
 
 
 @attrs.frozen
@@ -32,19 +33,22 @@ class Entry:
     """Geometric mean of the speedups over the reference; None where it is not a number, see `speedup_text`."""
     speedup_interval: tuple[float, float] | None
     speedup_text: str
-    """The number, or ``tie``, ``imprecise``, ``not comparable``, ``-``."""
+    """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
     baseline: str | None
     baseline_speedup: float | None
     """Likewise over the baseline."""
     baseline_speedup_interval: tuple[float, float] | None
     baseline_speedup_text: str
-    win_at: Mapping[str, float]
-    """By the factor, as it is printed."""
+    fast_p: Mapping[str, float]
+    """By the factor p, as it is printed: the share of workloads on which it passes and is more than p times as fast as
+    the reference."""
     fast_area: float
     attainable_fraction: float | None
     """The median share of the attainable speed, over workloads where it is known."""
     latency_ms: tuple[float, float] | None
     """The shortest and the longest of the median latencies of passing workloads; None for interpreted kernels."""
+    latency_bounds_ms: tuple[float, float] | None
+    """The interval of the latency, with the uncertainty of the clock, where a single workload passed; else None."""
     timed_by: tuple[str, ...]
     """Timing methods, without ``linked``."""
     labels: tuple[str, ...]
@@ -53,8 +57,10 @@ class Entry:
     flags: tuple[str, ...]
     problem: str
     """The status and the error line of the first failure, or why the solution is not ranked."""
+    failures: tuple[Failure, ...]
+    """All failures, those of one cause together."""
     rank_value: float | None = attrs.field(default=None, repr=False)
-    """The number by which ranked solutions are ordered: the speedup, or 1 for a tie."""
+    """The number by which ranked solutions are ordered: the speedup, or 1 for noise."""
 
 
 @attrs.frozen
@@ -191,15 +197,20 @@ def _entry(trace_set: TraceSet, results: DeviceResults, name: str, options: Opti
         baseline_speedup=over_baseline.value,
         baseline_speedup_interval=over_baseline.interval,
         baseline_speedup_text=over_baseline.text,
-        win_at={f"{factor:g}": results.win_at(name, factor) for factor in options.win_factors},
+        fast_p={
+            f"{p:g}": share
+            for p, share in zip(options.fast_factors, results.fast_curve(name, options.fast_factors), strict=True)
+        },
         fast_area=statistics.fmean(results.fast_curve(name)),
         attainable_fraction=statistics.median(fractions) if fractions else None,
         latency_ms=(min(latencies), max(latencies)) if latencies else None,
+        latency_bounds_ms=bounds_of(good[0]) if len(good) == len(latencies) == 1 else None,
         timed_by=_methods(evaluations),
         labels=labels,
         statuses=dict(Counter(str(e.status) for e in evaluations)),
         flags=tuple(sorted({flag for e in evaluations for flag in e.flags})),
         problem=failure_text(bad[0]) if bad else _unranked(blocking),
+        failures=group_failures(results.traces[name].values()),
         rank_value=speedup.rank_value,
     )
 
@@ -251,5 +262,4 @@ def _source(trace_set: TraceSet, name: str) -> tuple[str, str]:
 
 def _order(entry: Entry) -> tuple[bool, bool, float, int, float, str]:
     value = entry.rank_value if entry.is_ranked else None
-    wins = max(entry.win_at.values(), default=0.0)
-    return (not entry.is_ranked, value is None, -(value or 0.0), -entry.passed, -wins, entry.solution)
+    return (not entry.is_ranked, value is None, -(value or 0.0), -entry.passed, -entry.fast_area, entry.solution)

@@ -3,31 +3,31 @@
 A file that only one set has, or that is equal in all, is copied byte for byte. Lines of traces and
 workloads are written once each, whatever the order of their keys; added lines follow the existing ones.
 Definitions and solutions are identified by their names, workloads by definition and uuid, blobs by
-their paths: different contents under one of these are a conflict, and a merge with conflicts writes nothing.
+their paths: different contents under one of these in two sets are a conflict, and a merge with conflicts writes
+nothing. Bad records, and several of one name in one set, are copied unchanged; the validation of the result lists them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
-import msgspec
-from fib_schema import DataSetNotFound, FibError, TargetNotEmpty
+from fib_schema import DataSetNotFound, FibError, Report, Severity, TargetNotEmpty, validate
+from fib_schema.data_files import list_data_files
 from fib_schema.files import copy_file, make_folders, staged
 from fib_schema.folder_walk import walk
 from fib_schema.regular_files import open_regular, read_regular
+
+from .record_contents import content_digest, describe_difference, line_at, parsed_json
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
 _BLOBS = "blob"
 _KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
-_SHOWN_FIELDS = 6
 _MAX_RECORD_BYTES = 64 << 20
 """The largest record and line that is read; that of data sets is the same."""
 _SHOWN_CONFLICTS = 20
@@ -76,8 +76,19 @@ class MergeReport:
     """The number of files that were copied byte for byte."""
     notices: tuple[str, ...]
     """Warnings for the user."""
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...]
     """Files that could not be read, or not to their end, and were left out."""
+    validation: Report
+    """The validation of the result: bad records are copied unchanged."""
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether nothing was left out and the result is valid."""
+        return not self.problems and self.validation.is_ok
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain objects, for JSON."""
+        return {**attrs.asdict(self, recurse=False), "validation": self.validation.to_plain()}
 
 
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
@@ -100,6 +111,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
     for root in roots:
         for path in _files(root, merged):
             merged.add(root, path)
+        merged.add_unlisted(root)
     if merged.conflicts:
         raise MergeConflicts(tuple(merged.conflicts))
     _publish(merged, goal)
@@ -111,6 +123,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         copied=sum(file.is_copy for file in merged.files.values()),
         notices=tuple(merged.notices),
         problems=tuple(merged.problems),
+        validation=validate(goal),
     )
 
 
@@ -132,14 +145,6 @@ class _File:
         return not self.lines
 
 
-@attrs.frozen
-class _Known:
-    """The first occurrence of a record."""
-
-    place: str
-    digest: bytes
-
-
 @attrs.define
 class _Merged:
     """The merged content of the sources."""
@@ -150,8 +155,10 @@ class _Merged:
     problems: list[str] = attrs.field(factory=list)
     counts: Counter[str] = attrs.field(factory=Counter)
     repeated: Counter[str] = attrs.field(factory=Counter)
-    _known: dict[tuple[str, str], _Known] = attrs.field(factory=dict)
-    """Records and workloads by kind and name."""
+    _places: dict[tuple[str, str], dict[Path, str]] = attrs.field(factory=dict)
+    """The first place in each set, by kind and name of records and workloads."""
+    _records: set[tuple[str, str, bytes]] = attrs.field(factory=set)
+    """Kinds, names and digests of definitions and solutions."""
     _lines: set[bytes] = attrs.field(factory=set)
 
     def add(self, root: Path, path: str) -> None:
@@ -166,6 +173,14 @@ class _Merged:
         """Report a file or folder that cannot be read."""
         self.problems.append(f"{os.fspath(path)} cannot be read: {error.strerror or error}; it was left out")
 
+    def add_unlisted(self, root: Path) -> None:
+        """Report what readers of data sets refuse to list, such as a folder in the place of a file."""
+        suffixes = dict.fromkeys(_RECORDS, ".json") | dict.fromkeys(_LINES, ".jsonl")
+        _, found = list_data_files(os.fspath(root), suffixes)
+        named = "\n".join([*self.problems, *self.notices])
+        errors = [problem for problem in found if problem.severity is Severity.ERROR]
+        self.problems += [str(problem) for problem in errors if problem.source not in named]
+
     def _add(self, root: Path, path: str) -> None:
         folder = path.split("/", 1)[0]
         if folder in _RECORDS and path.endswith(".json"):
@@ -177,19 +192,18 @@ class _Merged:
 
     def _add_record(self, root: Path, path: str, kind: str) -> None:
         data = read_regular(root / path, _MAX_RECORD_BYTES)
-        content = _parsed(data)
+        content = parsed_json(data)
         name = content.get("name") if isinstance(content, dict) else None
-        name = name if isinstance(name, str) else Path(path).stem
-        place, digest = str(root / path), _digest(data, content)
-        known = self._known.get((kind, name))
-        if known is not None:
-            if known.digest == digest:
-                self.repeated[f"{kind}s"] += 1
-                return
-            other = _parsed(read_regular(known.place, _MAX_RECORD_BYTES))
-            self.conflicts.append(Conflict(kind, name, known.place, place, _difference(other, content)))
+        name = name if isinstance(name, str) else path  # no record has the name of a bad file
+        place, digest = str(root / path), content_digest(data, content)
+        if (kind, name, digest) in self._records:
+            self.repeated[f"{kind}s"] += 1
             return
-        self._known[kind, name] = _Known(place, digest)
+        if (other := self._place_in_another_set(kind, name, root, place)) is not None:
+            first = parsed_json(read_regular(other, _MAX_RECORD_BYTES))
+            self.conflicts.append(Conflict(kind, name, other, place, describe_difference(first, content)))
+            return
+        self._records.add((kind, name, digest))
         if (existing := self.files.get(path)) is not None:
             held = f"{kind} {name!r} would overwrite another one"
             self.conflicts.append(Conflict("file", path, str(existing.source), place, f"what it holds: {held}"))
@@ -205,18 +219,14 @@ class _Merged:
         parts: list[tuple[int, int]] = []
         dropped = begin = 0
         with open_regular(source) as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(_MAX_RECORD_BYTES + 1), b""), 1):
-                if len(line) > _MAX_RECORD_BYTES:
-                    problem = f"is longer than {_MAX_RECORD_BYTES} bytes; it was left out, and what follows it"
-                    self.problems.append(f"{source}:{number} {problem}")
-                    dropped += 1
-                    break
+            for number, line in enumerate(self._readable_lines(stream, source), 1):
                 end = begin + len(line)
-                if self._is_new(line, f"{source}:{number}", path):
+                if self._is_new(line, f"{source}:{number}", root, path):
                     parts.append((begin, end))
                 else:
                     dropped += 1
                 begin = end
+            dropped += begin < os.fstat(stream.fileno()).st_size
         mine = self.files.get(path)
         if mine is None:
             if parts or not dropped:
@@ -226,13 +236,27 @@ class _Merged:
                 mine.lines.append((mine.source, [(0, mine.source.stat().st_size)]))
             mine.lines.append((source, parts))
 
-    def _is_new(self, line: bytes, place: str, path: str) -> bool:
+    def _readable_lines(self, stream: BinaryIO, source: Path) -> Iterator[bytes]:
+        """The lines before one that is too long or cannot be read, which is reported."""
+        number = 1
+        try:
+            while len(line := stream.readline(_MAX_RECORD_BYTES + 1)) <= _MAX_RECORD_BYTES:
+                if not line:
+                    return
+                yield line
+                number += 1
+            problem = f"is longer than {_MAX_RECORD_BYTES} bytes"
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+        self.problems.append(f"{source}:{number} {problem}; it was left out, and what follows it")
+
+    def _is_new(self, line: bytes, place: str, root: Path, path: str) -> bool:
         """Whether a line is new; counts it, and checks workloads for conflicts."""
         text = line.strip()
         if not text:
             return path not in self.files
-        content = _parsed(text)
-        digest = _digest(text, content)
+        content = parsed_json(text)
+        digest = content_digest(text, content)
         is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
         kind = "workloads" if is_workload else "traces"
         if digest in self._lines:
@@ -245,18 +269,27 @@ class _Merged:
         elif isinstance(content, dict) and not is_workload and content.get("evaluation") is None:
             self.notices.append(f"{place} names a solution and has no evaluation; it was copied unchanged")
         elif is_workload:
-            self._check_workload(content, place, digest)
+            self._check_workload(content, root, place)
         return True
 
-    def _check_workload(self, content: dict[str, Any], place: str, digest: bytes) -> None:
+    def _check_workload(self, content: dict[str, Any], root: Path, place: str) -> None:
         workload = content.get("workload")
         identity = workload.get("uuid") if isinstance(workload, dict) else None
         name = f"{content.get('definition')}/{identity}"
-        known = self._known.setdefault(("workload", name), _Known(place, digest))
-        if identity is not None and known.digest != digest:
-            self.conflicts.append(
-                Conflict("workload", name, known.place, place, _difference(_line_at(known.place), content))
-            )
+        if identity is None:
+            return
+        if (other := self._place_in_another_set("workload", name, root, place)) is not None:
+            difference = describe_difference(line_at(other), content)
+            self.conflicts.append(Conflict("workload", name, other, place, difference))
+
+    def _place_in_another_set(self, kind: str, name: str, root: Path, place: str) -> str | None:
+        """Note where a set has a record; returns where another set has one of that name.
+
+        Several in one set are its own problem, which the validation reports.
+        """
+        places = self._places.setdefault((kind, name), {})
+        places.setdefault(root, place)
+        return next((other for others, other in places.items() if others != root), None)
 
     def _add_other(self, root: Path, path: str, *, is_blob: bool) -> None:
         mine = self.files.get(path)
@@ -328,52 +361,3 @@ def _same_bytes(first: Path, second: Path) -> bool:
     import filecmp
 
     return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
-
-
-# -- content -----------------------------------------------------------------------------------
-
-
-def _parsed(data: bytes) -> Any:
-    """The value of a JSON text, or None if it is invalid."""
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return msgspec.json.decode(data)
-    return None
-
-
-def _digest(data: bytes, content: Any) -> bytes:
-    """A digest that does not depend on the order of keys; of the bytes if it is not JSON."""
-    canonical = data
-    if content is not None:
-        with suppress(msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-            canonical = msgspec.json.encode(content, order="sorted")
-    return hashlib.blake2b(canonical, digest_size=16).digest()
-
-
-def _line_at(place: str) -> Any:
-    path, _, number = place.rpartition(":")
-    with Path(path).open("rb") as stream:
-        return next((_parsed(line) for index, line in enumerate(stream, 1) if index == int(number)), None)
-
-
-def _difference(first: Any, second: Any) -> str:
-    """The paths of fields in which two JSON values differ."""
-    try:
-        paths = list(_differing(first, second, ""))
-    except RecursionError:
-        return "values that nest too deep to compare"
-    more = f" and {len(paths) - _SHOWN_FIELDS} more fields" if len(paths) > _SHOWN_FIELDS else ""
-    return ", ".join(paths[:_SHOWN_FIELDS]) + more
-
-
-def _differing(first: Any, second: Any, path: str) -> Iterator[str]:
-    if isinstance(first, dict) and isinstance(second, dict):
-        for key in dict.fromkeys([*first, *second]):
-            if key not in first or key not in second:
-                yield f"{path}.{key}".lstrip(".")
-            else:
-                yield from _differing(first[key], second[key], f"{path}.{key}")
-    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for index, (one, other) in enumerate(zip(first, second, strict=True)):
-            yield from _differing(one, other, f"{path}[{index}]")
-    elif type(first) is not type(second) or first != second:
-        yield path.lstrip(".") or "everything"

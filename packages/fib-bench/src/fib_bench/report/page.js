@@ -1,85 +1,17 @@
 "use strict";
 // Everything shown comes out of JSON blocks and goes in as text, never as markup.
 (() => {
-  const parse = (id) => JSON.parse(document.getElementById(id).textContent);
-  const at = (id) => document.getElementById(id);
   const digest = parse("digest");
-  const FIRST_ROWS = matchMedia("(max-width: 44rem)").matches ? 15 : 100, MOST_POINTS = 20000, SVG_POINTS = 3000;
-
-  function make(tag, attributes = {}, ...children) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name === "text") element.textContent = value;
-      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
-    }
-    element.append(...children.filter((child) => child !== null && child !== undefined));
-    return element;
-  }
-
-  // -- numbers as text -----------------------------------------------------------------------
-
-  const digits = (value) => Number(value.toPrecision(3)).toString();
-  const count = (value) => value.toLocaleString("en");
-  const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 1000) / 10} %`);
-  const number = (value) => (typeof value === "number" ? value : null);
-  const ratio = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : value >= 0.1 ? `${value.toFixed(2)}×` : `${value.toPrecision(2)}×`);
-  const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
-  function latency(us) {
-    if (us === null || us === undefined) return "–";
-    return us >= 1e6 ? `${digits(us / 1e6)} s` : us >= 1e3 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
-  }
-
-  // -- tables ----------------------------------------------------------------------------------
-
-  // A column: {label, value(row) to sort by, show(row) -> text or node, kind: "text" | "name" | "", share(row), descends}
-  function table(columns, rows, sorted = null) {
-    const body = make("tbody");
-    const heads = columns.map((column, index) => make("th", { scope: "col", class: column.kind ? "text" : "" },
-      make("button", { type: "button", text: column.label, onclick: () => sort(index) })));
-    const more = make("button", { type: "button", class: "more", onclick: () => { shown = Infinity; fill(); } });
-    const box = make("div", {}, make("div", { class: "scroll" },
-      make("table", { class: "cards" }, make("thead", {}, make("tr", {}, ...heads)), body)), more);
-    let order = rows, shown = FIRST_ROWS, by = null, sign = 1;
-
-    function compare(a, b) {
-      if (a === b) return 0;
-      if (a === null || a === undefined) return 1; // unknown values come last in both orders
-      if (b === null || b === undefined) return -1;
-      return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
-    }
-    function sort(index) {
-      const column = columns[index];
-      sign = by === index ? -sign : column.descends ? -1 : 1;
-      by = index;
-      order = [...rows].sort((a, b) => compare(column.value(a), column.value(b)));
-      heads.forEach((head, i) => head.removeAttribute("aria-sort"));
-      heads[index].setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      fill();
-    }
-    function cell(column, row, above) {
-      const content = column.show(row);
-      const share = column.share ? column.share(row) : null;
-      const isRepeated = above !== undefined && column.repeats && column.repeats(row, above);
-      const kind = [column.kind === "name" ? "text name" : column.kind, share !== null ? "meter" : "", isRepeated ? "again" : ""].join(" ").trim();
-      const td = make("td", { class: kind || null, "data-label": column.label }, content);
-      if (share !== null) td.style.setProperty("--share", Math.max(0, Math.min(1, share)));
-      return td;
-    }
-    function fill() {
-      body.replaceChildren(...order.slice(0, shown).map((row, index) =>
-        make("tr", {}, ...columns.map((column) => cell(column, row, order[index - 1])))));
-      more.hidden = order.length <= shown;
-      more.textContent = `Show all ${count(order.length)} rows`;
-    }
-    if (sorted !== null) sort(sorted); else fill();
-    return box;
-  }
+  const MOST_POINTS = 20000, SVG_POINTS = 3000;
 
   // -- the data of the blocks --------------------------------------------------------------------
 
   const sections = digest.sections.map(([definition, opType, description, hardware, workloads], index) =>
-    ({ index, definition, opType, description, hardware, workloads, rows: [] }));
+    ({ index, definition, opType, description, hardware, workloads, rows: [], anchor: "" }));
+  for (const section of sections) { // stable in pages of later runs
+    const isOnly = sections.filter((other) => other.definition === section.definition).length === 1;
+    section.anchor = encodeURIComponent(isOnly ? section.definition : `${section.definition}@${section.hardware}`);
+  }
   for (const values of digest.leaders) {
     const row = Object.fromEntries(digest.leaderFields.map((field, index) => [field, values[index]]));
     row.section = sections[row.section];
@@ -88,42 +20,53 @@
   const hardwares = [...new Set(sections.map((section) => section.hardware))];
   const allRows = sections.flatMap((section) => section.rows);
   const has = (field) => allRows.some((row) => row[field] !== null && row[field] !== undefined);
-  const largest = allRows.reduce((most, row) => Math.max(most, number(row.speedup) ?? 0), 2);
-  const meter = (value) => (value === null ? null : Math.log1p(value) / Math.log1p(largest));
+  const speedups = allRows.map((row) => number(row.speedup)).filter((value) => value !== null && value > 0);
+  const scale = [Math.min(0.5, ...speedups), Math.max(2, ...speedups)].map(Math.log);
+  const share = (value) => `${(100 * (Math.log(value) - scale[0])) / (scale[1] - scale[0])}%`;
+  function bar(value) { // from 1 to the speedup, on a logarithmic scale
+    if (value === null || value <= 0) return null;
+    const [from, to] = value < 1 ? [share(value), share(1)] : [share(1), share(value)];
+    const box = make("span", { class: value < 1 ? "gauge slower" : "gauge", "aria-hidden": "true" }, make("i"));
+    for (const [name, place] of [["--from", from], ["--to", to], ["--one", share(1)]]) box.style.setProperty(name, place);
+    return box;
+  }
 
-  function entryColumns(rows, isOverview) {
+  function entryColumns(rows) {
     const name = (row) => make("span", {}, make("span", { text: row.solution }),
       make("span", { class: "by", text: [row.author, row.language].filter((word) => word !== "?").join(" · ") }),
       row.labels.length ? make("span", { class: "why flagged", text: row.labels.join(", ") }) : null,
       row.problem ? make("span", { class: row.passed === row.total ? "why flagged" : "why", text: row.problem }) : null);
     const columns = [];
-    if (isOverview) {
-      const link = (row) => make("a", { href: `#definition-${row.section.index}`, text: row.section.definition, onclick: () => open(row.section.index) });
-      columns.push({ label: "definition", kind: "text title", repeats: (row, above) => row.section === above.section, value: (row) => row.section.definition, show: link });
-      if (hardwares.length > 1) columns.push({ label: "device", kind: "text", value: (row) => row.section.hardware, show: (row) => row.section.hardware });
-    }
     columns.push({ label: "solution", kind: "name", value: (row) => row.solution, show: name });
     columns.push({ label: "passed", value: (row) => row.passed / row.total, descends: true,
       show: (row) => make("span", { class: row.passed < row.total ? "bad-text" : null, text: `${count(row.passed)}/${count(row.total)}` }) });
-    columns.push({ label: "speedup", value: (row) => number(row.speedup), descends: true, show: (row) => ratio(row.speedup), share: (row) => meter(number(row.speedup)) });
+    columns.push({ label: "speedup", value: (row) => number(row.speedup), descends: true, show: (row) => (row.said === "-" ? "–" : row.said.replace("x", "×")), bar: (row) => bar(number(row.speedup)) });
     if (has("baseline")) {
       const label = digest.baselines.length === 1 ? `vs ${digest.baselines[0]}` : "vs baseline";
       columns.push({ label, value: (row) => number(row.baseline), descends: true, show: (row) => ratio(row.baseline) });
     }
-    digest.winFactors.forEach((factor, index) => columns.push(
-      { label: `win@${factor}`, value: (row) => row.wins[index], descends: true, show: (row) => percent(row.wins[index]) }));
+    digest.fastFactors.forEach((factor, index) => columns.push(
+      { label: `fast_${factor}`, value: (row) => row.fast[index], descends: true, show: (row) => percent(row.fast[index]) }));
     columns.push({ label: "fast_p area", value: (row) => row.area, descends: true, show: (row) => (row.area === null ? "–" : row.area.toFixed(3)) });
     if (has("fraction")) columns.push({ label: "speed of light", value: (row) => row.fraction, descends: true, show: (row) => percent(row.fraction) });
     const range = (row) => (row.low === null ? "–" : row.low === row.high ? latency(row.low * 1e3) : `${latency(row.low * 1e3)} – ${latency(row.high * 1e3)}`);
     columns.push({ label: "latency", value: (row) => row.low, show: range });
-    if (allRows.some((row) => row.by)) columns.push({ label: "timed by", kind: "text", value: (row) => row.by, show: (row) => row.by || "linked" });
+    if (allRows.some((row) => row.by)) columns.push({ label: "timed by", kind: "text", value: (row) => row.by, show: (row) => (row.low === null ? "–" : row.by || "linked") });
     return columns;
   }
+
+  const byDefinition = { key: (row) => row.section.index, head: ({ section }) => make("span", {},
+    make("a", { href: `#${section.anchor}`, text: section.definition, onclick: () => open(section.index) }),
+    make("span", { class: "soft", text: ` ${[section.opType, hardwares.length > 1 ? section.hardware : ""].filter(Boolean).join(" · ")}` })) };
 
   // -- head, filters, leaderboard --------------------------------------------------------------
 
   function head() {
     at("made").textContent = `Benchmark report, made ${digest.made.replace("T", " ").replace("+00:00", " UTC")}`;
+    const parts = new Set(digest.environments.map(({ hardware, libs }) => [hardware,
+      ...["fib_bench", "torch", "triton", "cuda"].filter((name) => libs[name]).map((name) => `${name} ${libs[name]}`)].join(" · ")));
+    at("devices").append(...[...parts].slice(0, 4).map((text) => make("p", { class: "soft", text })));
+    at("devices").append(make("p", { class: "soft", text: `harness: fib-bench ${digest.harness}${digest.methods.length ? `, timed by: ${digest.methods.join(", ")}` : ""}` }));
     const total = Object.values(digest.statuses).reduce((sum, number) => sum + number, 0);
     const tiles = [...Object.entries(digest.counts).map(([word, number]) => [word, count(number)]),
       ["passed", total ? percent((digest.statuses.PASSED ?? 0) / total) : "–"]];
@@ -165,7 +108,7 @@
   }
   function refresh() {
     const rows = allRows.filter(matches);
-    at("leaderboard").replaceChildren(rows.length ? table(entryColumns(rows, true), rows) :
+    at("leaderboard").replaceChildren(rows.length ? table(entryColumns(rows), rows, null, byDefinition) :
       make("p", { class: "note", text: allRows.length ? "Nothing matches the filters." : "There are no traces to rank." }));
     const left = new Set(wanted.text || wanted.author ? allRows.filter((row) => isIn(row.section) && (!wanted.author || row.author === wanted.author) &&
       (!wanted.text || [row.section.definition, row.solution, row.author].some((text) => text.toLowerCase().includes(wanted.text)))).map((row) => row.section.index) :
@@ -208,13 +151,19 @@
       const isUnranked = section.rows.some((row) => row.passed === row.total && !row.ranked);
       const said = best ? `${best.solution} ${ratio(best.speedup)}` : isUnranked ? "unranked" : section.rows.some((row) => row.passed === row.total) ? "no speedup known" : "nothing passes everything";
       const details = make("details", { class: "definition", id: `definition-${section.index}` }, make("summary", {},
-        make("b", { text: section.definition }), make("span", { class: "soft", text: [section.opType, section.hardware].filter(Boolean).join(" · ") }),
+        make("b", { text: section.definition }), make("a", { class: "anchor", href: `#${section.anchor}`, "aria-label": `Link to ${section.definition}`, text: "#" }), make("span", { class: "soft", text: [section.opType, section.hardware].filter(Boolean).join(" · ") }),
         make("span", { class: "soft", text: `${plural(section.workloads, "workload")}, ${plural(section.rows.length, "solution")} · ${said}` })));
       details.addEventListener("toggle", () => { if (details.open && details.childElementCount === 1) details.append(inside(section)); });
       at("sections").append(details);
     }
-    const jump = () => { const match = /^#definition-(\d+)$/.exec(location.hash); if (match && at(`definition-${match[1]}`)) open(match[1]); };
+    const jump = () => {
+      const section = sections.find((each) => `#${each.anchor}` === location.hash);
+      if (!section) return;
+      open(section.index);
+      at(`definition-${section.index}`).scrollIntoView();
+    };
     addEventListener("hashchange", jump);
+    addEventListener("beforeprint", () => sections.filter((section) => !at(`definition-${section.index}`).hidden).forEach((section) => open(section.index)));
     jump();
   }
 
@@ -224,41 +173,66 @@
     const box = make("div", { class: "inside" });
     if (section.description) box.append(make("p", { class: "soft", text: section.description }));
     if (data.methods.length) box.append(make("p", { class: "soft", text: `timed by: ${data.methods.join(", ")}` }));
-    box.append(table(entryColumns(section.rows, false), section.rows));
+    box.append(table(entryColumns(section.rows), section.rows));
     const charts = chartsOf(section, data, traces);
     box.append(charts.chips, charts.box);
-    box.append(...failures(data, traces), ...tracesTable(data, traces));
+    box.append(...failures(data, traces), ...sources(section), ...tracesTable(data, traces));
     requestAnimationFrame(charts.draw);
     return box;
   }
 
   function tracesOf(data) {
     const of = (name) => data[name] ?? null;
-    const [us, speedup, low, high, host, fraction, log, flagged, by] = ["us", "speedup", "low", "high", "host", "fraction", "log", "flagged", "by"].map(of);
+    const [us, speedup, low, high, host, fraction, log, flagged, by, cause] = ["us", "speedup", "low", "high", "host", "fraction", "log", "flagged", "by", "cause"].map(of);
     const axes = Object.entries(data.axes);
     const words = data.workloads.map((_, w) => axes.filter(([, sizes]) => sizes[w] !== null).map(([axis, sizes]) => `${axis}=${sizes[w]}`).join(", "));
+    const repeated = new Set(words.filter((text, w) => words.indexOf(text) !== w));
+    const named = words.map((text, w) => (text && repeated.has(text) ? `${text} (${data.workloads[w].slice(0, 8)})` : text));
     return data.workload.map((w, i) => ({
-      w, s: data.solution[i], workload: data.workloads[w], solution: data.solutions[data.solution[i]], axes: words[w],
+      w, s: data.solution[i], workload: data.workloads[w], solution: data.solutions[data.solution[i]], axes: named[w],
       status: digest.statusNames[data.status[i]], us: us && us[i], speedup: speedup && speedup[i], low: low && low[i], high: high && high[i],
-      host: host && host[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i],
+      host: host && host[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i], cause: cause && cause[i],
     }));
+  }
+
+  function sources(section) {
+    const all = parse(`sources-${section.index}`).all;
+    if (!all.length) return [];
+    const code = (tokens) => {
+      const pre = make("pre", { class: "code" });
+      for (let i = 0; i < tokens.length; i += 2) pre.append(tokens[i] ? make("span", { class: `t-${tokens[i]}`, text: tokens[i + 1] }) : tokens[i + 1]);
+      return pre;
+    };
+    const entry = ({ name, language, files }) => {
+      const details = make("details", { class: "source" }, make("summary", {}, make("b", { class: "mono", text: name }), make("span", { class: "soft", text: ` ${language}` })));
+      details.addEventListener("toggle", () => {
+        if (details.childElementCount > 1) return;
+        for (const [path, tokens] of files) details.append(...(files.length > 1 ? [make("p", { class: "soft mono", text: path })] : []), code(tokens));
+      });
+      return details;
+    };
+    return [make("h3", { text: "Source" }), ...all.map(entry)];
   }
 
   function failures(data, traces) {
     const groups = new Map();
     for (const trace of traces) {
       if (trace.status === "PASSED") continue;
-      const key = `${trace.s}/${trace.status}/${trace.log}`;
-      if (!groups.has(key)) groups.set(key, { ...trace, workloads: [] });
-      groups.get(key).workloads.push(trace.axes || trace.workload);
+      const key = trace.cause ?? trace.status;
+      if (!groups.has(key)) groups.set(key, { ...trace, solutions: new Map() });
+      const { solutions } = groups.get(key);
+      solutions.set(trace.solution, [...(solutions.get(trace.solution) ?? []), trace.axes || trace.workload]);
     }
     if (!groups.size) return [];
+    const places = (group) => [...group.solutions].map(([name, workloads]) => make("p", { class: "soft" }, make("b", { class: "mono", text: name }),
+      ` on ${workloads.slice(0, 50).join("; ")}${workloads.length > 50 ? `; and ${workloads.length - 50} more` : ""}`));
+    const total = (group) => [...group.solutions.values()].reduce((sum, workloads) => sum + workloads.length, 0);
     const list = [...groups.values()], first = 40;
     const box = make("div");
     const entry = (group) => make("details", { class: "failure" },
-      make("summary", {}, make("b", { class: "mono", text: group.solution }), " ", make("span", { class: "bad-text", text: group.status }),
-        ` on ${plural(group.workloads.length, "workload")}`),
-      make("p", { class: "soft", text: group.workloads.slice(0, 12).join("; ") + (group.workloads.length > 12 ? "; …" : "") }),
+      make("summary", {}, make("b", { class: "mono", text: [...group.solutions.keys()].slice(0, 3).join(", ") + (group.solutions.size > 3 ? ` and ${group.solutions.size - 3} more` : "") }), " ",
+        make("span", { class: "bad-text", text: group.status }), ` on ${plural(total(group), "workload")}`),
+      ...places(group),
       group.log === null ? null : make("p", { class: "note untrusted", text: "Untrusted output of the solution: it may contain anything, instructions to readers included." }),
       make("pre", { text: group.log === null ? "(no log)" : data.logs[group.log] }));
     const fill = (most) => {
@@ -291,12 +265,10 @@
 
   // -- charts ----------------------------------------------------------------------------------
 
-  const drawn = new Set(); // functions that redraw the charts after a change of theme or width
-  const colours = () => getComputedStyle(document.documentElement);
-
   function chartsOf(section, data, traces) {
     const most = digest.palette.length;
-    let lit = data.solutions.map((_, s) => s).slice(0, most);
+    const timed = data.solutions.map((_, s) => s).filter((s) => traces.some((trace) => trace.s === s && trace.us !== null));
+    let lit = timed.slice(0, most);
     const chips = make("div", { class: "chips", role: "group", "aria-label": "Solutions with a colour" });
     const box = make("div", { class: "charts" });
     const passing = traces.filter((trace) => trace.us !== null);
@@ -304,6 +276,10 @@
     const points = stride > 1 ? passing.filter((trace) => trace.w % stride === 0) : passing;
     const key = (s) => (lit.includes(s) ? data.solutions[s] : digest.others);
     const views = new Map();
+    const beside = [...(data.reference ? [["reference", "dashed", data.reference]] : []),
+      ...Object.entries(data.baselines ?? {}).map(([name, us]) => [name, "dotted", us])];
+    const references = (sizes) => beside.flatMap(([solution, , column]) =>
+      column.map((us, w) => ({ x: sizes[w], us, solution })).filter((row) => row.us !== null && row.x !== null));
 
     const row = (t) => ({ us: t.us, low: t.low, high: t.high, solution: t.solution, k: key(t.s), latency: latency(t.us),
       interval: t.low === null ? "not known" : `${latency(t.low)} – ${latency(t.high)}`, speedup: ratio(t.speedup), attained: percent(t.fraction), axes: t.axes, workload: t.workload });
@@ -312,10 +288,10 @@
       const mine = points.filter((t) => sizes[t.w] !== null);
       if (!mine.length) continue;
       const scale = mine.every((t) => sizes[t.w] > 0) ? "log" : "symlog";
-      jobs.push(["latency", `Latency against ${axis}`, "lines join medians", () => ({ points: mine.map((t) => ({ ...row(t), x: sizes[t.w] })) }), { x: axis, scale }]);
+      jobs.push(["latency", `Latency against ${axis}`, "lines join medians", () => ({ points: mine.map((t) => ({ ...row(t), x: sizes[t.w] })), references: references(sizes) }), { x: axis, scale }]);
     }
     if (data.fast.length) {
-      jobs.push(["fast", "fast_p", "hover for the area under a curve", () => ({ points: data.fast.flatMap((curve, s) => curve.map((share, i) =>
+      jobs.push(["fast", "fast_p", "hover for the area under a curve", () => ({ points: timed.flatMap((s) => data.fast[s].map((share, i) =>
         ({ p: digest.grid[i], share, solution: data.solutions[s], k: key(s), area: data.area[s] }))) }), {}]);
     }
     if (data.bytes) {
@@ -334,11 +310,8 @@
     if (!passing.length) box.append(make("p", { class: "note", text: "Nothing passes here, so there is nothing to draw." }));
 
     function patched([kind, , , , said], datasets) {
-      const spec = structuredClone(digest.specs[kind]);
-      const style = colours();
-      const soft = style.getPropertyValue("--soft").trim(), line = style.getPropertyValue("--line").trim();
-      Object.assign(spec, { datasets: { roof: [], ...datasets }, width: "container", background: "transparent", autosize: { type: "fit-x", contains: "padding" },
-        config: { font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400, labelOverlap: "greedy", labelSeparation: 8 } } });
+      const spec = styled(digest.specs[kind]);
+      spec.datasets = { roof: [], references: [], ...datasets };
       const scale = { domain: [...lit.map((s) => data.solutions[s]), digest.others], range: [...lit.map((_, i) => digest.palette[i]), digest.grey] };
       for (const encoding of [spec.encoding, ...spec.layer.map((layer) => layer.encoding)].filter(Boolean)) {
         if (encoding.color) encoding.color.scale = scale;
@@ -346,7 +319,9 @@
         if (encoding.y && said.y !== undefined) encoding.y.title = said.y;
         if (encoding.x && said.scale === "symlog") encoding.x.scale = { type: "symlog" };
       }
-      if (!datasets.points.some((point) => point.low)) spec.layer = spec.layer.filter((layer) => layer.name !== "intervals");
+      const hasIntervals = datasets.points.some((point) => point.low);
+      spec.layer = spec.layer.filter((layer) => (layer.name !== "intervals" || hasIntervals) &&
+        (!layer.data?.name || spec.datasets[layer.data.name].length)); // Vega warns of layers without points
       return spec;
     }
     async function draw() {
@@ -367,12 +342,16 @@
       draw();
     }
     function label() {
-      chips.replaceChildren(...data.solutions.slice(0, 60).map((name, s) => {
-        const place = lit.indexOf(s);
+      chips.replaceChildren(...timed.slice(0, 60).map((s) => {
+        const name = data.solutions[s], place = lit.indexOf(s);
         const chip = make("button", { type: "button", class: "chip", "aria-pressed": place >= 0 ? "true" : "false", onclick: () => toggle(s) }, make("i"), make("span", { text: name }));
         chip.style.setProperty("--swatch", place >= 0 ? digest.palette[place] : digest.grey);
         return chip;
       }));
+      for (const [name, dashes] of beside) {
+        const line = make("span", { class: "key" }, make("i", { class: dashes }), make("span", { text: name }));
+        chips.append(line);
+      }
     }
     label();
     drawn.add(draw);
@@ -389,18 +368,6 @@
     const corners = low < corner && corner < high ? [low, corner, high] : [low, high];
     return corners.map((x) => ({ x, y: Math.min(data.bandwidth * x, data.rate) / 1e12 }));
   }
-
-  // -- theme -----------------------------------------------------------------------------------
-
-  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-  const redraw = () => drawn.forEach((draw) => draw());
-  at("theme").addEventListener("click", () => {
-    const root = document.documentElement;
-    const isDark = root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches;
-    root.dataset.theme = isDark ? "light" : "dark";
-    redraw();
-  });
-  prefersDark.addEventListener("change", redraw);
 
   head();
   authors();

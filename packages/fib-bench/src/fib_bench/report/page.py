@@ -1,26 +1,16 @@
-"""The HTML page of a report: one file that needs no network.
-
-Text of solutions is data and never markup: it is stored in JSON blocks without ``<``, and the script inserts it as
-text nodes, logs under a heading that marks them as untrusted. A content security policy allows only the page's own
-two scripts, and no loading.
-"""
+"""The page of a report: the leaderboard, definitions with charts, failures and sources, and the environment."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import resources
+from importlib.metadata import version
 from typing import Any
 
-from fib_schema.display import escape_line, escape_values, finite_values
-
-from .charts import GREY, OTHERS, PALETTE, SPECS, bundle
+from .charts import GREY, OTHERS, PALETTE, SPECS
 from .leaderboard import Entry
 from .page_data import STATUSES, PageData, Section
+from .page_template import fill_page
 from .results import FAST_GRID
 
 _LEADERS = (
@@ -31,8 +21,9 @@ _LEADERS = (
     "passed",
     "total",
     "speedup",
+    "said",
     "baseline",
-    "wins",
+    "fast",
     "area",
     "fraction",
     "low",
@@ -51,22 +42,10 @@ def page_of(data: PageData) -> str:
     Raises:
         ChartsUnavailable: vl-convert is not installed.
     """
-    scripts = [_closed(bundle()), _closed(_asset("page.js"))]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
-    blocks = [_block("digest", _overview(data))]
-    blocks += [_block(f"section-{index}", section.columns) for index, section in enumerate(data.sections)]
-    parts = {
-        "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
-        "title": html.escape(escape_line(data.name)),
-        "style": _asset("page.css"),
-        "blocks": "\n".join(blocks),
-        "vega": scripts[0],
-        "script": scripts[1],
-    }
-    page = []
-    for index, piece in enumerate(_asset("page.html").split("%%")):
-        page.append(parts[piece] if index % 2 else piece)  # one pass: inserted text is not searched for markers
-    return "".join(page)
+    blocks: dict[str, Mapping[str, Any]] = {"digest": _overview(data)}
+    blocks |= {f"section-{index}": section.columns for index, section in enumerate(data.sections)}
+    blocks |= {f"sources-{index}": {"all": section.sources} for index, section in enumerate(data.sections)}
+    return fill_page("page", data.name, blocks)
 
 
 def _overview(data: PageData) -> dict[str, Any]:
@@ -80,7 +59,7 @@ def _overview(data: PageData) -> dict[str, Any]:
         "authors": data.authors,
         "authorsNote": data.authors_note,
         "baselineAuthor": data.options.baseline_author,
-        "winFactors": [f"{factor:g}" for factor in data.options.win_factors],
+        "fastFactors": [f"{factor:g}" for factor in data.options.fast_factors],
         "sections": [
             [
                 section.definition,
@@ -97,6 +76,8 @@ def _overview(data: PageData) -> dict[str, Any]:
         "statusNames": STATUSES,
         "grid": FAST_GRID,
         "specs": SPECS,
+        "harness": version("fib-bench"),
+        "methods": sorted({method for section in data.sections for method in section.columns["methods"]}),
         "palette": PALETTE,
         "grey": GREY,
         "others": OTHERS,
@@ -105,14 +86,14 @@ def _overview(data: PageData) -> dict[str, Any]:
 
 def _leader(section: int, row: Entry) -> list[Any]:
     low, high = row.latency_ms or (None, None)
-    wins = [_rounded(share) if row.is_ranked else None for share in row.win_at.values()]
+    fast = [_rounded(share) if row.is_ranked else None for share in row.fast_p.values()]
     area = row.fast_area if row.is_ranked else None
     speedup = _number_or_text(row.speedup, row.speedup_text)
     baseline = _number_or_text(row.baseline_speedup, row.baseline_speedup_text)
     area, fraction, low, high = map(_rounded, (area, row.attainable_fraction, low, high))
     words = (section, row.solution, row.author, row.language, row.passed, row.total)
     notes = (row.problem[:400], list(row.flags), row.is_ranked, list(row.labels), ", ".join(row.timed_by))
-    return [*words, speedup, baseline, wins, area, fraction, low, high, *notes]
+    return [*words, speedup, row.speedup_text, baseline, fast, area, fraction, low, high, *notes]
 
 
 def _number_or_text(number: float | None, text: str) -> float | str | None:
@@ -127,24 +108,3 @@ def _baselines(sections: Sequence[Section]) -> list[str]:
 def _rounded(number: float | None) -> float | None:
     """The number rounded to four digits; None if JSON cannot express it."""
     return None if number is None or not 0 <= number < float("inf") else float(f"{number:.4g}")
-
-
-def _block(name: str, value: Mapping[str, Any]) -> str:
-    # in ASCII, so no separator of lines is in it
-    text = json.dumps(finite_values(escape_values(value)), separators=(",", ":"), allow_nan=False)
-    for letter in "<>&":
-        text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return f'<script type="application/json" id="{name}">{text}</script>'
-
-
-def _closed(script: str) -> str:
-    """A script that cannot close its own element."""
-    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")

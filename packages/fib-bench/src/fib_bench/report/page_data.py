@@ -1,4 +1,4 @@
-"""Data of the HTML page: a data set in columns, and the points of its charts.
+"""Data of the HTML page: a data set in columns.
 
 Numbers keep four digits, which is more than their precision. Logs dominate the size: equal ones are stored
 once, of long ones only the beginning and the end, and beyond a bound on all of them only their error line.
@@ -6,18 +6,22 @@ once, of long ones only the beginning and the end, and beyond a bound on all of 
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from fib_schema import Evaluation, EvaluationStatus, Trace, TraceSet, Workload
 
-from .charts import OTHERS, PALETTE, Rows, Spec, drawn, file_name
+from .failures import group_failures
 from .leaderboard import Entry, check_baseline, entries, rank_authors
+from .page_sources import SourcePages
 from .ratios import Outcome
-from .results import FAST_GRID, DeviceResults, Options, error_line, group_results
+from .results import DeviceResults, Options, error_line, group_results
 from .trace_fields import (
+    Timing,
+    baseline_of,
     blocking_flags,
     host_latency_of,
     interval_of,
@@ -26,6 +30,7 @@ from .trace_fields import (
     latency_of,
     light_of,
     method_of,
+    reference_timing_of,
     shown_latency_of,
     timed_by,
 )
@@ -47,6 +52,8 @@ class Section:
     entries: tuple[Entry, ...]
     columns: Mapping[str, Any]
     """The data embedded in the page; see `_columns`."""
+    sources: Sequence[Mapping[str, Any]]
+    """The source code of the reference and the solutions; see `SourcePages.of`."""
 
 
 @attrs.frozen
@@ -71,13 +78,17 @@ def page_data(trace_set: TraceSet, options: Options, definitions: Collection[str
     """
     logs = _Logs(_MOST_LOG_CHARACTERS)
     environments = _Environments()
+    pages = SourcePages(trace_set)
     sections = []
     statuses: Counter[str] = Counter()
     for results in group_results(trace_set, options, definitions):
         rows = entries(trace_set, results, options)
         op_type, description = _described(trace_set, results.definition)
         columns = _columns(results, rows, logs, environments)
-        sections.append(Section(results.definition, op_type, description, results.hardware, tuple(rows), columns))
+        sources = pages.of(results.definition, columns["solutions"])
+        sections.append(
+            Section(results.definition, op_type, description, results.hardware, tuple(rows), columns, sources)
+        )
         statuses.update(STATUSES[status] for status in columns["status"])
     check_baseline(trace_set, options, [row for section in sections for row in section.entries])
     authors, note = rank_authors(trace_set, options)
@@ -116,18 +127,20 @@ def _columns(results: DeviceResults, rows: Sequence[Entry], logs: _Logs, environ
 
     A trace has one index in each of ``workload``, ``solution``, ``status`` (indices of entries), ``us``, ``speedup``
     (a number, or why there is none), ``low``, ``high`` (the interval), ``host`` (microseconds), ``fraction``, ``log``
-    (the index of one of ``logs``), ``flagged`` (why it is not ranked) and ``by`` (the timing method, unless it is
-    ``linked``). An empty column is left out.
+    (the index of one of ``logs``), ``cause`` (the index of one of ``causes``, for failures), ``flagged`` (why it is
+    not ranked) and ``by`` (the timing method, unless it is ``linked``). An empty column is left out. ``reference`` and
+    ``baselines`` have the median latency of the reference and of each baseline for each workload, in microseconds.
     """
     solutions = [row.solution for row in rows]
     uuids = {uuid: index for index, uuid in enumerate(results.workloads)}
     traces = [(s, uuids[u], trace) for s, name in enumerate(solutions) for u, trace in results.traces[name].items()]
     found = [_reading(trace, results) for _, _, trace in traces]
-    texts = _Texts()
+    texts, causes = _Texts(), _Texts()
     per_trace: dict[str, list[Any]] = {
         "workload": [workload for _, workload, _ in traces],
         "solution": [solution for solution, _, _ in traces],
         **{field: [row[index] for row in found] for index, field in enumerate(_READ)},
+        "cause": [causes.add(_cause(trace)) for _, _, trace in traces],
         "log": [texts.add(logs.kept(trace.evaluation)) for _, _, trace in traces if trace.evaluation],
     }
     for _, _, trace in traces:
@@ -139,6 +152,7 @@ def _columns(results: DeviceResults, rows: Sequence[Entry], logs: _Logs, environ
         "solutions": solutions,
         **_work([trace for _, _, trace in traces], uuids),
         **{name: column for name, column in per_trace.items() if any(value is not None for value in column)},
+        **_beside([trace for _, _, trace in traces], uuids),
         "logs": texts.all,
         "methods": sorted({m for _, _, t in traces if (m := _method(t)) is not None}),
         "fast": curves if any(map(any, curves)) else [],
@@ -171,6 +185,32 @@ def _speedup(results: DeviceResults, trace: Trace) -> float | str | None:
     if ratio.outcome is Outcome.UNKNOWN:
         return None
     return ratio.text if ratio.value is None else _short(ratio.value)
+
+
+def _cause(trace: Trace) -> str | None:
+    return next((failure.cause for failure in group_failures([trace])), None)
+
+
+def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
+    """The median latency of the reference and of the baselines by workload, over the traces timed beside them."""
+    found: dict[str, list[list[float]]] = {}
+
+    def add(name: str, uuid: str, timing: Timing | None) -> None:
+        if timing is not None and timing.is_interleaved is not False:
+            found.setdefault(name, [[] for _ in uuids])[uuids[uuid]].append(timing.latency_ms)
+
+    for trace in traces:
+        if trace.evaluation is None or (performance := trace.evaluation.performance) is None:
+            continue
+        add("", trace.workload.uuid, reference_timing_of(performance))
+        if (baseline := baseline_of(performance)) is not None:
+            add(baseline.solution, trace.workload.uuid, baseline.timing)
+    medians = {
+        name: [_short(_us(statistics.median(values))) if values else None for values in column]
+        for name, column in found.items()
+    }
+    reference = medians.pop("", None)
+    return ({"reference": reference} if reference else {}) | ({"baselines": medians} if medians else {})
 
 
 def _us(milliseconds: float | None) -> float | None:
@@ -280,84 +320,3 @@ class _Environments:
 
     def to_plain(self) -> list[dict[str, Any]]:
         return sorted(self._found.values(), key=lambda entry: -entry["traces"])
-
-
-# -- charts ------------------------------------------------------------------------------------
-
-
-def charts(section: Section) -> Iterator[tuple[str, Spec]]:
-    """The charts of a section with their file names: latency by axis, fast_p, roofline."""
-    names = section.columns["solutions"][: len(PALETTE)]
-    place = f"{section.definition}, {section.hardware}"
-    points = list(_points(section))
-    for axis, sizes in section.columns["axes"].items():
-        rows = [{**row, "x": sizes[row["w"]]} for row in points if sizes[row["w"]] is not None]
-        if rows:
-            scale = "log" if all(row["x"] > 0 for row in rows) else "symlog"
-            title = f"Latency against {axis}: {place}"
-            spec = drawn("latency", title, rows, names, x_title=axis, x_scale=scale)
-            yield file_name(section.definition, section.hardware, "latency", axis), spec
-    if section.columns["fast"]:
-        rows = [
-            {"p": p, "share": share, "solution": name, "k": _key(section.columns, index)}
-            for index, name in enumerate(section.columns["solutions"])
-            for p, share in zip(FAST_GRID, section.columns["fast"][index], strict=True)
-        ]
-        spec = drawn("fast", f"fast_p: {place}", rows, names)
-        yield file_name(section.definition, section.hardware, "fast_p"), spec
-    if rows := [row for row in points if row["y"] is not None]:
-        x_title, y_title = roofline_titles(section.columns)
-        rows = [{**row, "x": row["intensity"]} for row in rows]
-        roof = _roof(section.columns, [row["x"] for row in rows])
-        spec = drawn("roofline", f"Roofline: {place}", rows, names, roof=roof, x_title=x_title, y_title=y_title)
-        yield file_name(section.definition, section.hardware, "roofline"), spec
-
-
-def roofline_titles(columns: Mapping[str, Any]) -> tuple[str, str]:
-    """The titles of the axes of a roofline; without operations only the memory bound is known."""
-    if "operations" in columns:
-        return "operations per byte", "TFLOP/s"
-    return "bytes moved", "GB/s"
-
-
-def _key(columns: Mapping[str, Any], solution: int) -> str:
-    """The name under which a solution has its colour."""
-    return str(columns["solutions"][solution]) if solution < len(PALETTE) else OTHERS
-
-
-def _points(section: Section) -> Iterator[dict[str, Any]]:
-    """The traces that passed, as rows for charts."""
-    columns = section.columns
-    absent = [None] * len(columns["workload"])
-    us, low, high = (columns.get(name, absent) for name in ("us", "low", "high"))
-    for index, (workload, solution) in enumerate(zip(columns["workload"], columns["solution"], strict=True)):
-        if us[index] is not None:
-            name = columns["solutions"][solution]
-            row = {"w": workload, "us": us[index], "low": low[index], "high": high[index]}
-            row |= _on_roofline(columns, workload, us[index])
-            yield row | {"solution": name, "k": _key(columns, solution)}
-
-
-def _on_roofline(columns: Mapping[str, Any], workload: int, us: float) -> dict[str, float | None]:
-    moved = columns["bytes"][workload] if "bytes" in columns else None
-    if "operations" not in columns:
-        return {"intensity": moved, "y": moved / us / 1e3 if moved else None}
-    done = columns["operations"][workload]
-    if not moved or not done:
-        return {"intensity": None, "y": None}
-    return {"intensity": done / moved, "y": done / us / 1e6}
-
-
-def _roof(columns: Mapping[str, Any], xs: Sequence[float]) -> Rows:
-    """The corners of the roof, as far as it is known."""
-    bandwidth, rate = columns["bandwidth"], columns["rate"]
-    if not bandwidth:
-        return []
-    low, high = min(xs), max(xs)
-    if "operations" not in columns:
-        return [{"x": x, "y": bandwidth / 1e9} for x in (low / 2, high * 2)]
-    corner = rate / bandwidth
-    low = low / 2 if corner > low * 1.001 else low  # a side of the roof is known where a workload touches it
-    high = high * 2 if corner < high * 0.999 else high
-    corners = sorted({low, high, corner} if low < corner < high else {low, high})
-    return [{"x": x, "y": min(bandwidth * x, rate) / 1e12} for x in corners]

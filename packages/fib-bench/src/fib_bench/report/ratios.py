@@ -1,7 +1,7 @@
 """Ratios of two latencies, and the rule that decides whether a ratio is printed as a number.
 
 Every speedup that a report shows is a `Ratio`. It is a number only where both latencies determine it: not if they
-were measured at different times, not if its 95 % interval is wide, and not if that interval includes 1.
+were measured at different times, not if its 95 % interval includes 1, and not if that interval is wide.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 import attrs
 from fib_schema import Performance
 
+from .quantities import ratio_with_interval
 from .trace_fields import Timing, baseline_of, is_usable, reference_timing_of, timing_of
 
 MAX_HALF_WIDTH = 0.1
@@ -23,10 +24,10 @@ class Outcome(StrEnum):
     """The ways to show a ratio."""
 
     NUMBER = "number"
-    TIE = "tie"
-    """The interval is narrow and includes 1."""
+    NOISE = "noise"
+    """The interval includes 1: the latencies do not differ by more than their noise."""
     IMPRECISE = "imprecise"
-    """The interval is wide."""
+    """The interval is wide and excludes 1."""
     NOT_COMPARABLE = "not comparable"
     """The latencies were measured at different times, so the state of the machine may differ."""
     UNKNOWN = "unknown"
@@ -61,9 +62,9 @@ class Ratio:
         if self.interval is None:
             return Outcome.NUMBER
         low, high = self.interval
-        if not (high - low) / 2 <= MAX_HALF_WIDTH * self.point:
-            return Outcome.IMPRECISE
-        return Outcome.TIE if low <= 1.0 <= high else Outcome.NUMBER
+        if low <= 1.0 <= high:
+            return Outcome.NOISE
+        return Outcome.NUMBER if self._is_narrow else Outcome.IMPRECISE
 
     @property
     def value(self) -> float | None:
@@ -72,27 +73,34 @@ class Ratio:
 
     @property
     def rank_value(self) -> float | None:
-        """The number by which solutions are ordered: the value, or 1 for a tie; None in all other cases."""
-        return 1.0 if self.outcome is Outcome.TIE else self.value
+        """The number by which solutions are ordered: the value, or 1 for noise in a narrow interval; else None."""
+        return 1.0 if self.outcome is Outcome.NOISE and self._is_narrow else self.value
+
+    @property
+    def certain_value(self) -> float | None:
+        """The number that ``fast_p`` counts: `rank_value`, else the lower bound of the interval; None if unknown."""
+        if self.outcome in (Outcome.UNKNOWN, Outcome.NOT_COMPARABLE):
+            return None
+        if self.rank_value is not None or self.interval is None:
+            return self.rank_value
+        return self.interval[0]
+
+    @property
+    def _is_narrow(self) -> bool:
+        if self.point is None or self.interval is None:
+            return False
+        low, high = self.interval
+        return (high - low) / 2 <= MAX_HALF_WIDTH * self.point
 
     @property
     def text(self) -> str:
-        """The number as tables show a speedup, or why there is none."""
-        return format_ratio(self.value) if self.value is not None else self.shown()
-
-    def shown(self, decimals: int = 2) -> str:
-        """The number with so many decimals, or why there is none."""
+        """The number with its interval, such as ``6.9x ± 0.4``, or why there is none."""
         if self.value is not None:
-            return f"{self.value:.{decimals}f}"
+            return ratio_with_interval(self.value, self.interval)
         return "-" if self.outcome is Outcome.UNKNOWN else str(self.outcome)
 
 
 UNKNOWN = Ratio(None)
-
-
-def format_ratio(ratio: float) -> str:
-    """A factor with two decimals, or with two digits where two decimals would be zeros."""
-    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def speedup_of(performance: Performance, reference_bounds_ms: tuple[float, float] | None = None) -> Ratio:

@@ -3,11 +3,10 @@
 Leaderboards, tables of the fastest solutions and pages are made from these groups. The workloads of a group are those
 that any solution was tried on, and shares are always shares of all of them:
 
-- ``win@p``: on which the solution passes with a latency of at most p times the shortest latency of any
-  ranked solution that passes there. ``win@1`` is being the fastest; equally fast ones all win.
-- ``fast_p``: on which the solution passes and its speedup over the reference is greater than p.
-  Source: KernelBench (Ouyang et al., 2025). Its *area* is the mean over 61 values of p from 0.1 to 100,
-  equally spaced on a logarithmic scale: 0 if nothing passes, 1/3 for always as fast as the reference.
+- ``fast_p``: on which the solution passes and its speedup over the reference is greater than p; ``fast_1`` is being
+  correct and faster than the reference. Source: KernelBench (Ouyang et al., 2025).
+  Its *area* is the mean over 61 values of p from 0.1 to 100, equally spaced on a logarithmic scale: 0 if nothing
+  passes, 1/3 for always as fast as the reference.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from ..flags import CPU_TIMING, is_quick
 from .ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, ratio_of, speedup_of
 from .trace_fields import baseline_of, blocking_flags, latency_of, reference_timing_of, timing_of
 
-WIN_FACTORS = (1.0, 1.1)
+FAST_FACTORS = (1.0,)
+"""The values of p at which tables show ``fast_p``."""
 FAST_GRID = tuple(round(10 ** (step / 20), 6) for step in range(-20, 41))
 """The values of p at which `fast_curve` is computed."""
-_ROUNDING = 1 + 1e-9  # a latency of 1.1 times another must count as such
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +39,8 @@ class Options:
     """The solution that speedups are quoted against too; None means the one that a trace itself names."""
     baseline_author: str = "baseline"
     """The author against whose solutions authors are ranked."""
-    win_factors: Sequence[float] = WIN_FACTORS
+    fast_factors: Sequence[float] = FAST_FACTORS
+    """The values of p at which ``fast_p`` is given."""
 
 
 @attrs.frozen(slots=False)
@@ -69,14 +69,6 @@ class DeviceResults:
                     shortest[uuid] = latency
         return shortest
 
-    def win_at(self, solution: str, factor: float) -> float:
-        """The share of workloads that the solution wins within a factor."""
-        won = 0
-        for uuid, trace in self.traces[solution].items():
-            latency = latency_of(trace, self.allow_flags)
-            won += latency is not None and latency <= factor * self.shortest_ms[uuid] * _ROUNDING
-        return won / len(self.workloads)
-
     def speedup(self, trace: Trace) -> Ratio:
         """The speedup of one trace of this group over the reference, ranked or not."""
         if latency_of(trace, (*self.allow_flags, CPU_TIMING)) is None or (performance := _performance(trace)) is None:
@@ -88,11 +80,11 @@ class DeviceResults:
         found = map(self.speedup, self.traces[solution].values())
         return [ratio for ratio in found if ratio.outcome is not Outcome.UNKNOWN]
 
-    def fast_curve(self, solution: str) -> list[float]:
-        """``fast_p`` at each p of `FAST_GRID`; only ranked traces whose ratio is a number or a tie count."""
+    def fast_curve(self, solution: str, factors: Iterable[float] = FAST_GRID) -> list[float]:
+        """``fast_p`` at each factor p; only ranked traces count, imprecise ones with the lower bound of their ratio."""
         ranked = [trace for trace in self.traces[solution].values() if latency_of(trace, self.allow_flags) is not None]
-        speedups = sorted(value for trace in ranked if (value := self.speedup(trace).rank_value) is not None)
-        return [(len(speedups) - bisect_right(speedups, p)) / len(self.workloads) for p in FAST_GRID]
+        speedups = sorted(value for trace in ranked if (value := self.speedup(trace).certain_value) is not None)
+        return [(len(speedups) - bisect_right(speedups, p)) / len(self.workloads) for p in factors]
 
     def baseline_speedups(self, solution: str, baseline: str | None) -> dict[str, list[Ratio]]:
         """Speedups over baselines by name: from interleaved samples where the trace has them, else from two traces."""

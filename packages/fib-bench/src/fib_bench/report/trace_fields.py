@@ -107,6 +107,12 @@ def interval_of(performance: Performance) -> tuple[float, float] | None:
     return _interval(_group(performance.extra, "timing"))
 
 
+def bounds_of(performance: Performance) -> tuple[float, float] | None:
+    """The confidence interval of the latency, widened by the uncertainty of the clock, in milliseconds."""
+    timing = timing_of(performance)
+    return None if timing is None else timing.bounds_ms
+
+
 def host_latency_of(performance: Performance) -> float | None:
     """The time that an eager caller waits for one call, in milliseconds."""
     return _number(_group(performance.extra, "timing").get("host_latency_ms"))
