@@ -212,7 +212,7 @@ def definition() -> Definition:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_definition() -> Callable[..., Definition]:
     """Make a definition from short words: ``make_definition({"x": "float32[n,4]", "s": "float32"}, ...)``.
 

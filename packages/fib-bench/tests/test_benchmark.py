@@ -85,6 +85,18 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
     }
 
 
+def test_the_busy_time_of_all_blocks_is_stated_as_a_share_of_the_wall_time(
+    make_data_set: MakeDataSet, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU has no driver that tells it; blocks are of one workload here."""
+    root = make_data_set(make_solution(GOOD), sizes=(2, 3))
+    assert benchmark(root).run().device_busy_share is None
+    monkeypatch.setattr("fib_bench.execution.work._MOST_IN_BLOCK", 1)
+    monkeypatch.setattr("fib_bench.judge.evaluate.Judge.take_busy_seconds", lambda _: 0.25)
+    result = benchmark(root).run()
+    assert result.device_busy_share == pytest.approx(0.5 / sum(result.seconds.values()), rel=0.01)
+
+
 def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
     compiles = (
         "import time\nSEEN = set()\ndef run(x):\n    SEEN or time.sleep(0.3)\n    SEEN.add(1)\n    return x * 2\n"

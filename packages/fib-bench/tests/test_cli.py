@@ -62,6 +62,15 @@ def root(make_data_set: MakeDataSet, make_solution: MakeSolution) -> Path:
     return make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"), sizes=(2, 3))
 
 
+def test_a_folder_that_is_no_data_set_is_named(run: Run, tmp_path: Path) -> None:
+    code, _, errors = run("run", tmp_path)
+    assert code == 1
+    assert f"error: {tmp_path}: is no data set" in errors
+    code, out, _ = run("run", tmp_path, "--json")
+    assert code == 1
+    assert [problem["code"] for problem in json.loads(out)["problems"]] == ["no-data-set"]
+
+
 @pytest.mark.usefixtures("shared_server")
 class TestRun:
     def test_a_wrong_solution_is_a_result_and_no_failure(self, run: Run, root: Path) -> None:
@@ -71,6 +80,15 @@ class TestRun:
         assert "INCORRECT_NUMERICAL" in out
         assert "4 evaluations to make" in err
         assert "[4/4" in err
+
+    def test_what_the_plan_leaves_out_is_named_with_its_reason(self, run: Run, root: Path) -> None:
+        file = next((root / "workloads").rglob("*.jsonl"))
+        first, second = file.read_text("utf-8").splitlines()
+        file.write_text(f"{first}\n{second.replace('n-3', 'n-2')}\n", "utf-8")
+        code, _, err = run("run", root)
+        assert code == 1
+        assert "could not run: double / n-2: an earlier workload has the same uuid" in err
+        assert "2 evaluations to make; 1 cannot run, for the reasons below" in err
 
     def test_json_is_all_that_is_on_stdout(self, run: Run, root: Path) -> None:
         code, out, _ = run("run", root, "--json", "--max-workloads", 1)
@@ -132,7 +150,9 @@ class TestRun:
         run("run", root)
         code, out, err = run("run", root, "--resume")
         assert (code, out) == (0, "")
-        assert "skipped: double / good / n-2: a trace of it exists (resume)" in err
+        assert (
+            "4 skipped: double / good / n-2, double / wrong / n-2, double / good / n-3, double / wrong / n-3: a" in err
+        )
         assert "nothing to run; see the reasons" in err
 
     def test_a_solution_for_other_hardware_is_listed_as_skipped(
@@ -141,8 +161,29 @@ class TestRun:
         gpu = make_solution("def run(x): ...", name="gpu", hardware=("NVIDIA B200",))
         TraceSet.from_path(root).add_solutions([gpu])
         code, _, err = run("run", root, "--solutions", "gpu")
-        assert code == 0
+        assert code == 1
         assert "skipped: double / gpu: made for NVIDIA B200; this device is 'cpu'" in err
+        code, out, _ = run("run", root, "--solutions", "gpu", "--json")
+        assert code == 1
+        assert [skip["reason"] for skip in json.loads(out)["skipped"]] == ["made for NVIDIA B200; this device is 'cpu'"]
+
+    def test_hardware_of_the_same_architecture_runs_with_a_note(
+        self, run: Run, root: Path, make_solution: MakeSolution
+    ) -> None:
+        TraceSet.from_path(root).add_solutions([make_solution(GOOD, name="x86", hardware=("x86_64",))])
+        code, out, err = run("run", root, "--solutions", "x86", "--max-workloads", "1")
+        assert (code, "x86" in out) == (0, True)
+        assert "note: 1 solution made for x86_64: this device, 'cpu', has the same architecture (cpu)" in err
+        code, _, err = run("run", root, "--solutions", "x86", "--strict-hardware")
+        assert (code, "skipped: double / x86: made for x86_64" in err) == (1, True)
+
+    def test_an_unknown_hardware_name_is_told_with_suggestions(
+        self, run: Run, root: Path, make_solution: MakeSolution
+    ) -> None:
+        TraceSet.from_path(root).add_solutions([make_solution(GOOD, name="odd", hardware=("NVIDIA_H1000",))])
+        code, _, err = run("run", root, "--solutions", "odd", "good", "--max-workloads", "1")
+        assert code == 1
+        assert "could not run: double / odd: target_hardware: no hardware is named 'NVIDIA_H1000'; did you mean" in err
 
     def test_a_missing_blob_fails_the_run_unless_it_may_be_made(
         self, run: Run, root: Path, definition: Definition, make_workload: Callable[..., Workload]
@@ -212,8 +253,8 @@ class TestReport:
         (["run", ".", "--iterations", "0"], "iterations: must be at least 1, got 0"),
         (["run", ".", "--required-matched-ratio", "95"], "required_matched_ratio: must be at most 1, got 95.0"),
         (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
-        (["run", ".", "--frobnicate"], "unrecognized arguments: --frobnicate"),
-        (["bake"], "invalid choice: 'bake'"),
+        (["run", ".", "--frobnicate"], "unknown option '--frobnicate'"),
+        (["bake"], "unknown command 'bake'"),
         ([], "required: COMMAND"),
     ],
 )

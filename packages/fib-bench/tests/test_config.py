@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,8 @@ class TestFiles:
             ("rtol: !!python/name:os.system", "line 1, column 7: could not determine a constructor for the tag"),
             ("\x00", "special characters are not allowed"),
             ("- 1", "must be a mapping, got [1]"),
+            ("[" * 100_000, "is nested too deep"),
+            ("rtol: 2026-99-99", "month must be in 1..12"),
         ],
     )
     def test_must_be_plain_yaml(self, write: WriteFile, text: str, problem: str) -> None:
@@ -381,6 +384,11 @@ class TestDataSets:
         config = BenchmarkConfig(defaults=EvalConfig(atol=0.25)).for_data_set(TraceSet.from_path(root))
         resolved = config.resolve_eval_config(definition)
         assert (resolved.rtol, resolved.atol) == (0.5, 0.25)
+
+    def test_may_have_no_pipe_in_their_place(self, root: Path) -> None:
+        os.mkfifo(root / DATA_SET_FILE)
+        with pytest.raises(OSError, match="it is a named pipe"):
+            BenchmarkConfig().for_data_set(TraceSet.from_path(root))
 
     def test_without_them_change_nothing(self, root: Path) -> None:
         config = BenchmarkConfig(iterations=3)

@@ -53,7 +53,7 @@ def test_it_runs_and_explains_the_solution_that_is_wrong(
     assert main(["demo", folder]) == 0
     printed = capsys.readouterr()
     assert "30 traces (27 PASSED, 3 INCORRECT_NUMERICAL)" in printed.out
-    wrong = "rmsnorm_without_weight: INCORRECT_NUMERICAL, untrusted output: input set 0 (normal): output 'y'"
+    wrong = "INCORRECT_NUMERICAL, untrusted output: input set 0 (normal): output 'y'"
     assert wrong in printed.out.replace("\n", " ")
     assert NEXT_STEPS.format(dir=folder).strip() in printed.out
     assert "[30/30" in printed.err

@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
-from fib_bench.plan import Plan, make_plan, runs_on
+from fib_bench.plan import Plan, make_plan
 from fib_schema import (
     Correctness,
     Definition,
@@ -145,27 +145,58 @@ def test_a_solution_for_other_hardware_is_skipped_with_the_reason(
     assert not plan.skipped[0].is_failure
 
 
+@pytest.fixture
+def h100_set(trace_set: TraceSet, make_solution: MakeSolution) -> TraceSet:
+    trace_set.add_solutions(
+        [make_solution(f"def run(x): {n}", name=f"h100_{n}", hardware=("H100", "B200")) for n in range(2)]
+    )
+    return trace_set
+
+
+def test_solutions_run_on_hardware_of_the_same_architecture_with_a_note(h100_set: TraceSet) -> None:
+    plan = plan_of(h100_set, H200, definitions=("double",), solutions=("h100_0", "h100_1"))
+    assert (plan.count, plan.skipped) == (6, ())
+    assert plan.notes == (
+        "2 solutions made for H100, B200: this device, 'NVIDIA H200', has the same architecture (9.0); "
+        "--strict-hardware skips such solutions",
+    )
+
+
 @pytest.mark.parametrize(
-    ("targets", "hardware", "runs"),
-    [
-        (("cpu",), "cpu", True),
-        (("CPU",), "cpu", True),
-        (("cuda",), "cpu", False),
-        (("cpu",), H200, False),
-        (("cuda",), H200, True),
-        (("gpu",), H200, True),
-        ((H200,), H200, True),
-        (("nvidia-h200",), H200, True),
-        (("H200",), H200, True),
-        (("H100",), H200, False),
-        (("B200", "h200"), H200, True),
-        (("H20",), H200, False),
-    ],
+    "fields", [{"strict_hardware": True}, {"op_type_config": {"elementwise": EvalConfig(strict_hardware=True)}}]
 )
-def test_hardware_is_compared_without_case_vendor_and_punctuation(
-    targets: tuple[str, ...], hardware: str, runs: bool
+def test_strict_hardware_skips_what_names_other_devices(h100_set: TraceSet, fields: dict[str, object]) -> None:
+    plan = plan_of(h100_set, H200, solutions=("h100_0",), definitions=("double",), **fields)
+    assert (plan.count, plan.notes) == (0, ())
+    assert [str(skip) for skip in plan.skipped] == [
+        "double / h100_0: made for H100, B200; this device is 'NVIDIA H200'"
+    ]
+
+
+def test_an_unknown_hardware_name_is_a_failure_with_suggestions(
+    trace_set: TraceSet, make_solution: MakeSolution
 ) -> None:
-    assert runs_on(targets, hardware) is runs
+    trace_set.add_solutions([make_solution("def run(x): 1", name="new", hardware=("H1000",))])
+    for hardware in ("cpu", H200):
+        plan = plan_of(trace_set, hardware, solutions=("new",))
+        (skip,) = plan.skipped
+        assert skip.is_failure
+        assert skip.reason.startswith("target_hardware: no hardware is named 'H1000'; did you mean 'H100'")
+        assert skip.reason.endswith(f"this device is {hardware!r}")
+    assert not plan_of(trace_set, solutions=("new",), strict_hardware=True).skipped[0].is_failure
+
+
+def test_an_unknown_name_beside_a_known_one_that_fits_is_ignored(
+    trace_set: TraceSet, make_solution: MakeSolution
+) -> None:
+    trace_set.add_solutions([make_solution("def run(x): 1", name="new", hardware=("H1000", "cpu"))])
+    plan = plan_of(trace_set, solutions=("new",))
+    assert (plan.count, plan.skipped, plan.notes) == (3, (), ())
+
+
+def test_a_data_set_without_solutions_has_that_as_the_reason(definition: Definition) -> None:
+    plan = plan_of(TraceSet(definitions={"double": definition}))
+    assert [str(skip) for skip in plan.skipped] == ["all definitions: there are no solutions"]
 
 
 class TestResume:

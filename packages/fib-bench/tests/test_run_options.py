@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fib_bench import BenchmarkConfig
+from fib_bench.cli import run_options
 from fib_bench.cli.run_options import add_run_options, config_of
 from fib_schema import TraceSet
 
@@ -18,8 +20,42 @@ def configuration(*words: str) -> BenchmarkConfig:
     return config_of(parser.parse_args(["somewhere", *words]), TraceSet())
 
 
-def test_an_option_that_is_not_given_says_nothing() -> None:
+def test_an_option_that_is_not_given_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert configuration() == BenchmarkConfig()
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "device"),
+    [
+        ("", 2, "cuda:0"),
+        ("", 0, "cpu"),
+        ("--device cpu", 2, "cpu"),
+        ("--device cuda:1", 2, "cuda:1"),
+        ("--config YAML", 2, "cuda:1"),
+    ],
+)
+def test_the_device_is_the_first_gpu_unless_another_one_is_named(
+    words: str, gpus: int, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    config = tmp_path / "config.yaml"
+    config.write_text("device: cuda:1\n")
+    found = configuration(*words.replace("YAML", str(config)).split())
+    assert (found.device, found.devices) == (device, None)
+
+
+def test_a_machine_without_files_of_drivers_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    assert configuration().device == "cpu"
+
+
+def test_devices_that_a_command_names_replace_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert configuration("--devices", "cpu") == BenchmarkConfig(devices=("cpu",))
 
 
 @pytest.mark.parametrize(

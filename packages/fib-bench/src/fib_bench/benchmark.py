@@ -32,11 +32,20 @@ class RunResult:
     """Whether it was stopped before all work was done."""
     excluded_devices: tuple[DeviceExcluded, ...] = ()
     """The devices that were excluded after repeated failures."""
+    device_busy_share: float | None = None
+    """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
+    notes: tuple[str, ...] = ()
+    """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
 
     @property
     def failures(self) -> tuple[Skip, ...]:
         """The work that should have run and could not."""
         return tuple(skip for skip in self.skipped if skip.is_failure)
+
+    @property
+    def is_without_results(self) -> bool:
+        """Whether nothing could run, and no earlier run had done it."""
+        return not self.traces and not any(skip.is_done for skip in self.skipped)
 
 
 class Benchmark:
@@ -112,6 +121,7 @@ class Benchmark:
         """
         traces: list[Trace] = []
         seconds: dict[Phase, float] = {}
+        busy_seconds: list[float] = []
         excluded_devices: list[DeviceExcluded] = []
         check_names(self._trace_set, self._config)
         begin = time.monotonic()
@@ -137,16 +147,21 @@ class Benchmark:
                 elif isinstance(event, PhaseTimes):
                     for phase, taken in event.seconds.items():
                         seconds[phase] = seconds.get(phase, 0.0) + taken
+                    busy_seconds += [] if event.busy_seconds is None else [event.busy_seconds]
                 observe(event)
             self._executor = None
-        seconds[Phase.OTHER] = max((time.monotonic() - begin) * devices - sum(seconds.values()), 0.0)
+        wall_seconds = (time.monotonic() - begin) * devices
+        seconds[Phase.OTHER] = max(wall_seconds - sum(seconds.values()), 0.0)
         if left:
             skipped.append(
                 Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
             )
         is_stopped, self._is_stopped = self._is_stopped and left > 0, False
         by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}
-        return RunResult(tuple(traces), tuple(skipped), by_phase, is_stopped, tuple(excluded_devices))
+        busy_share = sum(busy_seconds) / wall_seconds if busy_seconds else None
+        return RunResult(
+            tuple(traces), tuple(skipped), by_phase, is_stopped, tuple(excluded_devices), busy_share, plan.notes
+        )
 
     def _make_executor(self) -> Executor:
         name = self._config.baseline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
@@ -17,6 +16,7 @@ from fib_schema import (
     UnknownName,
     Workload,
 )
+from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 
 from .config.benchmark import BenchmarkConfig
 from .flags import is_quick
@@ -33,10 +33,16 @@ class Skip:
     reason: str
     is_failure: bool = False
     """Whether it should have run and could not, for instance because a blob is missing."""
+    is_done: bool = False
+    """Whether an earlier run has done it."""
+
+    @property
+    def subject(self) -> str:
+        """The names of what is skipped."""
+        return " / ".join(part for part in (self.definition, self.solution, self.workload) if part)
 
     def __str__(self) -> str:
-        parts = [self.definition, self.solution, self.workload]
-        return " / ".join(part for part in parts if part) + f": {self.reason}"
+        return f"{self.subject}: {self.reason}"
 
 
 @attrs.frozen
@@ -92,11 +98,34 @@ class Plan:
 
     definitions: tuple[DefinitionPlan, ...]
     skipped: tuple[Skip, ...]
+    notes: tuple[str, ...] = ()
+    """What the owner of the run should know about work that is done."""
 
     @property
     def count(self) -> int:
         """The number of evaluations."""
         return sum(plan.count for plan in self.definitions)
+
+
+@attrs.define
+class _Findings:
+    """What is found while a plan is made."""
+
+    hardware: str
+    """The name of the device."""
+    skipped: list[Skip] = attrs.field(factory=list)
+    related: dict[tuple[str, ...], int] = attrs.field(factory=dict)
+    """By targets: the number of solutions that run because the device has the architecture of a target."""
+
+    def notes(self) -> Iterator[str]:
+        """One note for the solutions of the same targets."""
+        (architecture,) = architectures_of(self.hardware) if self.related else ("",)
+        for targets, count in self.related.items():
+            solutions = "1 solution" if count == 1 else f"{count} solutions"
+            yield (
+                f"{solutions} made for {', '.join(targets)}: this device, {self.hardware!r}, has the same architecture "
+                f"({architecture}); --strict-hardware skips such solutions"
+            )
 
 
 def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, resume: bool = False) -> Plan:
@@ -113,15 +142,13 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
         UnknownName: A name in the configuration matches nothing.
     """
     check_names(trace_set, config)
-    skipped: list[Skip] = []
-    chosen = list(_chosen_definitions(trace_set, config, skipped))
-    plans = [
-        plan
-        for definition in chosen
-        if (plan := _plan_definition(definition, trace_set, config, hardware, resume, skipped))
-    ]
-    skipped += _crossed(trace_set, config, {definition.name for definition in chosen})
-    return Plan(tuple(plans), tuple(skipped))
+    found = _Findings(hardware)
+    chosen = list(_chosen_definitions(trace_set, config, found.skipped))
+    plans = [plan for definition in chosen if (plan := _plan_definition(definition, trace_set, config, resume, found))]
+    found.skipped += _crossed(trace_set, config, {definition.name for definition in chosen})
+    if chosen and not plans and not found.skipped:
+        found.skipped.append(Skip("all definitions", None, None, "there are no solutions"))
+    return Plan(tuple(plans), tuple(found.skipped), tuple(found.notes()))
 
 
 def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str]) -> Iterable[Skip]:
@@ -177,11 +204,11 @@ def _plan_definition(
     definition: Definition,
     trace_set: TraceSet,
     config: BenchmarkConfig,
-    hardware: str,
     resume: bool,
-    skipped: list[Skip],
+    found: _Findings,
 ) -> DefinitionPlan | None:
-    solutions = list(_chosen_solutions(definition, trace_set, config, hardware, skipped))
+    skipped = found.skipped
+    solutions = list(_chosen_solutions(definition, trace_set, config, found))
     if not solutions:
         return None
     workloads = list(_distinct_workloads(definition.name, trace_set, skipped))
@@ -190,7 +217,7 @@ def _plan_definition(
         return None
     workloads = workloads[: config.max_workloads]
     traces = trace_set.traces.get(definition.name, []) if resume else []
-    done = _done((trace for trace in traces if config.quick or not is_quick(trace)), hardware)
+    done = _done((trace for trace in traces if config.quick or not is_quick(trace)), found.hardware)
     hashes = [solution.hash() for solution in solutions]
     pending: dict[str, tuple[Solution, ...]] = {}
     for workload in workloads:
@@ -198,7 +225,7 @@ def _plan_definition(
         for solution, content in zip(solutions, hashes, strict=True):
             if (workload.uuid, solution.name, content) in done:
                 reason = "a trace of it exists (resume)"
-                skipped.append(Skip(definition.name, solution.name, workload.uuid, reason))
+                skipped.append(Skip(definition.name, solution.name, workload.uuid, reason, is_done=True))
             else:
                 left.append(solution)
         if left:
@@ -223,41 +250,36 @@ def _chosen_solutions(
     definition: Definition,
     trace_set: TraceSet,
     config: BenchmarkConfig,
-    hardware: str,
-    skipped: list[Skip],
+    found: _Findings,
 ) -> Iterable[Solution]:
+    is_strict = config.resolve_eval_config(definition).strict_hardware
     for name in trace_set.solution_names(definition.name):
         if config.solutions is not None and name not in config.solutions:
             continue
         try:
             solution = trace_set.get_solution(name)
         except InvalidRecord as error:
-            skipped.append(Skip(definition.name, name, None, str(error), is_failure=True))
+            found.skipped.append(Skip(definition.name, name, None, str(error), is_failure=True))
             continue
-        if solution is None:
-            continue
-        if not runs_on(solution.spec.target_hardware, hardware):
-            targets = ", ".join(solution.spec.target_hardware)
-            reason = f"made for {targets}; this device is {hardware!r}"
-            skipped.append(Skip(definition.name, name, None, reason))
-            continue
-        yield solution
+        if solution is not None and _runs_here(solution, found, is_strict=is_strict):
+            yield solution
 
 
-def runs_on(targets: Iterable[str], hardware: str) -> bool:
-    """Whether a solution for these targets runs on a device.
-
-    Names are compared without case, vendor and punctuation; ``cuda`` and ``gpu`` mean any GPU.
-    """
-    device = _plain(hardware)
-    for target in map(_plain, targets):
-        if target == device or (hardware != "cpu" and (target in {"cuda", "gpu"} or target in device.split())):
+def _runs_here(solution: Solution, found: _Findings, *, is_strict: bool) -> bool:
+    """Whether a solution runs on the device; if not, the reason is added to the findings."""
+    targets = solution.spec.target_hardware
+    match fit_of(targets, found.hardware):
+        case Fit.NAMED:
             return True
+        case Fit.SAME_ARCHITECTURE if not is_strict:
+            found.related[targets] = found.related.get(targets, 0) + 1
+            return True
+    unknown = () if is_strict else unknown_targets(targets, found.hardware)
+    reason = f"made for {', '.join(targets)}; this device is {found.hardware!r}"
+    if unknown:
+        reason = f"target_hardware: {'; '.join(map(str, unknown))}; this device is {found.hardware!r}"
+    found.skipped.append(Skip(solution.definition, solution.name, None, reason, is_failure=bool(unknown)))
     return False
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[\W_]+", " ", name.casefold()).replace("nvidia", "").strip()
 
 
 def _done(traces: Iterable[Trace], hardware: str) -> frozenset[tuple[str, str, str]]:

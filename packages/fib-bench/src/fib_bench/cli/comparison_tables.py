@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from fib_schema.command import print_problems
 from rich.console import Console
 from rich.table import Table
 
 from ..report.comparing import Comparison, Pair, Verdict
 from ..report.merging import MergeReport
+from ..report.quantities import latency_with_bounds
 from .printing import error_console, safe_cell, safe_text
-from .tables import format_latency
+from .table_style import make_table, print_table
+from .tables import print_devices
 
 _SHOWN_PAIRS = 100
 _STYLES = {
@@ -29,12 +32,18 @@ _NOT_COMPARED = frozenset({Verdict.UNMEASURED, Verdict.UNRANKED})
 def print_comparison(console: Console, found: Comparison) -> None:
     """Print the changes, the worst first, and the totals."""
     changed = [pair for pair in found.pairs if pair.verdict in _STYLES]
+    print_devices(console, [pair.hardware for pair in found.pairs])
     if changed:
-        console.print(_table_of(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
+        print_table(console, _table_of(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
     if (more := len(changed) - _SHOWN_PAIRS) > 0:
         console.print(f"{more} more changed (--json lists all)")
-    for reason in dict.fromkeys(f"{p.solution}: {p.reason}" for p in changed if p.verdict is Verdict.BROKEN):
-        console.print(safe_text(reason, "red"), soft_wrap=True)
+    broken: dict[str, list[Pair]] = {}
+    for pair in found.pairs:
+        if pair.verdict is Verdict.BROKEN:
+            broken.setdefault(f"{pair.solution}: {pair.reason}", []).append(pair)
+    for reason, pairs in broken.items():
+        where = "" if len(pairs) == 1 else f" ({len(pairs)} workloads)"
+        console.print(safe_text(f"{reason}{where}", "red"), soft_wrap=True)
     skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
     for (verdict, reason), count in skipped.items():
         console.print(safe_text(f"{count} {verdict}: {reason}", "yellow"), soft_wrap=True)
@@ -45,24 +54,22 @@ def print_comparison(console: Console, found: Comparison) -> None:
 
 
 def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
-    has_methods = any(pair.timed_by for pair in pairs)
-    table = Table(title=safe_cell(title), title_justify="left", title_style="bold")
-    for column in ("definition", "solution", "axes"):
-        table.add_column(column, overflow="fold")
-    for column in ("before", "after", "ratio", "verdict"):
-        table.add_column(column, justify="right", no_wrap=True)
-    if has_methods:
-        table.add_column("timed by", overflow="fold")
+    has_devices, has_methods = len({pair.hardware for pair in pairs}) > 1, any(pair.timed_by for pair in pairs)
+    words = ["definition", *(["device"] if has_devices else []), "solution", "axes"]
+    words += ["timed by"] if has_methods else []
+    table = make_table(title, words, ["before", "after", "ratio", "verdict"])
     for pair in pairs:
-        methods = [safe_cell(pair.timed_by or "linked")] if has_methods else []
-        table.add_row(*_cells(pair), *methods, style=_STYLES[pair.verdict])
+        axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
+        cells = [pair.definition, *([pair.hardware] if has_devices else []), pair.solution, axes]
+        cells += [pair.timed_by or "linked"] if has_methods else []
+        table.add_row(*map(safe_cell, cells), *_numbers_of(pair), str(pair.verdict), style=_STYLES[pair.verdict])
     return table
 
 
-def _cells(pair: Pair) -> tuple[str, ...]:
-    axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
-    times = ("-" if ms is None else format_latency(ms) for ms in (pair.before_ms, pair.after_ms))
-    return *map(safe_cell, (pair.definition, pair.solution, axes)), *times, pair.ratio_text, str(pair.verdict)
+def _numbers_of(pair: Pair) -> tuple[str, str, str]:
+    before = "-" if pair.before_ms is None else latency_with_bounds(pair.before_ms, pair.before_bounds_ms)
+    after = "-" if pair.after_ms is None else latency_with_bounds(pair.after_ms, pair.after_bounds_ms)
+    return before, after, pair.ratio_text
 
 
 def _criterion(pairs: Iterable[Pair]) -> str:
@@ -90,3 +97,7 @@ def print_merge(console: Console, report: MergeReport) -> None:
         console.print(safe_text(f"notice: {notice}", "yellow"), soft_wrap=True)
     for problem in report.problems:
         error_console().print(safe_text(f"error: {problem}", "red"), soft_wrap=True)
+    validation = report.validation
+    print_problems([*validation.problems, *validation.warnings])
+    if not validation.is_ok:
+        error_console().print(safe_text(validation.summary, "red"), soft_wrap=True)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from fib_schema import MigrationReport, Problem, Report, migrate, validate
+from fib_schema import MigrationReport, Problem, Report, TraceSet, migrate, validate
+from fib_schema.files import write_output
 from fib_schema.problem_groups import group_problems
 from rich.console import Console
 
 from .help_pages import add_help
 from .printing import output_console, print_json, safe_text
+
+if TYPE_CHECKING:
+    from ..coverage import Coverage
 
 _SHOWN = 100
 
@@ -20,6 +25,16 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     add_help(parser, "validate")
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    coverage = parser.add_argument_group("coverage")
+    text = "also list definitions that lack workloads, a baseline, or a reference that runs"
+    coverage.add_argument("--coverage", action="store_true", help=text)
+    coverage.add_argument("--page", metavar="FILE", help="write the coverage as an HTML page (implies --coverage)")
+    text = "the author of the baselines (default: %(default)s)"
+    coverage.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
+    text = "do not run the references"
+    coverage.add_argument("--no-references", dest="references", action="store_false", help=text)
+    text = "the device that runs the references (default: %(default)s)"
+    coverage.add_argument("--device", default="cpu", metavar="DEVICE", help=text)
     parser.set_defaults(command=_validate)
 
 
@@ -35,11 +50,30 @@ def add_migrate(parser: argparse.ArgumentParser) -> None:
 def _validate(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     report = validate(arguments.dir)
+    coverage = _coverage(arguments) if arguments.coverage or arguments.page else None
     if arguments.json:
-        print_json(report.to_plain())
+        print_json({**report.to_plain(), **({} if coverage is None else {"coverage": coverage.to_plain()})})
     else:
         _print_report(output_console(), report)
+        if coverage is not None:
+            _print(output_console(), coverage.to_text())
     return 0 if report.is_ok else 1
+
+
+def _coverage(arguments: argparse.Namespace) -> Coverage:
+    """Measure the coverage, and write its page if one is wanted."""
+    from ..config.benchmark import BenchmarkConfig
+    from ..coverage import coverage_page, measure_coverage
+
+    config = None
+    if arguments.references:
+        config = BenchmarkConfig(device=arguments.device, quick=True)
+    coverage = measure_coverage(
+        TraceSet.from_path(arguments.dir), baseline_author=arguments.baseline_author, references=config
+    )
+    if arguments.page:
+        write_output(arguments.page, coverage_page(coverage).encode())
+    return coverage
 
 
 def _migrate(arguments: argparse.Namespace, errors: Console) -> int:

@@ -31,6 +31,8 @@ of stdout has ended.""",
 examples:
   fib-bench demo                       see it work in two minutes, with a GPU or without
   fib-bench run DIR --device cuda:0    evaluate everything in DIR
+  fib-bench add kernel.py --definition rmsnorm_h1024 --dataset DIR
+                                       add a kernel of your own
   fib-bench summary DIR                the leaderboard
   fib-bench COMMAND --help             what a command does, with examples""",
     ),
@@ -40,7 +42,8 @@ Evaluate all solutions on all workloads, and append a trace for each pair as soo
 
 Each solution runs in a process of its own, which holds no expected output. A solution that raises, hangs or
 crashes fails only its own evaluation; a wrong solution is a result with exit code 0. The exit code is 1 if some
-work could not run at all; the reasons are printed at the end.""",
+work, or all of it, could not run; the reasons are printed at the end. A solution also runs on devices with the
+architecture of one in its target_hardware, such as one for H100 on an H200; --strict-hardware requires the name.""",
         """\
 examples:
   fib-bench run DIR --device cuda:0
@@ -53,6 +56,65 @@ examples:
   fib-bench run DIR --baseline flashinfer_rmsnorm_h4096
                                                    time it beside the engine's own kernel
   fib-bench run DIR --json | jq '.traces[].evaluation.status'""",
+    ),
+    "add": Page(
+        """\
+Add a kernel to a data set as a solution. Its language, entry point and calling style are inferred from the file,
+shown with the reasons, and overridden by options. No file is overwritten: changed code is the next version
+(kernel_v2), and code that the data set has already is not added again.
+
+language     from the suffix, and for .py from the imports
+entry point  the function run, else the only one that fits the definition
+style        destination if the function takes the outputs, return if it takes the inputs only""",
+        """\
+examples:
+  fib-bench add kernel.py --definition rmsnorm_h1024
+  fib-bench add kernel.cu --definition rmsnorm_h1024 --dataset DIR --name warp_per_row
+  fib-bench add kernel.cpp --definition rmsnorm_h1024 --quick
+                                                   add it and evaluate it at once
+  fib-bench add folder --definition gemm_n256_k256 --entry src/gemm.cu::run""",
+    ),
+    "edit": Page(
+        """\
+Open the sources of a solution in $VISUAL or $EDITOR, and add the result as a new version with the same language,
+entry point and style. The solution itself stays as it is. An edit that cannot be added is kept in a folder.""",
+        """\
+examples:
+  fib-bench edit rmsnorm_torch --dataset DIR
+  EDITOR=nano fib-bench edit rmsnorm_torch""",
+    ),
+    "watch": Page(
+        """\
+Evaluate a kernel on up to 3 workloads, and again whenever its file changes. Nothing is recorded: `fib-bench add`
+keeps a version. Ctrl-C ends it with exit code 130.""",
+        """\
+examples:
+  fib-bench watch kernel.py --definition rmsnorm_h1024
+  fib-bench watch kernel.cu --definition rmsnorm_h1024 --device cuda:0""",
+    ),
+    "show": Page(
+        """\
+Show one solution (source with line numbers, latest results with 95 % intervals, full logs, history), one definition
+(axes, inputs, reference, solutions, workloads) or one workload (sizes and the results on it).""",
+        """\
+examples:
+  fib-bench show rmsnorm_torch --dataset DIR
+  fib-bench show rmsnorm_h1024
+  fib-bench show rmsnorm_h1024-batch_size-8 --json""",
+    ),
+    "new": Page("Write new records."),
+    "new definition": Page(
+        """\
+Write a definition from a Python file whose function run is the reference. Annotations give the types:
+
+  def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
+
+An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
+tuple: -> ("y: float32[rows]", "z: int32[rows]").""",
+        """\
+examples:
+  fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
+  fib-bench new definition scale --reference scale.py --input 'x: float32[n]' --output 'y: float32[n]'""",
     ),
     "report": Page(
         """\
@@ -69,10 +131,11 @@ examples:
         """\
 Totals, then the solutions of each definition with the fastest first, then authors by score.
 
-speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `tie` if its
-           interval includes 1, `imprecise` if the interval is wider than 10 % to each side
+speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
+           its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
 timed by   the timing method, unless all are `linked`; `host` includes time of the host
-win@p      share of workloads with at most p times the shortest latency of any ranked solution
+fast_p     share of workloads on which it passes with a speedup greater than p (KernelBench); fast_1 is correct
+           and faster than the reference
 light      median share of what the device can attain, where the op_type is known""",
         """\
 examples:
@@ -97,13 +160,15 @@ became slower or stopped passing, with 1 if a workload did, with 2 if there is n
         """\
 examples:
   fib-bench report compare BEFORE AFTER
+  fib-bench report compare BEFORE AFTER --html changes.html   a page as well
   fib-bench report compare BEFORE AFTER --complete --json     in CI: missing workloads fail, too
   fib-bench report compare DIR --solutions old_kernel new_kernel""",
     ),
     "report merge": Page(
         """\
 Merge data sets; every record is written once. If two sets have different records with one name, all conflicts
-are listed, nothing is written, and the exit code is 1.""",
+are listed, nothing is written, and the exit code is 1. Bad records are copied unchanged. Files that cannot be
+read are left out. The result is validated; if it has errors, or something was left out, the exit code is 1.""",
         """\
 examples:
   fib-bench report merge MINE YOURS --into BOTH""",
@@ -122,11 +187,16 @@ examples:
         """\
 List all problems of a data set: invalid records, unknown names, duplicate names and keys, workloads that
 contradict their definition, missing blobs. Each problem has its file, line and path. Exits with 1 if there are
-errors; warnings do not count.""",
+errors; warnings do not count.
+
+With --coverage, also run all references and list the definitions that lack workloads, a baseline, traces of the
+baseline, or a reference that runs. These gaps do not change the exit code.""",
         """\
 examples:
   fib-bench validate DIR
-  fib-bench validate DIR --json | jq '.problems[].file'""",
+  fib-bench validate DIR --json | jq '.problems[].file'
+  fib-bench validate DIR --coverage --page coverage.html
+  fib-bench validate DIR --coverage --no-references --json | jq '.coverage.definitions[].gaps'""",
     ),
     "migrate": Page(
         """\

@@ -1,7 +1,7 @@
 """The command ``fib-bench``.
 
 Progress goes to stderr, results to stdout; ``--json`` makes stdout one JSON object. Exit codes: 0 if all
-requested work ran (wrong solutions are results, not failures), 1 if some could not run, 2 for an invalid
+requested work ran (wrong solutions are results, not failures), 1 if some or all could not run, 2 for an invalid
 command or a file that cannot be read or written, 130 after an interrupt, 141 if the reader of stdout has ended.
 """
 
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from fib_schema import TraceSet, to_plain
 from fib_schema.command import plain_problems, print_problems, run_command
+from fib_schema.command_parser import CommandParser
+from fib_schema.data_files import missing_data
 from rich.console import Console
 
 from .. import __version__
@@ -25,14 +27,18 @@ from ..config.benchmark import BenchmarkConfig
 from ..config.layers import DATA_SET_FILE
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
+from .author_commands import add_add, add_edit, add_new
 from .data_set_commands import add_migrate, add_validate
 from .help_pages import add_help
 from .printing import error_console, output_console, print_json, safe_text
 from .progress import format_trace, progress_on
+from .quick_runs import print_compiler_errors
 from .report_commands import add_reports
 from .run_options import add_run_options, config_of
 from .selftest_command import add_selftest
+from .show_command import add_show
 from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
+from .watch_command import add_watch
 
 if TYPE_CHECKING:
     from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
@@ -59,18 +65,26 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     if config.data_set_layers is not None:
         said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
         errors.print(safe_text(said), soft_wrap=True)
+    errors.print(f"device: {', '.join(config.devices or (config.device,))}", markup=False, highlight=False)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
+    is_empty = not trace_set.definition_names()
+    if is_empty:
+        problems = (*problems, missing_data(arguments.dir))
     print_problems(problems)
     if arguments.json:
         print_json({**_plain_result(result), "problems": plain_problems(problems)})
     else:
         _print_result(trace_set, result, is_quick=config.quick)
-        print_skipped(errors, result.skipped)
-        print_seconds(errors, result.seconds)
-        if not result.traces and not result.failures:
-            errors.print("nothing to run; see the reasons above", style="yellow")
-    return _exit_code(result, errors)
+        print_compiler_errors(output_console(), result.traces, trace_set)
+    for note in result.notes:
+        errors.print(safe_text(f"note: {note}", "yellow"), soft_wrap=True)
+    print_skipped(errors, result.skipped)
+    if arguments.verbose:
+        print_seconds(errors, result.seconds, result.device_busy_share)
+    if not result.traces and not result.failures:
+        errors.print("nothing to run; see the reasons above", style="yellow")
+    return _exit_code(result, errors) or int(is_empty)
 
 
 def _print_result(trace_set: TraceSet, result: RunResult, *, is_quick: bool) -> None:
@@ -88,7 +102,7 @@ def _exit_code(result: RunResult, errors: Console) -> int:
     if result.is_stopped:
         errors.print(_INTERRUPTED)
         return 130
-    return 1 if result.failures else 0
+    return 1 if result.failures or result.is_without_results else 0
 
 
 @contextmanager
@@ -135,13 +149,15 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
     return {
         "traces": [to_plain(trace) for trace in result.traces],
         "skipped": [attrs.asdict(skip) for skip in result.skipped],
+        "notes": list(result.notes),
         "seconds": dict(result.seconds),
+        "device_busy_share": result.device_busy_share,
         "excluded_devices": [attrs.asdict(out) for out in result.excluded_devices],
     }
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fib-bench")
+    parser = CommandParser(prog="fib-bench")
     add_help(parser, "fib-bench")
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -149,6 +165,11 @@ def _parser() -> argparse.ArgumentParser:
     add_help(run, "run")
     add_run_options(run)
     run.set_defaults(command=_run)
+    add_add(commands.add_parser("add", help="add a kernel as a solution, or a changed one as its next version"))
+    add_edit(commands.add_parser("edit", help="open an editor on a solution and add the result as a new version"))
+    add_watch(commands.add_parser("watch", help="evaluate a kernel again whenever its file changes"))
+    add_show(commands.add_parser("show", help="everything about one solution, definition or workload"))
+    add_new(commands.add_parser("new", help="write a definition from a Python reference"))
     add_reports(commands)
     add_validate(commands.add_parser("validate", help="list all problems of a data set"))
     add_selftest(commands.add_parser("selftest", help="check that exploits are rejected on this machine"))

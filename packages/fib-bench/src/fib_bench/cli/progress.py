@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,15 @@ from rich.text import Text
 
 from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
 from ..flags import CPU_TIMING, INTERPRETED
+from ..plan import Plan
 from ..report import failure_text, speedup_of
-from ..report.trace_fields import labels_of, shown_latency_of, timed_by
+from ..report.quantities import latency_with_bounds
+from ..report.trace_fields import bounds_of, labels_of, shown_latency_of, timed_by
 from .printing import safe_cell, safe_text
-from .tables import format_latency
+
+_QUIET_SECONDS = 4.0
+_BEAT_SECONDS = 0.5
+"""Together they are below 5 seconds, the longest time without a line in a log."""
 
 
 def format_trace(trace: Trace) -> str:
@@ -36,13 +42,11 @@ def format_trace(trace: Trace) -> str:
     evaluation = trace.evaluation
     if evaluation is None:
         return f"{trace.definition} {trace.workload.uuid}"
-    axes = ",".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
-    head = f"{trace.definition} [{axes}] {trace.solution}"
-    performance = evaluation.performance
+    head, performance = _head_of(trace), evaluation.performance
     if performance is None:
         return f"{head}: {failure_text(evaluation)}"
     latency, labels, methods = shown_latency_of(evaluation), labels_of(evaluation), timed_by(performance)
-    facts = [] if latency is None else [format_latency(latency)]
+    facts = [] if latency is None else [latency_with_bounds(latency, bounds_of(performance))]
     if not {CPU_TIMING, INTERPRETED} & set(labels) and (text := speedup_of(performance).text) != "-":
         facts.append(text)
     facts += labels
@@ -50,11 +54,26 @@ def format_trace(trace: Trace) -> str:
     return f"{head}: {evaluation.status} {', '.join(facts)}"
 
 
+def progress_line(trace: Trace) -> str:
+    """One evaluation in one line, without the reason of a failure, which is printed once at the end."""
+    evaluation = trace.evaluation
+    if evaluation is None or evaluation.performance is not None:
+        return format_trace(trace)
+    return f"{_head_of(trace)}: {evaluation.status}"
+
+
+def _head_of(trace: Trace) -> str:
+    axes = ",".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
+    return f"{trace.definition} [{axes}] {trace.solution}"
+
+
 @contextmanager
 def progress_on(console: Console) -> Iterator[Observer]:
     """An observer that prints the progress of a run."""
     if not console.is_terminal:
-        yield _plain_lines(lambda text: console.print(safe_text(text), soft_wrap=True))
+        lines = LogProgress(lambda text: console.print(safe_text(text), soft_wrap=True))
+        with _beating(lines):
+            yield lines.observe
         return
     columns: tuple[ProgressColumn, ...] = (
         SpinnerColumn(),
@@ -73,15 +92,17 @@ def progress_on(console: Console) -> Iterator[Observer]:
                 case Planned(plan=plan):
                     total += plan.count  # the counts of several runs add up
                     progress.update(task, total=total)
+                    if any(skip.is_failure for skip in plan.skipped):
+                        progress.console.print(safe_text(_planned(plan), "red"), soft_wrap=True)
                 case Working():
                     progress.update(task, description=safe_cell(str(event)))
                 case Evaluated(trace=trace):
                     progress.advance(task)
                     if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
-                        progress.console.print(safe_text(format_trace(trace), "red"), soft_wrap=True)
+                        progress.console.print(safe_text(progress_line(trace), "red"), soft_wrap=True)
                 case Skipped(skip=skip, count=count):
                     progress.advance(task, count)
-                    text = f"could not run: {_first_line(str(skip))}"
+                    text = f"could not run: {skip.subject}"
                     progress.console.print(safe_text(text, "red"), soft_wrap=True)
                 case DeviceExcluded():
                     progress.console.print(safe_text(str(event), "red"), soft_wrap=True)
@@ -96,33 +117,115 @@ class _RateColumn(ProgressColumn):
         return Text(f"{task.speed:.1f}/s" if task.speed else "-/s")
 
 
-def _plain_lines(write: Callable[[str], None]) -> Observer:
-    start = time.monotonic()
-    done, total = 0, 0
+class LogProgress:
+    """Progress as lines for a log: one per evaluation, and one whenever nothing was written for a while.
 
-    def observe(event: Event) -> None:
-        nonlocal done, total
+    Args:
+        write: Called with each line.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._write = write
+        self._clock = clock
+        self._pace = Pace(clock)
+        self._lock = threading.Lock()
+        self._written = self._began = clock()
+        self._work = "starting"
+
+    def observe(self, event: Event) -> None:
+        """Write the lines of an event."""
+        with self._lock:
+            for line in self._lines_of(event):
+                self._write(line)
+                self._written = self._clock()
+
+    def beat(self) -> None:
+        """Write what is going on, and for how long, if the last line is old."""
+        with self._lock:
+            now = self._clock()
+            if now - self._written >= _QUIET_SECONDS:
+                self._written = now
+                self._write(f"{self._pace} {self._work}, for {now - self._began:.0f} s")
+
+    def _lines_of(self, event: Event) -> Iterator[str]:
         match event:
             case Planned(plan=plan):
-                total += plan.count  # the counts of several runs add up
-                write(f"{plan.count} evaluations to make")
+                self._pace.total += plan.count  # the counts of several runs add up
+                yield _planned(plan)
+                self._begin("starting")
+            case Working():
+                self._begin(str(event))
             case Evaluated(trace=trace):
-                done += 1
-                write(f"{_position(done, total, start)} {format_trace(trace)}")
+                self._pace.add(1)
+                yield f"{self._pace} {progress_line(trace)}"
             case Skipped(skip=skip, count=count):
-                done += count
-                write(f"{_position(done, total, start)} could not run: {_first_line(str(skip))}")
+                self._pace.add(count)
+                yield f"{self._pace} could not run: {skip.subject}"
             case DeviceExcluded():
-                write(str(event))
+                yield str(event)
 
-    return observe
-
-
-def _position(done: int, total: int, start: float) -> str:
-    elapsed = time.monotonic() - start
-    left = elapsed / done * (total - done) if done else 0.0
-    return f"[{done}/{total} {done / max(elapsed, 1e-9):.1f}/s {left:.0f}s left]"
+    def _begin(self, work: str) -> None:
+        self._work, self._began = work, self._clock()
 
 
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+@contextmanager
+def _beating(progress: LogProgress) -> Iterator[None]:
+    """Call `LogProgress.beat` from a thread."""
+    is_over = threading.Event()
+
+    def beat() -> None:
+        while not is_over.wait(_BEAT_SECONDS):
+            progress.beat()
+
+    thread = threading.Thread(target=beat, name="fib-bench progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class Pace:
+    """How much of a run is done, and how long the rest will take.
+
+    What came before the first result (starting, and preparing the first workloads) says nothing about the rest.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = clock()
+        self._first: tuple[int, float] | None = None
+        self.done = 0
+        self.total = 0
+
+    def add(self, count: int) -> None:
+        """Count evaluations as done."""
+        self.done += count
+        self._first = self._first or (self.done, self._clock())
+
+    @property
+    def rate(self) -> float:
+        """Evaluations in a second: after the first ones, or at the beginning since the start."""
+        before, since = self._first or (0, self._start)
+        if self.done == before:
+            before, since = 0, self._start
+        return (self.done - before) / max(self._clock() - since, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """The time that the rest will take at this rate; 0 before anything is done."""
+        return (self.total - self.done) / self.rate if self.done else 0.0
+
+    def __str__(self) -> str:
+        return f"[{self.done}/{self.total} {self.rate:.1f}/s {self.seconds_left:.0f}s left]"
+
+
+def _planned(plan: Plan) -> str:
+    """The size of a plan; the reasons for work that cannot run are printed at the end."""
+    failures = sum(skip.is_failure for skip in plan.skipped)
+    return f"{plan.count} evaluations to make" + (f"; {failures} cannot run, for the reasons below" if failures else "")

@@ -16,7 +16,7 @@ from ..flags import CPU_TIMING
 from ..report import best, summarise
 from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Rule, Run, compare
 from ..report.merging import MergeConflicts, merge
-from ..report.results import WIN_FACTORS, Options, count_cpu_timed
+from ..report.results import FAST_FACTORS, Options, count_cpu_timed
 from .comparison_tables import print_comparison, print_merge
 from .help_pages import add_help
 from .printing import output_console, print_csv, print_json, safe_text
@@ -88,6 +88,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--any-hardware", action="store_true", help=said)
     said = "exit with 1 also if a workload was tried before only"
     parser.add_argument("--complete", action="store_true", help=said)
+    parser.add_argument("--html", metavar="FILE", help="write one page that needs no network, too")
     _add_output(parser)
     _add_flags(parser)
     parser.set_defaults(command=_compare)
@@ -138,8 +139,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="NAME", help=said)
     said = "rank authors against this one's solutions (default: %(default)s)"
     parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=said)
-    said = f"factors p of win@p (default: {' '.join(f'{factor:g}' for factor in WIN_FACTORS)})"
-    parser.add_argument("--win", nargs="+", type=_factor, default=WIN_FACTORS, metavar="P", help=said)
+    said = f"factors p of fast_p (default: {' '.join(f'{factor:g}' for factor in FAST_FACTORS)})"
+    parser.add_argument("--fast", nargs="+", type=_factor, default=FAST_FACTORS, metavar="P", help=said)
 
 
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -152,7 +153,7 @@ def _options_of(arguments: argparse.Namespace) -> Options:
         allow_flags=_flags_of(arguments),
         baseline=arguments.baseline,
         baseline_author=arguments.baseline_author,
-        win_factors=tuple(dict.fromkeys(arguments.win)),
+        fast_factors=tuple(dict.fromkeys(arguments.fast)),
     )
 
 
@@ -161,7 +162,7 @@ def _share(text: str) -> float:
 
 
 def _factor(text: str) -> float:
-    return _number(text, 1.0)
+    return _number(text, 0.0)
 
 
 def _number(text: str, least: float) -> float:
@@ -219,15 +220,21 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
         allow_flags=_flags_of(arguments),
         any_hardware=arguments.any_hardware,
     )
-    found = compare(before, after, rule, names_of(arguments.definitions))
-    for side in (before, after):
-        print_problems(side.trace_set.problems if arguments.definitions else side.trace_set.all_problems())
+    try:
+        found = compare(before, after, rule, names_of(arguments.definitions))
+    finally:  # a bad file may be why there is nothing to compare
+        for side in (before, after):
+            print_problems(side.trace_set.problems if arguments.definitions else side.trace_set.all_problems())
     if arguments.json:
         print_json(attrs.asdict(found) | {"is_worse": found.is_worse})
     elif arguments.csv:
         print_csv(map(attrs.asdict, found.pairs))
     else:
         print_comparison(output_console(), found)
+    if arguments.html is not None:
+        from ..report.comparison_page import comparison_page
+
+        write_output(Path(arguments.html), comparison_page(found).encode())
     if found.missing and not arguments.json:
         errors.print(f"{found.missing} workloads were tried before only (--complete makes that fail)", style="yellow")
     return 1 if found.is_worse or (arguments.complete and found.missing) else 0
@@ -261,17 +268,18 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
             errors.print(safe_text(f"fib-bench: {error}", "red"), soft_wrap=True)
         return 1
     if arguments.json:
-        print_json(attrs.asdict(report))
+        print_json(report.to_plain())
     else:
         print_merge(output_console(), report)
-    return 1 if report.problems else 0
+    return 0 if report.is_ok else 1
 
 
 def _html(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     from ..report.charts import save_png
     from ..report.page import page_of
-    from ..report.page_data import charts, page_data
+    from ..report.page_data import page_data
+    from ..report.section_charts import charts
 
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     found = page_data(trace_set, _options_of(arguments), definitions)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
 import attrs
 from fib_schema import TraceSet
 
-from ..config.benchmark import EXECUTORS, BenchmarkConfig
+from ..config.benchmark import EXECUTORS, BenchmarkConfig, read_fields
 from ..config.model import ResolvedEvalConfig
 
+_DEVICES = Path("/dev")
+_GPU_FILES = ("nvidia*", "dxg", "nvhost*", "nvmap", "kfd")
+"""Files in /dev of the drivers of GPUs, on Linux, in WSL and on boards; a machine without any has no GPU."""
 _DEFAULTS = {
     field.name: field.default
     for cls in (BenchmarkConfig, ResolvedEvalConfig)  # the second has the defaults of common fields
@@ -31,11 +36,20 @@ def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkCo
     fields |= {
         name: names_of(fields[name]) for name in ("definitions", "solutions", "op_types", "devices") if name in fields
     }
-    if arguments.config is None:
-        config = BenchmarkConfig(**fields)
-    else:
-        config = BenchmarkConfig.from_yaml(arguments.config, trace_set=trace_set, **fields)
-    return config.for_data_set(trace_set)
+    if arguments.config is not None:
+        fields = {**read_fields(Path(arguments.config), trace_set), **fields}
+    if not {"device", "devices"} & fields.keys():
+        fields["device"] = default_device()
+    return BenchmarkConfig(**fields).for_data_set(trace_set)
+
+
+def default_device() -> str:
+    """The device of a command that names none: the first GPU, or the CPU where there is none."""
+    if sys.platform == "linux" and not any(any(_DEVICES.glob(pattern)) for pattern in _GPU_FILES):
+        return "cpu"
+    from fib_compile.device import list_cuda_devices  # imports torch, which takes a second
+
+    return next(iter(list_cuda_devices()), "cpu")
 
 
 def names_of(words: list[str] | None) -> tuple[str, ...] | None:
@@ -50,6 +64,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
     parser.add_argument("--json", action="store_true", help="print traces and what was skipped as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase at the end")
     parser.add_argument("--config", metavar="YAML", help="settings, which options override")
     _add_choice(parser.add_argument_group("what to run"))
     _add_conditions(parser.add_argument_group("how to run it"))
@@ -68,7 +83,7 @@ def _add_choice(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_conditions(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--device", help=f"where to run: cpu or cuda:N (default: {_DEFAULTS['device']})")
+    group.add_argument("--device", help="where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)")
     group.add_argument(
         "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
     )
@@ -99,6 +114,12 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         action="store_const",
         const=True,
         help="make valid inputs where a blob is missing",
+    )
+    group.add_argument(
+        "--strict-hardware",
+        action="store_const",
+        const=True,
+        help="only solutions whose target_hardware names the device, not all of its architecture",
     )
     group.add_argument("--baseline", metavar="NAME", help="the solution that speedups are quoted against")
     group.add_argument(

@@ -13,18 +13,19 @@ from rich.table import Table
 from .help_pages import add_help
 from .printing import output_console, print_json, safe_cell, safe_text
 from .progress import progress_on
+from .run_options import default_device
+from .table_style import make_table, print_table
 
 if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
 
 _EVIDENCE = 160
-_OTHER_COLUMNS = 115
 
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``selftest``."""
     add_help(parser, "selftest")
-    parser.add_argument("--device", default="cpu", help="where to run (default: %(default)s)")
+    parser.add_argument("--device", help="where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)")
     parser.add_argument(
         "--only",
         nargs="+",
@@ -42,7 +43,7 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.only:
         cases = choose(cases, arguments.only)
     with progress_on(errors) as observe:
-        result = run_selftest(cases, arguments.device, observe)
+        result = run_selftest(cases, arguments.device or default_device(), observe)
     if arguments.json:
         print_json(result.to_plain())
     else:
@@ -58,7 +59,7 @@ def print_selftest(console: Console, result: SelfTest) -> None:
         ("twins of exploits", result.twins),
     ):
         if outcomes:
-            console.print(_table(f"{title} on {result.device}", outcomes, console.width))
+            print_table(console, _table(f"{title} on {result.device}", outcomes))
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
@@ -82,19 +83,15 @@ def summary_of(result: SelfTest) -> str:
     return f"{', '.join(counts)}\nisolation of workers: {level}"
 
 
-def _table(title: str, outcomes: Sequence[Outcome], width: int) -> Table:
+def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
     from ..selftest import ROW_NAMES
 
-    table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("", justify="right")
-    table.add_column("what it does", overflow="fold")
-    table.add_column("expected", overflow="fold")
-    table.add_column("found", overflow="fold")
+    table = make_table(title, ["", "what it does", "expected", "found"])
     has_gains = any(outcome.gain is not None for outcome in outcomes)
     if has_gains:
         table.add_column("gain", justify="right", overflow="fold")
     table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("evidence", no_wrap=True, overflow="ellipsis", max_width=max(width - _OTHER_COLUMNS, 20))
+    table.add_column("evidence", overflow="fold")
     for row, group in groupby(outcomes, key=lambda outcome: outcome.case.row):
         if row is not None:
             table.add_row(str(row), f"[bold]{ROW_NAMES[row]}[/]")

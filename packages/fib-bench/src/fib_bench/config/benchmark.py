@@ -30,7 +30,7 @@ class BenchmarkConfig(EvalConfig):
     """
 
     device: str = checked_field("cpu", text)
-    """``cpu`` or ``cuda:N``. The CPU unless another one is named, also where there is a GPU."""
+    """``cpu`` or ``cuda:N``. The CPU unless another one is named; the command line defaults to the first GPU."""
     devices: tuple[str, ...] | None = checked_field(None, optional(names))
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
     executor: str = checked_field("local", one_of("executor", lambda: EXECUTORS))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import yaml
 from fib_schema import InvalidField, InvalidRecord, Problem, UnknownName
+from fib_schema.regular_files import open_regular
 
 from ..errors import InvalidConfig
 from .model import FLOATING, EvalConfig, Layers, Tolerance
@@ -42,11 +43,16 @@ def read_data_set_layers(trace_set: TraceSet) -> Layers | None:
 
     Raises:
         InvalidConfig: The file is not valid.
+        OSError: It cannot be read, or is not a regular file.
     """
     if trace_set.root is None:
         return None
     path = trace_set.root / DATA_SET_FILE
-    return read_layers(path, trace_set) if path.exists() else None
+    try:
+        open_regular(path).close()  # a pipe would never end
+    except FileNotFoundError:
+        return None
+    return read_layers(path, trace_set)
 
 
 def read_settings(
@@ -202,5 +208,7 @@ def _load(path: Path) -> object:
         mark = error.problem_mark
         place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
         raise InvalidConfig((Problem(str(path), "$", f"{place}{error.problem}"),)) from error
-    except yaml.YAMLError as error:
+    except RecursionError as error:
+        raise InvalidConfig((Problem(str(path), "$", "is nested too deep"),)) from error
+    except (yaml.YAMLError, ValueError) as error:  # a number or a date may be impossible
         raise InvalidConfig((Problem(str(path), "$", str(error)),)) from error

@@ -13,7 +13,7 @@ import attrs
 from fib_schema import Definition, DType, InvalidField, UnknownName
 
 from .evaluator_names import evaluator_names
-from .validators import as_tuple, mapping_field, mapping_of, number, one_of, optional, some_of, validated, whole
+from .validators import as_tuple, flag, mapping_field, mapping_of, number, one_of, optional, some_of, validated, whole
 
 DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
 """The distributions of random floating inputs."""
@@ -61,6 +61,7 @@ _CHECKS = {
     "error_cap": number(above=0, finite=False),
     "distributions": some_of("distribution", DISTRIBUTIONS),
     "evaluator": one_of("evaluator", evaluator_names),
+    "strict_hardware": flag,
 }
 
 
@@ -97,6 +98,7 @@ class EvalConfig:
     error_cap: float | None = _layer("error_cap")
     distributions: tuple[str, ...] | None = _layer("distributions")
     evaluator: str | None = _layer("evaluator")
+    strict_hardware: bool | None = _layer("strict_hardware")
     dtypes: Mapping[str, Tolerance] = mapping_field(_check_dtypes)
     extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)
 
@@ -127,6 +129,8 @@ class ResolvedEvalConfig:
     """The distributions of the input sets, as far as the op allows them."""
     evaluator: str | None = _setting("evaluator", None)
     """The evaluator; None means the first one that applies to the definition."""
+    strict_hardware: bool = _setting("strict_hardware", False)
+    """Run solutions only on devices that their `target_hardware` names, not on all of the same architecture."""
     dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
     extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)

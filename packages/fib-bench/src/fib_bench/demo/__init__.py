@@ -23,8 +23,9 @@ from fib_schema import (
 
 AUTHOR = "fib-demo"
 CPU_NOTE = (
-    "CPU timings are for development: a speedup is a number only where both latencies were precise, else a tie or "
-    "imprecise. Triton kernels run in the interpreter: their results are checked, their latency has no meaning."
+    "CPU timings are for development: a speedup is a number only where its interval excludes 1 (else noise) and "
+    "is narrow (else imprecise). Triton kernels run in the interpreter: their results are checked, their latency has "
+    "no meaning."
 )
 NEXT_STEPS = """
 Each solution ran in a worker process of its own; a judge compared its outputs with the definition's
