@@ -9,7 +9,7 @@ import attrs
 import pytest
 import torch
 from fib_apply.routing import guards
-from fib_apply.routing.guards import compile_guard
+from fib_apply.routing.guards import GuardOptions, compile_guard
 from fib_apply.routing.validation import CallValidator
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 from hypothesis import given
@@ -125,7 +125,7 @@ def test_a_call_that_differs_in_one_argument_is_rejected_by_the_validator_and_by
     with pytest.MonkeyPatch.context() as patch:
         make = guards._torch_guard if by == "torch" else guards._python_guard
         patch.setattr(guards, "_tensor_guard_compiler", lambda: make)
-        guard = compile_guard(args, is_aligned=False)
+        guard = compile_guard(args)
     assert guard(*args)
     assert guard(*valid_args(b, p, has_mask=has_mask, has_out=has_out))
     old = args[place % len(args)]
@@ -166,6 +166,6 @@ def test_a_guard_with_alignment_rejects_unaligned_tensors() -> None:
     aligned, shifted = memory[:96].view(16, 6), memory[1:97].view(16, 6)
     if aligned.data_ptr() % 16:
         aligned, shifted = shifted, aligned
-    assert compile_guard([aligned], is_aligned=True)(aligned)
-    assert not compile_guard([aligned], is_aligned=True)(shifted)
-    assert compile_guard([aligned], is_aligned=False)(shifted)
+    assert compile_guard([aligned], GuardOptions(is_aligned=True))(aligned)
+    assert not compile_guard([aligned], GuardOptions(is_aligned=True))(shifted)
+    assert compile_guard([aligned], GuardOptions(is_aligned=False))(shifted)

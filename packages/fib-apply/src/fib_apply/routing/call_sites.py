@@ -45,8 +45,8 @@ class Runtime(Protocol):
 class Rebindable(Protocol):
     """A `CallSite`, or a function that another package patches."""
 
-    def rebind(self, runtime: Runtime | None) -> None:
-        """Send calls through a runtime, or to the function itself."""
+    def make_binding(self, runtime: Runtime | None) -> Callable[[], None]:
+        """Return what sends calls through a runtime, or to the function itself. Nothing changes until it is called."""
         ...
 
 
@@ -79,8 +79,8 @@ class CallSite:
             return f"def {self._label}(*args, **kwargs):\n    return {_ROUTE}(*args, **kwargs)\n"
         return wrapper_source(self._label, self._parameters)
 
-    def rebind(self, runtime: Runtime | None) -> None:
-        """Send calls through a runtime, or to the function itself."""
+    def make_binding(self, runtime: Runtime | None) -> Callable[[], None]:
+        """Return what sends calls through a runtime, or to the function itself; it only sets one global."""
         name = self._definition
         if runtime is None and not has_listeners():
             target = self._function
@@ -88,7 +88,7 @@ class CallSite:
             target = self._target(name, runtime)
         else:
             target = self._resolving_target(name, runtime)
-        self._scope[_ROUTE] = target
+        return functools.partial(self._scope.__setitem__, _ROUTE, target)
 
     def _resolving_target(self, resolve: Callable[..., str], runtime: Runtime | None) -> Function:
         targets: dict[str, Function] = {}
@@ -206,15 +206,13 @@ _lock = ForkSafeLock()
 _sites: weakref.WeakSet[Rebindable] = weakref.WeakSet()
 
 
-def add_site(site: Rebindable, runtime: Runtime | None) -> None:
-    """Bind a call site to the active runtime, and rebind it from now on; the caller keeps the runtime active."""
+def add_site(site: Rebindable) -> None:
+    """Add a call site to those that are bound again whenever the active runtime changes."""
     with _lock:
         _sites.add(site)
-        site.rebind(runtime)
 
 
-def rebind_all(runtime: Runtime | None) -> None:
-    """Rebind all call sites."""
+def all_sites() -> list[Rebindable]:
+    """The call sites that live."""
     with _lock:
-        for site in list(_sites):
-            site.rebind(runtime)
+        return list(_sites)

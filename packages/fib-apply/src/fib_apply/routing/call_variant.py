@@ -10,7 +10,8 @@ from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition
 
 from .codegen import shapes_expression
-from .guards import Guard
+from .guards import Guard, GuardOptions, compile_guard, make_native_guard
+from .native.module import NativeGuards
 from .validation import CallValidator
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -29,14 +30,17 @@ def _reject_all(*args: Any) -> bool:
     return False
 
 
+_BY_GUARD = object()
+"""The cache key of all calls in a native table, which finds entries by the sizes that their guards hold."""
 _NO_ENTRY: CacheEntry = (_reject_all, None, int)
 
 
 class CallVariant:
     """One call variant of a definition, with its cache.
 
-    The cache holds entries by shapes and an inline cache of one entry. The guard of an entry is authoritative, and a
-    lookup costs as much as a guard, so the fast path tries the inline-cache entry first.
+    The cache is a native `table` once native guards are loaded and a route is made; until then, it holds entries by
+    shapes and an inline cache of one entry. The guard of an entry is authoritative, and a lookup costs as much as a
+    guard, so the fast path tries the entry that was used last, or the inline-cache entry, first.
 
     Readers take no lock: entries are replaced, never edited. The generation rejects entries that were resolved before
     an invalidation. The lock is reentrant, because a signal handler may make calls during a change; a writer
@@ -46,6 +50,7 @@ class CallVariant:
         definition: The definition.
         is_destination_passing: Whether outputs are among the arguments.
         is_cached: Whether shapes determine the key; else nothing is cached.
+        is_counted: Whether the native table counts the calls that it serves.
         fallback_equivalents: Solutions that are the fallback in another form.
     """
 
@@ -55,6 +60,7 @@ class CallVariant:
         *,
         is_destination_passing: bool,
         is_cached: bool,
+        is_counted: bool = False,
         fallback_equivalents: frozenset[str] = frozenset(),
     ) -> None:
         self.is_destination_passing = is_destination_passing
@@ -66,18 +72,42 @@ class CallVariant:
         """The entry that the fast path tries first."""
         self.count_miss = itertools.cycle([False] * (_PROMOTION_INTERVAL - 1) + [True]).__next__
         """Whether the entry of this call should be promoted; rarely true, because sizes may alternate."""
+        self._native: NativeGuards | None = None
+        self.table: Any = None
+        """The native table, which then holds all entries; None if there is none."""
         self.generation = 0
         """The number of invalidations."""
         self._kernel_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
         self._fallback_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
-        self._is_cached = is_cached
+        self._is_cached, self._is_counted = is_cached, is_counted
         self._shapes_of = _compile_shapes(definition, is_destination_passing=is_destination_passing)
         self._lock = ForkSafeLock()
+
+    def use_native_table(self, native: NativeGuards) -> bool:
+        """Use a native table from now on; False if nothing is cached.
+
+        Routes that were made before keep working: they find no entries, and take the slow path.
+        """
+        if not self._is_cached:
+            return False
+        with self._lock:
+            if self.table is None:
+                self._native, self.table = native, native.Table(is_counted=self._is_counted)
+                self._drop(list(self.entries))
+        return True
+
+    def guard(self, args: Sequence[Any], options: GuardOptions) -> Guard | None:
+        """A guard for calls that equal one; None if they cannot be cached."""
+        if self._native is None:
+            return compile_guard(args, options)
+        return make_native_guard(self._native, args, options)
 
     def shapes(self, args: Sequence[Any]) -> Any:
         """The cache key of a call; None for calls that cannot be cached."""
         if not self._is_cached:
             return None
+        if self.table is not None:
+            return _BY_GUARD
         try:
             return self._shapes_of(*args)
         except (AttributeError, TypeError):
@@ -85,6 +115,9 @@ class CallVariant:
 
     def find(self, shapes: Any, args: Sequence[Any]) -> CacheEntry | None:
         """The entry whose guard passes a call."""
+        if self.table is not None:
+            found: CacheEntry | None = self.table.find(*args)
+            return found
         first = self.entries.get(shapes)
         if first is None:
             return None
@@ -100,6 +133,11 @@ class CallVariant:
             return
         with self._lock:
             if generation != self.generation:
+                return
+            if self.table is not None:
+                self.table.install(entry)
+                if generation != self.generation:
+                    self.table.clear()
                 return
             if len(self.entries) >= _MAX_ENTRIES:
                 self._drop(list(itertools.islice(self.entries, _MAX_ENTRIES // 2)))
@@ -131,6 +169,8 @@ class CallVariant:
         """Drop all entries; calls are resolved again."""
         with self._lock:
             self.generation += 1
+            if self.table is not None:
+                self.table.clear()
             self._drop(list(self.entries))
 
     def _drop(self, shapes: Iterable[Any]) -> None:

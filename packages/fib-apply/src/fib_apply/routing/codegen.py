@@ -1,9 +1,10 @@
 """Code generation: writes the functions that a routed call goes through.
 
 The *wrapper* is what the decorator returns. It has the user's signature and calls ``_fib_route``: the user's function
-or a *route*. A route serves one function and one definition. Its fast path tries the guard of the inline-cache entry,
-then that of the entry for the call's shapes, and calls the kernel of the entry. All other calls go to the slow path,
-``_fib_resolve``. Names of generated code begin with ``_fib_``; all others are parameters.
+or a *route*. A route serves one function and one definition. Its fast path asks a native table for the kernel of the
+call; without one, it tries the guard of the inline-cache entry, then that of the entry for the call's shapes. Then it
+calls the kernel. All other calls go to the slow path, ``_fib_resolve``. Names of generated code begin with ``_fib_``;
+all others are parameters.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class RouteOptions:
 
     is_cached: bool = True
     """Whether shapes determine the key; else each call takes the slow path."""
+    is_native: bool = False
+    """Whether a native table finds entries, and counts calls."""
     is_counted: bool = False
     catches: bool = False
     """Whether exceptions of kernels are caught."""
@@ -91,7 +94,16 @@ def _body(
     slow_path = [f"_fib_kernel = _fib_resolve_{variant}(({args},))", *call]
     if not options.is_cached:
         return _indented(slow_path, depth)
+    if options.is_native:
+        find = [f"_fib_kernel = _fib_table_{variant}({args})", "if _fib_kernel is _fib_miss:"]
+        return _indented([*find, f"    {slow_path[0]}", *call], depth)
     lines = [
+        "try:",
+        f"    _fib_is_nested = {_nested_expression(definition, inputs, outputs)}",
+        "except AttributeError:  # not a tensor",
+        "    _fib_is_nested = True",
+        "if _fib_is_nested:  # guards abort for a nested tensor",
+        *_indented(slow_path, 1),
         f"_fib_guard, _fib_kernel, _fib_count = _fib_inline_cache_{variant}[0]",
         f"if not _fib_guard({args}):",
         "    try:",
@@ -132,6 +144,16 @@ def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: st
             fallback,
         ]
     return [*lines, *call]
+
+
+def _nested_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    specs = [*definition.inputs.values(), *definition.outputs.values()]
+    conditions = [
+        f"{name} is not None and {name}.is_nested" if spec.optional else f"{name}.is_nested"
+        for name, spec in zip((*inputs, *outputs), specs, strict=False)
+        if spec.shape is not None and name != "None"
+    ]
+    return " or ".join(conditions) or "False"
 
 
 def shapes_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:

@@ -9,12 +9,16 @@ This module imports torch: guards are compiled when a call is there.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import attrs
 import torch
 
-from .validation import mode_problem
+from ..signal_errors import is_from_signal_handler
+from .native.module import NativeGuards, loaded_guards
+from .native.self_test import find_tensor_problem
+from .validation import has_function_mode, mode_problem
 
 Guard: TypeAlias = Callable[..., Any]
 """True for a call that equals the one it was compiled from; takes the definition's arguments."""
@@ -23,28 +27,66 @@ _ALIGNMENT = 16
 """Bytes. Benchmarked tensors have this alignment, and vectorised loads need it."""
 
 
-def compile_guard(
-    args: Sequence[Any],
-    *,
-    outputs: int = 0,
-    is_aligned: bool = False,
-    may_capture: bool = True,
-    has_grad: bool = False,
-) -> Guard:
-    """Compile a guard from a call that a `CallValidator` accepted or rejected.
+@attrs.frozen(kw_only=True)
+class GuardOptions:
+    """What a guard checks beside types, dtypes, devices, shapes, strides and modes."""
+
+    outputs: int = 0
+    """The number of outputs at the end of the arguments; they must not overlap with others."""
+    is_aligned: bool = False
+    """Whether addresses must be multiples of `_ALIGNMENT`, as those of the first call are."""
+    may_capture: bool = True
+    """Whether calls pass while a CUDA graph is captured."""
+    has_grad: bool = False
+    """Whether gradients must be recorded or must not be, if a tensor requires one."""
+    is_specialized: bool = False
+    """Whether scalars must be equal in what kernels specialize on; see `specialization`."""
+
+
+_DEFAULT = GuardOptions()
+
+
+def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardOptions) -> Guard | None:
+    """A native guard from a call; None if the native module cannot describe the call."""
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    return native.make_guard(
+        tuple(args),
+        options.outputs,
+        _ALIGNMENT if options.is_aligned else 1,
+        options.has_grad,
+        options.is_specialized,
+        not options.may_capture and any(tensor.is_cuda for tensor in tensors),
+        _is_multi_device(tensors),
+    )
+
+
+def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard:
+    """Compile a guard from a call that a `CallValidator` accepted or rejected: a native one if that can be.
 
     Args:
         args: The call's arguments.
-        outputs: The number of outputs at the end of the arguments; they must not overlap with others.
-        is_aligned: Whether addresses must be multiples of `_ALIGNMENT`, as those of `args` are.
-        may_capture: Whether calls pass while a CUDA graph is captured.
-        has_grad: Whether gradients must be recorded or must not be, if a tensor requires one.
+        options: What is checked.
+    """
+    native = loaded_guards()
+    guard = None if native is None else make_native_guard(native, args, options)
+    return compile_python_guard(args, options) if guard is None else guard
+
+
+def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard:
+    """Compile a guard of Python conditions and torch's tensor guards.
+
+    Args:
+        args: The call's arguments.
+        options: What is checked.
     """
     scope: dict[str, Any] = {
         "grad": torch.is_grad_enabled,
         "device": torch.cuda.current_device,
         "capturing": torch.cuda.is_current_stream_capturing,
         "type": type,
+        "modes": torch._C._len_torch_function_stack,  # noqa: SLF001 torch has no public name for it
+        "has_function_mode": has_function_mode,
+        "forward_ad": torch.autograd.forward_ad,
     }
     names = [f"a{index}" for index in range(len(args))]
     tensors: dict[str, torch.Tensor] = {}
@@ -53,21 +95,23 @@ def compile_guard(
         if not isinstance(value, torch.Tensor):
             scope[f"t_{name}"] = type(value)
             conditions.append(f"type({name}) is t_{name}")
+            if options.is_specialized and isinstance(value, int):
+                scope["specialization"] = specialization
+                conditions.append(f"specialization({name}) == {specialization(value)!r}")
         elif same := next((other for other, known in tensors.items() if known is value), None):
             conditions.append(f"{name} is {same}")  # torch's guards take each tensor only once
         else:
             tensors[name] = value
-    guard = scope["guard"] = _tensor_guard_compiler()(list(tensors.values()))
+    scope["guard"] = _tensor_guard_compiler()(list(tensors.values()))
     conditions.append(f"guard({', '.join(tensors)})")
+    conditions.append("(not modes() or not has_function_mode()) and forward_ad._current_level < 0")
     if any(tensor.requires_grad for tensor in tensors.values()):
-        conditions.insert(0, "grad()" if has_grad else "not grad()")
-    conditions += _address_conditions(list(tensors.items()), outputs, is_aligned=is_aligned)
-    if _is_multi_device(tensors):
+        conditions.insert(0, "grad()" if options.has_grad else "not grad()")
+    conditions += _address_conditions(list(tensors.items()), options.outputs, is_aligned=options.is_aligned)
+    if _is_multi_device(tensors.values()):
         conditions.append(f"device() == {next(iter(tensors.values())).device.index}")
-    if not may_capture and any(tensor.is_cuda for tensor in tensors.values()):
+    if not options.may_capture and any(tensor.is_cuda for tensor in tensors.values()):
         conditions.insert(0, "not capturing()")
-    if len(conditions) == 1 and len(tensors) == len(args):
-        return guard
     code = f"lambda {', '.join(names)}: {' and '.join(conditions)}"
     made: Guard = eval(code, scope)  # noqa: S307 made of numbers and our own names
     return made
@@ -93,22 +137,31 @@ def _address_conditions(tensors: Sequence[tuple[str, torch.Tensor]], outputs: in
     return conditions
 
 
+def specialization(value: Any) -> Any:
+    """The properties of a scalar that Triton compiles for: whether an integer is 1, a multiple of 16, and small."""
+    if isinstance(value, bool):
+        return value
+    return (value == 1, value % 16 == 0, -(1 << 31) <= value < 1 << 31) if isinstance(value, int) else None
+
+
 def are_aligned(args: Sequence[Any]) -> bool:
     """Whether all tensors have the alignment of benchmarked ones."""
     return all(arg.data_ptr() % _ALIGNMENT == 0 for arg in args if isinstance(arg, torch.Tensor))
 
 
-def _is_multi_device(tensors: Mapping[str, torch.Tensor]) -> bool:
+def _is_multi_device(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the current CUDA device could be another than that of the tensors."""
-    return any(tensor.is_cuda for tensor in tensors.values()) and torch.cuda.device_count() > 1
+    return any(tensor.is_cuda for tensor in tensors) and torch.cuda.device_count() > 1
 
 
 @functools.cache
 def _tensor_guard_compiler() -> Callable[[Sequence[torch.Tensor]], Guard]:
     """The compiler of tensor guards: that of torch if its guards work as expected, else that of Python guards."""
     try:
-        return _torch_guard if _is_reliable(_torch_guard) else _python_guard
-    except Exception:  # noqa: BLE001 an internal of torch may raise anything
+        return _python_guard if find_tensor_problem(_torch_guard) else _torch_guard
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
         return _python_guard
 
 
@@ -145,25 +198,3 @@ def _python_guard(tensors: Sequence[torch.Tensor]) -> Guard:
 
 def _has_mode(tensor: torch.Tensor) -> bool:
     return mode_problem([tensor]) is not None or tensor.layout is not torch.strided
-
-
-def _is_reliable(compile_: Callable[[Sequence[torch.Tensor]], Guard]) -> bool:
-    """Whether compiled guards accept equal tensors and reject all others, on a set of samples."""
-    a, b = torch.zeros(2, 3), torch.zeros(3)
-    guard = compile_([a, b])
-    if guard(b, b):
-        return False
-    others = [a.double(), a[:1], a.T.contiguous().T, a.unsqueeze(0), torch.zeros(2, 4), a.to("meta")]
-    others += [a.clone().requires_grad_(), torch.nn.Parameter(a, requires_grad=False), a.to_sparse()]
-    if any(guard(other, b) for other in others) or not guard(torch.ones(2, 3), b):
-        return False
-    accepted: list[bool] = []
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        accepted.append(bool(guard(x, b)))
-        return x
-
-    torch.vmap(call)(torch.zeros(2, 2, 3))
-    with torch.autocast("cpu"):
-        call(a)
-    return not any(accepted)

@@ -1,0 +1,268 @@
+"""Native module of guards: how it is built, tried and loaded.
+
+A background thread takes the module from the cache or compiles it; `fib-apply warm` does so ahead of time. A child
+process tries a compiled module before it is published, and it is tried again when it is loaded. Routes use it once it
+is loaded (`loaded_guards`); until then, and where it cannot be built, they use compiled Python guards.
+
+It is neither built nor loaded in free-threaded Python, where the GIL does not protect its tables, and in
+subinterpreters.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from importlib import resources
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+from fib_compile import Limits
+from fib_compile.forking import ForkSafeLock, renew_on_fork
+from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
+from fib_schema import FibError, get_fib_cache_path
+from fib_schema.private_files import private_folder
+
+from ...build_service.executor import BackgroundExecutor, summarize_error
+from ...log import logger
+from ...signal_errors import is_from_signal_handler
+
+NATIVE_VARIABLE = "FIB_APPLY_NATIVE"
+_NAME = "fib_apply_native"
+_SOURCES = ("guards.cpp", "table.h", "guard.h", "conditions.h")
+_FLAGS = (
+    "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror",
+    "-Wno-missing-field-initializers", "-Wl,-z,relro,-z,now",
+)  # fmt: skip
+_LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
+_COMPILE_SECONDS, _TEST_SECONDS = 300.0, 120.0
+
+
+class NativeGuards(Protocol):
+    """The functions of the native module."""
+
+    MISS: object
+    """Returned by a table that has no entry for a call."""
+    Table: Callable[..., Any]
+
+    def make_guard(
+        self,
+        args: tuple[Any, ...],
+        outputs: int,
+        alignment: int,
+        has_grad: bool,
+        is_specialized: bool,
+        checks_capture: bool,
+        checks_device: bool,
+        /,
+    ) -> Callable[..., bool] | None:
+        """A guard for calls that equal one; None if it cannot be described."""
+        ...
+
+    def configure(self, device_mode: type, is_capturing: Callable[[], bool], /) -> None:
+        """Set what the module needs of torch's Python code."""
+        ...
+
+
+@attrs.define(eq=False)
+class _State:
+    """The module of this process."""
+
+    guards: NativeGuards | None = None
+    problem: str | None = None
+    is_requested: bool = False
+    on_ready: list[Callable[[], None]] = attrs.field(factory=list)
+    lock: ForkSafeLock = attrs.field(factory=ForkSafeLock)
+    executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
+
+    def renew_after_fork(self) -> None:
+        """Forget a request: no thread serves it in the child."""
+        if self.guards is None:
+            self.is_requested = False
+            self.on_ready.clear()
+
+
+_state = _State()
+renew_on_fork(_state)
+
+
+def loaded_guards() -> NativeGuards | None:
+    """The native module, if it is loaded; never waits."""
+    return _state.guards
+
+
+def native_problem() -> str | None:
+    """Why the native module cannot be used; None if it is loaded, or nothing has been tried."""
+    return _state.problem
+
+
+def request_native(on_ready: Callable[[], None]) -> None:
+    """Load or build the native module in the background, once per process.
+
+    Args:
+        on_ready: Called in the background thread when it is loaded; not if it is loaded now.
+    """
+    if _state.guards is not None or (_state.is_requested and on_ready in _state.on_ready) or _unsupported_reason():
+        return
+    with _state.lock:
+        if on_ready not in _state.on_ready:
+            _state.on_ready.append(on_ready)
+        is_first, _state.is_requested = not _state.is_requested, True
+    if is_first:
+        _state.executor.submit(_prepare_in_background, "building native guards")
+
+
+def wait_for_native(timeout_seconds: float) -> bool:
+    """Wait for a requested module; returns whether nothing is pending."""
+    return _state.executor.wait(timeout_seconds)
+
+
+def prepare_native(limits: Limits | None = None) -> str | None:
+    """Load the native module in this thread, and build it if need be.
+
+    Args:
+        limits: Of the compiler.
+
+    Returns:
+        Why it cannot be used; None if it is loaded.
+    """
+    return _prepare(_state, limits or Limits(_COMPILE_SECONDS))
+
+
+def _prepare(state: _State, limits: Limits) -> str | None:
+    if (reason := _unsupported_reason()) is None and state.guards is not None:
+        return None
+    state.problem = reason or _load(state, limits)
+    return state.problem
+
+
+def _prepare_in_background() -> None:
+    state = _state
+    problem = _prepare(state, Limits(_COMPILE_SECONDS, is_stopped=lambda: state.executor.is_closed))
+    if problem is not None:
+        logger.info("native guards are not used: %s", problem)
+        return
+    with state.lock:
+        callbacks, state.on_ready = state.on_ready, []
+    for callback in callbacks:
+        callback()
+
+
+def _unsupported_reason() -> str | None:
+    if os.environ.get(NATIVE_VARIABLE) == "0":
+        return f"{NATIVE_VARIABLE} is 0"
+    if sys.implementation.name != "cpython":
+        return f"{sys.implementation.name} is not CPython"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "Python is free-threaded; the tables of native guards need the GIL"
+    return None
+
+
+def _load(state: _State, limits: Limits) -> str | None:
+    """Build, load and try the module; returns the problem."""
+    from .self_test import find_problem
+
+    try:
+        guards = import_guards(build_guards(module_folder(), limits))
+    except (FibError, OSError, ImportError) as error:
+        return str(error)
+    try:
+        problem = find_problem(guards, is_alone=False)
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
+        problem = summarize_error(error)
+    if problem is not None:
+        return f"the self-test of native guards failed: {problem}"
+    state.guards = guards
+    return None
+
+
+def module_folder() -> Path:
+    """The folder of built modules; no other user can change it.
+
+    Raises:
+        UnsafePath: Another user could replace a module.
+        OSError: It cannot be made.
+    """
+    return private_folder(get_fib_cache_path() / "fib-apply-native-v1")
+
+
+def native_module() -> NativeModule:
+    """What is compiled. torch keeps no ABI between versions, so its exact build is part of the key."""
+    import torch
+
+    root = Path(torch.__file__).parent
+    includes = (root / "include", root / "include/torch/csrc/api/include", Path(sysconfig.get_path("include")))
+    abi = (
+        torch.__version__, str(torch.version.git_version), str(torch.version.debug),
+        sys.version, str(sysconfig.get_config_var("SOABI")),
+    )  # fmt: skip
+    return NativeModule(
+        name=_NAME,
+        sources={name: resources.files(__package__).joinpath(name).read_text("utf-8") for name in _SOURCES},
+        flags=(*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"),
+        paths=(*(word for path in includes for word in ("-isystem", str(path))), f"-L{root / 'lib'}"),
+        libraries=_LIBRARIES,
+        abi="\0".join(abi),
+    )
+
+
+def build_guards(folder: Path, limits: Limits) -> Path:
+    """Compile the module, unless the folder has it; a child process tries it before it is published.
+
+    Raises:
+        ModuleNotBuilt: It cannot be built, or does not work.
+    """
+    return build_module(native_module(), folder, limits=limits, find_problem=_problem_in_child)
+
+
+def import_guards(path: Path) -> Any:
+    """Import the module from a file.
+
+    Raises:
+        ImportError: It does not fit torch or Python, or this is a subinterpreter.
+    """
+    import torch
+    from torch.utils._device import DeviceContext
+
+    loader = ExtensionFileLoader(_NAME, str(path))
+    spec = importlib.util.spec_from_loader(_NAME, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    module.configure(DeviceContext, torch.cuda.is_current_stream_capturing)
+    return module
+
+
+def _problem_in_child(path: Path) -> str | None:
+    """Try a module in a child process, which may crash; returns the problem."""
+    if not sys.executable:
+        raise ModuleNotBuilt(f"{_NAME}: there is no Python program to try it with")
+    command: Sequence[str] = (sys.executable, "-m", __name__, str(path))
+    environment = {**os.environ, "FIB_ENABLE_APPLY": "0", NATIVE_VARIABLE: "0", "CUDA_VISIBLE_DEVICES": ""}
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment,
+            stdin=subprocess.DEVNULL, timeout=_TEST_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise ModuleNotBuilt(f"{_NAME}: the self-test took more than {_TEST_SECONDS:.0f} s") from error
+    if run.returncode == 0:
+        return None
+    return f"the self-test ended with code {run.returncode}: {run.stderr.strip()[-1000:]}"
+
+
+def _main() -> None:
+    from .self_test import find_problem
+
+    sys.exit(find_problem(import_guards(Path(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    _main()

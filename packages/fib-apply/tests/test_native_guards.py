@@ -1,0 +1,655 @@
+"""Native guards and tables: they decide as compiled Python guards do, and leak nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from inspect import Parameter
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyConfig, apply, enable_apply
+from fib_apply.routing import guards
+from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
+from fib_apply.routing.native import module
+from fib_apply.routing.native.self_test import find_problem
+from fib_apply.routing.parameter_map import map_parameters
+from fib_apply.runtime import ApplyRuntime
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+H = 6
+DEFINITION = Definition(
+    "scores",
+    "test",
+    axes={"b": AxisVar(), "p": AxisVar(), "h": AxisConst(H)},
+    inputs={
+        "q": TensorSpec(("b", "h"), "float32"),
+        "k": TensorSpec(("p", "h"), "float32"),
+        "mask": TensorSpec(("b", "p"), "bool", optional=True),
+        "scale": TensorSpec(None, "float32"),
+    },
+    outputs={"out": TensorSpec(("b", "p"), "float32")},
+    reference="def run(q, k, mask, scale):\n    return q @ k.T\n",
+)
+VALID = (torch.zeros(2, H), torch.zeros(2, H), torch.zeros(2, 2, dtype=torch.bool), 0.5)
+SOLUTION = "import torch\ndef run(q, k, mask, scale):\n    return torch.ones(1).expand(q.shape[0], k.shape[0])\n"
+
+
+class Marked(torch.Tensor):
+    pass
+
+
+class FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class DispatchMode(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def dual(tensor: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.make_dual(tensor, torch.ones_like(tensor))
+
+
+def unaligned(tensor: torch.Tensor) -> torch.Tensor:
+    memory = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)
+    return memory[1:].view(tensor.shape)
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    other = tensor.clone()
+    other.untyped_storage().resize_(0)
+    return other
+
+
+CHANGES: list[Callable[[torch.Tensor], Any]] = [
+    lambda t: t,
+    lambda t: t.clone(),
+    lambda t: t.double(),
+    lambda t: t.unsqueeze(0),
+    lambda t: t[0],
+    lambda t: torch.cat([t, t]),
+    lambda t: t.T.contiguous().T,
+    lambda t: torch.cat([t, t], -1)[:, ::2],
+    lambda t: t[:1].expand(t.shape),
+    lambda t: t.to("meta"),
+    lambda t: t.to_sparse(),
+    lambda t: t.to_sparse_csr(),
+    lambda t: t.as_subclass(Marked),
+    lambda t: torch.nn.Parameter(t, requires_grad=False),
+    lambda t: torch.nn.Parameter(t.clone()),
+    lambda t: t.clone().requires_grad_(),
+    lambda t: t.clone().requires_grad_() * 1,
+    torch._to_functional_tensor,
+    lambda t: torch.nested.nested_tensor([t, t]),
+    torch._neg_view,
+    lambda t: torch._efficientzerotensor(t.shape),
+    lambda t: t.numpy(),
+    lambda t: t.tolist(),
+    lambda t: t.new_zeros(0, H),
+    unaligned,
+    freed,
+    lambda t: None,
+    lambda t: 1.0,
+    lambda t: "text",
+]
+
+
+@contextlib.contextmanager
+def function_mode_below_a_default_device() -> Iterator[None]:
+    with FunctionMode(), torch.device("cpu"):
+        yield
+
+
+CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
+    nullcontext,
+    nullcontext,
+    torch.no_grad,
+    torch.inference_mode,
+    lambda: torch.autocast("cpu"),
+    FunctionMode,
+    DispatchMode,
+    function_mode_below_a_default_device,
+    lambda: torch.device("cpu"),
+    lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
+    torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass,
+]
+
+
+def new_data_set() -> TraceSet:
+    spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
+    solution = Solution("constant", "scores", "tester", spec, (SourceFile("main.py", SOLUTION),))
+    evaluation = Evaluation(
+        EvaluationStatus.PASSED,
+        Environment("cpu"),
+        "2026-01-01T00:00:00Z",
+        correctness=Correctness(),
+        performance=Performance(1.0, 2.0, 2.0),
+    )
+    inputs = {name: RandomInput() for name in DEFINITION.inputs}
+    traces = [
+        Trace("scores", Workload({"b": b, "p": p}, inputs, f"w{b}-{p}"), "constant", evaluation)
+        for b in (1, 2)
+        for p in (1, 2)
+    ]
+    return TraceSet(None, {"scores": DEFINITION}, {"scores": [solution]}, {}, {"scores": traces})
+
+
+@attrs.frozen
+class Routes:
+    """Two routes of one definition: with Python guards and with native ones."""
+
+    python: Callable[..., Any]
+    native: Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def routes(native_module: Any) -> Routes:
+    made = []
+    names = (*DEFINITION.inputs, "out")
+    defaults: dict[str, Any] = {"out": None}
+    parameters = [
+        Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(n, Parameter.empty)) for n in names
+    ]
+    for loaded in (None, native_module):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module._state, "guards", loaded)
+            runtime = ApplyRuntime(new_data_set())
+            dispatcher = runtime.dispatcher("scores")
+            assert dispatcher is not None
+            mapped = map_parameters(DEFINITION, parameters)
+            route = dispatcher.route("scores", mapped, lambda *args: "fallback")
+            assert outcome(route, [*VALID, None]) == "fallback"  # it is being built
+            assert runtime.wait_until_built(60)
+            made.append(route)
+            assert ("_fib_table" in dispatcher.sources["scores"]) == (loaded is not None)
+    return Routes(*made)
+
+
+def outcome(route: Callable[..., Any], args: list[Any]) -> str:
+    result = route(*args)
+    return "fallback" if isinstance(result, str) else "solution"
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> tuple[list[Any], Callable[[], AbstractContextManager[Any]]]:
+    """Arguments of a call, valid or not, and the context of the call."""
+    b, p = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    mask = torch.zeros(b, p, dtype=torch.bool) if draw(st.booleans()) else None
+    out = torch.zeros(b, p) if draw(st.booleans()) else None
+    args: list[Any] = [torch.zeros(b, H), torch.zeros(p, H), mask, 0.5, out]
+    if draw(st.booleans()):
+        place = draw(st.sampled_from([0, 1, 4]))
+        change = draw(st.sampled_from(CHANGES))
+        with contextlib.suppress(RuntimeError, TypeError, AttributeError, IndexError):
+            args[place] = change(args[place])
+    if draw(st.integers(0, 9)) == 0:
+        args[3] = draw(st.sampled_from([1, True, None, "text", torch.zeros(())]))
+    if draw(st.integers(0, 9)) == 0:
+        args[1] = args[0]
+    if draw(st.integers(0, 9)) == 0:
+        args[4] = args[0]
+    if isinstance(args[4], torch.Tensor) and not args[4].is_nested and args[4].layout is torch.strided:
+        args[4] = None if args[4].numel() and not args[4].data_ptr() else args[4]  # freed, and would be written
+    return args, draw(st.sampled_from(CONTEXTS))
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@given(sequence=st.lists(calls(), min_size=1, max_size=6))
+def test_both_routes_decide_the_same(routes: Routes, sequence: list[Any]) -> None:
+    """Each call is made three times: on the slow path, and through what it has cached, if anything."""
+    for args, context in [*sequence, *sequence]:
+        with context():
+            found = [(outcome(routes.python, args), outcome(routes.native, args)) for _ in range(2)]
+        assert all(python == native for python, native in found)
+
+
+GUARD_OPTIONS = st.builds(
+    GuardOptions,
+    outputs=st.integers(0, 1),
+    is_aligned=st.booleans(),
+    has_grad=st.booleans(),
+    is_specialized=st.booleans(),
+)
+INTEGERS = st.sampled_from([-16, -1, 0, 1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**62])
+
+
+@pytest.mark.filterwarnings("ignore")
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
+@given(first=calls(), second=calls(), options=GUARD_OPTIONS, value=INTEGERS, other=INTEGERS)
+def test_both_guards_decide_the_same(
+    native_module: Any, first: Any, second: Any, options: GuardOptions, value: int, other: int
+) -> None:
+    """A native guard rejects all that a Python guard rejects; it may be stricter where torch's state differs."""
+    args, changed = [*first[0][:4], value], [*second[0][:4], other]
+    if options.outputs:
+        outputs = [torch.zeros(2, 2) if call[0][4] is None else call[0][4] for call in (first, second)]
+        if any(outputs[0] is arg for arg in args):
+            return  # it overlaps an input, and the validator rejects it
+        args, changed = [*args, outputs[0]], [*changed, outputs[1]]
+    native = make_native_guard(native_module, args, options)
+    if native is None or not all(isinstance(args[place], torch.Tensor) for place in (0, 1)):
+        return
+    python = compile_python_guard(args, options)
+    for tried in (args, changed):
+        with second[1]():
+            is_accepted = native(*tried)
+            if any(isinstance(arg, torch.Tensor) and arg.is_nested for arg in tried):
+                assert not is_accepted  # guards of torch would end the process
+            elif is_accepted:
+                assert python(*tried)
+        if not any(isinstance(arg, torch.Tensor) and arg.is_nested for arg in tried):
+            assert bool(native(*tried)) == bool(python(*tried))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch
+def test_tangents_are_rejected(routes: Routes) -> None:
+    args = [*VALID, None]
+    for route in (routes.python, routes.native):
+        assert [outcome(route, args) for _ in range(2)] == ["solution"] * 2
+        with forward_ad.dual_level():
+            tangent = forward_ad.make_dual(args[0], torch.ones(2, H))
+            assert [outcome(route, [tangent, *args[1:]]) for _ in range(2)] == ["fallback"] * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_transforms_are_rejected(routes: Routes) -> None:
+    seen = []
+
+    def call(q: torch.Tensor) -> torch.Tensor:
+        seen.append([outcome(route, [q, *VALID[1:], None]) for route in (routes.python, routes.native)])
+        return q
+
+    q = VALID[0]
+    call(q)
+    torch.vmap(call)(torch.zeros(3, 2, H))
+    torch.func.jvp(call, (q,), (q,))
+    torch.func.functionalize(call)(q)
+    assert seen == [["solution"] * 2, *[["fallback"] * 2] * 3]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchs_tracer_is_rejected(routes: Routes) -> None:
+    seen = []
+
+    def call(q: torch.Tensor) -> torch.Tensor:
+        seen.append([outcome(route, [q, *VALID[1:], None]) for route in (routes.python, routes.native)])
+        return q + 1
+
+    q = VALID[0]
+    call(q)
+    torch.jit.trace(call, (q,), check_trace=False)
+    assert seen[0] == ["solution"] * 2
+    assert len(set(seen[1])) == 1
+
+
+def test_the_self_test_finds_no_problem(native_module: Any) -> None:
+    assert find_problem(native_module) is None
+    assert find_problem(native_module, is_alone=False) is None
+
+
+def guard_of(native: Any, *args: Any) -> Any:
+    return native.make_guard(args, 0, 1, False, False, False, False)
+
+
+class TestTable:
+    def test_entries_of_equal_sizes_are_all_found(self, native_module: Any) -> None:
+        table = native_module.Table()
+        samples = [torch.zeros(4, dtype=dtype) for dtype in (torch.float32, torch.int32, torch.bool)]
+        for index, sample in enumerate(samples):
+            assert table.install((guard_of(native_module, sample), index, int))
+        assert [table(sample) for sample in samples * 2] == [0, 1, 2] * 2
+        assert table.find(samples[1])[1] == 1
+        assert table.find(torch.zeros(5)) is None
+
+    def test_the_number_of_entries_is_bounded(self, native_module: Any) -> None:
+        table = native_module.Table()
+        for size in range(20_000):
+            assert table.install((guard_of(native_module, torch.empty(size, device="meta")), size, int))
+            assert len(table) <= 8192
+        assert table(torch.empty(19_999, device="meta")) == 19_999
+        assert table(torch.empty(0, device="meta")) is native_module.MISS
+
+    def test_the_number_of_entries_of_equal_sizes_is_bounded(self, native_module: Any) -> None:
+        table, sample = native_module.Table(), torch.zeros(4)
+        for index in range(100):
+            table.install((guard_of(native_module, sample), index, int))
+        assert len(table) == 16
+        assert table(sample) in range(84, 100)
+
+    def test_guards_of_another_kind_are_not_installed(self, native_module: Any) -> None:
+        table = native_module.Table()
+        assert not table.install((lambda *_: True, None, int))
+        for wrong in ((), (1, 2), [1, 2, 3], None):
+            with pytest.raises(TypeError):
+                table.install(wrong)
+        assert len(table) == 0
+
+    def test_wrong_arguments_are_refused(self, native_module: Any) -> None:
+        table = native_module.Table()
+        table.install((guard_of(native_module, torch.zeros(1)), None, int))
+        assert table() is native_module.MISS
+        assert table(*[None] * 100) is native_module.MISS
+        with pytest.raises(TypeError):
+            table(x=1)
+        with pytest.raises(TypeError):
+            guard_of(native_module, torch.zeros(1))(x=1)
+        with pytest.raises(TypeError):
+            native_module.make_guard([], 0, 1, False, False, False, False)
+        for outputs, alignment in ((-1, 1), (1, 1), (0, 3), (0, 0)):
+            with pytest.raises(ValueError, match="power of two"):
+                native_module.make_guard((), outputs, alignment, False, False, False, False)
+        assert native_module.make_guard((None,) * 65, 0, 1, False, False, False, False) is None
+
+    def test_a_cleared_table_frees_its_entries_and_may_be_changed_by_them(self, native_module: Any) -> None:
+        table = native_module.Table()
+
+        class Kernel:
+            def __del__(self) -> None:
+                freed.append(len(table))
+                table.install((guard_of(native_module, torch.zeros(2)), "new", int))
+
+        freed: list[int] = []
+        for size in (3, 4, 5):
+            table.install((guard_of(native_module, torch.zeros(size)), Kernel(), int))
+        table(torch.zeros(5))
+        table.clear()
+        assert len(freed) == 3
+        assert table(torch.zeros(2)) == "new"
+        assert table(torch.zeros(5)) is native_module.MISS
+
+    def test_a_table_may_be_cleared_while_it_asks_whether_a_graph_is_captured(self, native_module: Any) -> None:
+        table, sample = native_module.Table(), torch.zeros(3)
+        answers: list[Any] = [True, False, ValueError("asked"), False]
+
+        def is_capturing() -> bool:
+            answer = answers.pop(0)
+            if not answers:
+                table.clear()
+                gc.collect()
+            if isinstance(answer, Exception):
+                raise answer
+            return bool(answer)
+
+        from torch.utils._device import DeviceContext
+
+        native_module.configure(DeviceContext, is_capturing)
+        try:
+            guard = native_module.make_guard((sample,), 0, 1, False, False, True, False)
+            table.install((guard, "kernel", int))
+            del guard
+            assert table(sample) is native_module.MISS
+            assert table(sample) == "kernel"
+            with pytest.raises(ValueError, match="asked"):
+                table(sample)
+            assert table(sample) is native_module.MISS
+        finally:
+            native_module.configure(DeviceContext, torch.cuda.is_current_stream_capturing)
+
+    def test_a_counted_call_is_counted_and_errors_of_counters_are_raised(self, native_module: Any) -> None:
+        table, counted = native_module.Table(is_counted=True), []
+
+        def count() -> None:
+            counted.append(1)
+            if len(counted) > 1:
+                raise ValueError("too many")
+
+        table.install((guard_of(native_module, torch.zeros(1)), "kernel", count))
+        assert table(torch.zeros(1)) == "kernel"
+        with pytest.raises(ValueError, match="too many"):
+            table(torch.zeros(1))
+        assert table.find(torch.zeros(1))[1] == "kernel"
+        assert len(counted) == 2
+
+    def test_a_table_in_a_cycle_is_collected(self, native_module: Any) -> None:
+        class Kernel:
+            pass
+
+        table, kernel = native_module.Table(), Kernel()
+        kernel.table = table  # type: ignore[attr-defined]
+        table.install((guard_of(native_module, torch.zeros(1)), kernel, int))
+        gone = weakref.ref(kernel)
+        del table, kernel
+        gc.collect()
+        assert gone() is None
+
+    def test_types_of_arguments_live_as_long_as_a_guard(self, native_module: Any) -> None:
+        Kind = type("Kind", (), {})
+        guard, gone = guard_of(native_module, Kind()), weakref.ref(Kind)
+        assert guard(Kind())
+        del Kind
+        gc.collect()
+        assert gone() is not None
+        del guard
+        gc.collect()
+        assert gone() is None
+
+
+@pytest.fixture
+def scores() -> Callable[..., Any]:
+    @apply("scores")
+    def scores(q: Any, k: Any, mask: Any, scale: Any, out: Any = None) -> Any:
+        del k, mask, scale, out
+        return "fallback" if q is not None else None
+
+    return scores
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.usefixtures("native_guards")
+class TestRoute:
+    ARGS = VALID
+
+    @pytest.mark.parametrize("stats", [False, True])
+    def test_a_million_calls_leak_nothing(self, scores: Any, stats: bool) -> None:
+        calls = int(os.environ.get("FIB_APPLY_LEAK_CALLS", "200000"))
+        q, k, *others = self.ARGS
+        unknown = torch.zeros(2, H, dtype=torch.float64)
+        with enable_apply(new_data_set(), stats=stats) as runtime:
+            for _ in range(2000):
+                scores(q, k, *others), scores(unknown, k, *others)
+            objects = [q, k, None, 0.5, unknown, scores(q, k, *others)]
+            before = list(map(sys.getrefcount, objects))
+            blocks, pages = sys.getallocatedblocks(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for _ in range(calls // 2):
+                scores(q, k, *others)
+                scores(unknown, k, *others)
+            after = list(map(sys.getrefcount, objects))
+            assert all(abs(a - b) < 20 for a, b in zip(after, before, strict=True))
+            assert abs(sys.getallocatedblocks() - blocks) < 1000
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages < 4096
+            if stats:
+                assert runtime.stats()["scores"].calls == 2 * 2000 + 1 + calls // 2 * 2
+
+    @pytest.mark.parametrize("policy", ["fallback_only", "use_def_best", "nearest"])
+    def test_the_memory_of_many_shapes_is_bounded(self, scores: Any, policy: str) -> None:
+        memory = torch.empty(30_000, H)
+        masks = torch.empty(30_000, 2, dtype=torch.bool)
+        config = ApplyConfig(on_miss_policy=policy, nearest={"b": float("inf")} if policy == "nearest" else {})
+
+        def call(first: int) -> None:
+            for b in range(first, 30_000, 2):
+                scores(memory[:b], self.ARGS[1], masks[:b], 0.5)
+
+        with enable_apply(new_data_set(), config, stats=True) as runtime:
+            call(29_000)
+            before = resident_bytes()
+            threads = [threading.Thread(target=call, args=(first,)) for first in (3, 4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert resident_bytes() - before < 20 << 20
+            assert runtime.stats()["scores"].calls == 500 + 29_997
+
+    def test_quarantine_reload_and_disabling_take_effect_at_once(self, scores: Any) -> None:
+        with enable_apply(new_data_set()) as runtime:
+            for _ in range(3):
+                assert not isinstance(scores(*self.ARGS), str)
+            runtime.reload()
+            assert not isinstance(scores(*self.ARGS), str)
+            dispatcher = runtime.dispatcher("scores")
+            assert dispatcher is not None
+            dispatcher.quarantine("constant", "a test")
+            assert [scores(*self.ARGS) for _ in range(2)] == ["fallback"] * 2
+        assert scores(*self.ARGS) == "fallback"
+
+    def test_a_solution_may_call_apply_again(self, scores: Any) -> None:
+        with enable_apply(new_data_set()) as runtime:
+            scores(*self.ARGS)
+            dispatcher = runtime.dispatcher("scores")
+            assert dispatcher is not None
+            depth = []
+
+            def recursing(*args: Any) -> Any:
+                depth.append(1)
+                return scores(*args) if len(depth) < 50 else torch.zeros(1)
+
+            variant = dispatcher._resolver.variants()[0]
+            variant.invalidate()
+            entry = (variant.guard(self.ARGS, GuardOptions()), recursing, int)
+            variant.install(variant.shapes(self.ARGS), entry, variant.generation)
+            assert isinstance(scores(*self.ARGS), torch.Tensor)
+            assert len(depth) == 50
+
+    def test_errors_of_a_solution_reach_the_fallback_or_the_caller(self, scores: Any) -> None:
+        for config, expected in ((ApplyConfig(on_error="fallback"), "fallback"), (ApplyConfig(), None)):
+            with enable_apply(new_data_set(), config) as runtime:
+                scores(*self.ARGS)
+                dispatcher = runtime.dispatcher("scores")
+                assert dispatcher is not None
+                variant = dispatcher._resolver.variants()[0]
+
+                def failing(*args: Any) -> Any:
+                    raise RuntimeError("a test")
+
+                variant.invalidate()
+                entry = (variant.guard(self.ARGS, GuardOptions()), failing, int)
+                variant.install(variant.shapes(self.ARGS), entry, variant.generation)
+                if expected is None:
+                    with pytest.raises(RuntimeError, match="a test"):
+                        scores(*self.ARGS)
+                else:
+                    assert scores(*self.ARGS) == expected
+
+    def test_a_forked_child_goes_on(self, scores: Any) -> None:
+        with enable_apply(new_data_set()):
+            assert not isinstance(scores(*self.ARGS), str)
+            child = os.fork()
+            if child == 0:
+                os._exit(any(isinstance(scores(*self.ARGS), str) for _ in range(100)))
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def test_threads_call_while_entries_come_and_go(self, scores: Any) -> None:
+        def call_of(b: int) -> tuple[Any, ...]:
+            return torch.zeros(b, H), self.ARGS[1], torch.zeros(b, 2, dtype=torch.bool), 0.5
+
+        wrong: list[Any] = []
+        ends = threading.Event()
+
+        def call(b: int) -> None:
+            args = call_of(b)
+            while not ends.is_set():
+                result = scores(*args)
+                if isinstance(result, str) != (b == 3):
+                    wrong.append(result)
+
+        threads = [threading.Thread(target=call, args=(b,)) for b in (1, 2, 3, 1)]
+        with enable_apply(new_data_set()) as runtime:
+            for b in (1, 2):
+                scores(*call_of(b))
+            dispatcher = runtime.dispatcher("scores")
+            assert dispatcher is not None
+            for thread in threads:
+                thread.start()
+            for _ in range(300):
+                for variant in dispatcher._resolver.variants():
+                    variant.invalidate()
+            ends.set()
+            for thread in threads:
+                thread.join()
+        assert wrong == []
+
+    def test_a_route_with_python_guards_is_replaced_when_native_guards_are_ready(
+        self, scores: Any, native_module: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module._state, "guards", None)
+        with enable_apply(new_data_set()) as runtime:
+            assert [isinstance(scores(*self.ARGS), str) for _ in range(3)] == [False] * 3
+            old = vars(scores)["__fib_call_site__"]._scope["_fib_route"]
+            dispatcher = runtime.dispatcher("scores")
+            assert dispatcher is not None
+            variant = dispatcher._resolver.variants()[0]
+            assert variant.table is None
+            monkeypatch.setattr(module._state, "guards", native_module)
+            from fib_apply import activation
+
+            activation.rebind_call_sites()
+            assert [isinstance(scores(*self.ARGS), str) for _ in range(3)] == [False] * 3
+            assert len(variant.table) == 1
+            assert variant.entries == {}
+            assert not isinstance(old(*self.ARGS, None), str)  # calls that hold the old route
+            dispatcher.quarantine("constant", "a test")
+            assert old(*self.ARGS, None) == scores(*self.ARGS) == "fallback"
+
+    def test_planned_calls_use_native_guards(self, native_module: Any) -> None:
+        assert type(guards.compile_guard(self.ARGS)).__module__ == native_module.__name__
+
+
+def test_a_subinterpreter_is_refused(native_module: Any) -> None:
+    """In a process of its own: once there was a second interpreter, `PyGILState_Check` is true for all threads."""
+    pytest.importorskip("_xxsubinterpreters")
+    code = (
+        "from importlib.machinery import ExtensionFileLoader\nfrom importlib.util import *\n"
+        f"loader = ExtensionFileLoader('fib_apply_native', {native_module.__loader__.path!r})\n"
+        "try:\n    module = module_from_spec(spec_from_loader('fib_apply_native', loader))\n"
+        "    loader.exec_module(module)\nexcept ImportError as error:\n    assert 'main interpreter' in str(error)\n"
+        "else:\n    raise SystemExit('it was loaded')\n"
+    )
+    program = (
+        "import _xxsubinterpreters as interpreters\nimport torch\nnumber = interpreters.create()\n"
+        f"interpreters.run_string(number, {code!r})\nprint('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "refused\n", done.stderr

@@ -1,0 +1,146 @@
+"""The native module: built once, tried before it is used, and replaced by Python guards where it cannot be built."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_apply import ApplyRuntime, activation, disable_apply
+from fib_apply.routing.native import module
+from fib_apply.routing.native.module import loaded_guards, native_problem, prepare_native, request_native
+from fib_compile import Limits
+from fib_schema import TraceSet
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    monkeypatch.delenv(module.NATIVE_VARIABLE, raising=False)
+    state = module._State()
+    monkeypatch.setattr(module, "_state", state)
+    yield
+    state.executor.close()
+    assert state.executor.wait(60)
+
+
+@pytest.fixture
+def built(native_module: Any) -> Path:
+    """A cache that has the module."""
+    source = Path(native_module.__loader__.path)
+    return Path(shutil.copy(source, module.module_folder() / source.name))
+
+
+def compiler(folder: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compiler that fails in some way when it compiles the module; returns a file with a line for each time."""
+    calls, program = folder / "calls", folder / "cxx"
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *guards.cpp*) echo call >> {calls}; {action};; *) exec c++ "$@";; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    calls.touch()
+    return calls
+
+
+def test_a_built_module_is_loaded_without_a_compiler(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    assert prepare_native() is None
+    assert loaded_guards() is not None
+    assert native_problem() is None
+
+
+def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built: Path) -> None:
+    rebound: list[int] = []
+
+    def on_ready() -> None:
+        rebound.append(1)
+
+    request_native(on_ready)
+    request_native(on_ready)
+    assert module.wait_for_native(60)
+    assert rebound == [1]
+    request_native(on_ready)  # it is loaded
+    assert module.wait_for_native(60)
+    assert rebound == [1]
+
+
+def test_an_active_runtime_requests_the_module(built: Path, definition: Any) -> None:
+    runtime = ApplyRuntime(TraceSet(None, {"scale": definition}, {}, {}, {}))
+    assert runtime.dispatcher("scale") is not None
+    assert not module._state.is_requested
+    with ApplyRuntime(TraceSet(None, {"scale": definition}, {}, {}, {})) as active:
+        assert active.dispatcher("scale") is not None
+        assert module.wait_for_native(60)
+        assert loaded_guards() is not None
+    assert activation.active_runtime() is None
+    disable_apply()
+
+
+@pytest.mark.parametrize(
+    ("action", "problem", "is_repeated"),
+    [
+        ("echo error: no such header; exit 1", "error: no such header", False),
+        ("echo error: no such header; kill -9 $$", "failed", True),
+        ("echo 'cannot write: No space left on device'; exit 1", "No space left on device", True),
+        ('while [ "$1" != -o ]; do shift; done; echo junk > "$2"', "self-test ended with code 1", False),
+    ],
+)
+def test_a_failing_compiler_leaves_python_guards_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, problem: str, is_repeated: bool
+) -> None:
+    calls = compiler(tmp_path, action, monkeypatch)
+    for _ in range(2):
+        assert problem in str(prepare_native())
+        assert loaded_guards() is None
+    assert problem in str(native_problem())
+    assert len(calls.read_text().splitlines()) == (2 if is_repeated else 1)
+    assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+def test_a_hanging_compiler_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler(tmp_path, "sleep 600", monkeypatch)
+    begin = time.monotonic()
+    assert "killed after 1 s" in str(prepare_native(Limits(1.0)))
+    assert "cancelled" in str(prepare_native(Limits(600.0, is_stopped=lambda: time.monotonic() > begin + 1)))
+    assert time.monotonic() - begin < 60
+
+
+def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "/nonexistent/c++")
+    assert "a C++ compiler is needed" in str(prepare_native())
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "below"))
+    assert "file" in str(prepare_native())
+    assert loaded_guards() is None
+
+
+def test_compiling_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIB_CACHE_ONLY", "1")
+    assert "FIB_CACHE_ONLY forbids compiling" in str(prepare_native())
+
+
+def test_a_module_that_crashes_is_not_published(tmp_path: Path, native_module: Any) -> None:
+    library = tmp_path / "crash.so"
+    data = Path(native_module.__loader__.path).read_bytes()
+    library.write_bytes(data.replace(b"make_guard", b"made_guard"))
+    assert "self-test ended with code 1" in str(module._problem_in_child(library))
+
+
+def test_unsupported_pythons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    assert "free-threaded" in str(prepare_native())
+    monkeypatch.setenv(module.NATIVE_VARIABLE, "0")
+    assert prepare_native() == "FIB_APPLY_NATIVE is 0"
+    request_native(lambda: None)
+    assert not module._state.is_requested
+
+
+def test_a_forked_child_requests_the_module_again(built: Path) -> None:
+    module._state.is_requested = True
+    module._state.renew_after_fork()
+    assert not module._state.is_requested
