@@ -1,0 +1,244 @@
+"""Configuration files: the settings of routing in YAML. All problems of a file are collected into one error.
+
+A file has the keys ``default`` (fields of `ApplyConfig`), ``definitions`` (the same by definition; what is not given
+there is as in ``default``), and the fields of `Operation`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import yaml
+from fib_schema import UnknownName
+from fib_schema.regular_files import read_regular
+
+from .config import ApplyConfig, ApplyConfigRegistry
+from .errors import ConfigProblem, InvalidConfigFile, InvalidSetting
+from .operation.settings import MAX_FILE_BYTES, MetricsSettings, Operation, ReloadSettings
+
+_MAX_DEPTH = 8
+_TOP = ("default", "definitions", *(field.name for field in attrs.fields(Operation)))
+_SHOWN = 80
+
+
+@attrs.frozen
+class ConfigFile:
+    """The settings of a file."""
+
+    path: Path
+    registry: ApplyConfigRegistry
+    operation: Operation
+
+    def to_plain(self) -> dict[str, Any]:
+        """The settings with all defaults as plain objects, for JSON."""
+        of_definitions = {name: _plain(config) for name, config in self.registry.per_definition.items()}
+        return {"default": _plain(self.registry.default), "definitions": of_definitions, **attrs.asdict(self.operation)}
+
+
+def read_config(path: str | os.PathLike[str]) -> ConfigFile:
+    """Read a configuration file.
+
+    Relative paths in it start at its folder.
+
+    Raises:
+        InvalidConfigFile: It is not valid; the error lists all problems (a ValueError).
+        OSError: It cannot be read, is larger than 128 KiB, or is not a regular file.
+    """
+    data = read_regular(path, MAX_FILE_BYTES)
+    reader = _Reader(Path(path).absolute().parent)
+    root = reader.parse(data)
+    registry, operation = reader.settings(root) if root is not None else (ApplyConfigRegistry(), Operation())
+    if reader.problems:
+        raise InvalidConfigFile(os.fspath(path), tuple(sorted(reader.problems, key=lambda problem: problem.line or 0)))
+    return ConfigFile(Path(path), registry, operation)
+
+
+def unknown_names(file: ConfigFile, definitions: tuple[str, ...]) -> tuple[ConfigProblem, ...]:
+    """The settings of definitions that a data set does not have."""
+    return tuple(
+        ConfigProblem(None, f"definitions.{name}", str(UnknownName("definition", name, definitions)))
+        for name in file.registry.per_definition
+        if name not in definitions
+    )
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that reads 1e-3 as a number."""
+
+
+# YAML 1.1, which PyYAML reads, requires a point and a sign: https://github.com/yaml/pyyaml/issues/173
+_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+
+
+@attrs.define
+class _Reader:
+    """Converts the nodes of a file to settings, and collects problems."""
+
+    folder: Path
+    problems: list[ConfigProblem] = attrs.field(factory=list)
+
+    def note(self, node: yaml.Node | None, path: str, message: str) -> None:
+        self.problems.append(ConfigProblem(None if node is None else node.start_mark.line + 1, path, message))
+
+    def parse(self, data: bytes) -> yaml.Node | None:
+        """The root of the file; None if it is empty or no usable YAML."""
+        try:
+            if (problem := _unbounded(data)) is not None:
+                self.problems.append(problem)
+                return None
+            return yaml.compose(data, _Loader)
+        except yaml.MarkedYAMLError as error:
+            line = None if error.problem_mark is None else error.problem_mark.line + 1
+            self.problems.append(ConfigProblem(line, "", f"not valid YAML: {error.problem}; correct the syntax"))
+        except (yaml.YAMLError, ValueError) as error:  # an encoding, or characters that YAML does not allow
+            text = " ".join(str(error).split())
+            self.problems.append(ConfigProblem(None, "", f"not valid YAML: {text[:200]}; save it as UTF-8 text"))
+        return None
+
+    def settings(self, root: yaml.Node) -> tuple[ApplyConfigRegistry, Operation]:
+        parts: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, node, value in self.items(root, ""):
+            if key in _TOP:
+                parts[key] = node, value
+            elif key in attrs.fields_dict(ApplyConfig):
+                self.note(node, key, "a setting of definitions; put it below 'default', or below 'definitions'")
+            else:
+                self.note(node, key, str(UnknownName("setting", key, _TOP)))
+        default = self.config(parts["default"][1], "default", ApplyConfig()) if "default" in parts else ApplyConfig()
+        configs = {}
+        if "definitions" in parts:
+            for name, _, value in self.items(parts["definitions"][1], "definitions"):
+                configs[name] = self.config(value, f"definitions.{name}", default)
+        operation = self.operation({key: parts[key][1] for key in parts if key in attrs.fields_dict(Operation)})
+        try:
+            return ApplyConfigRegistry(default, configs), operation
+        except InvalidSetting as error:  # settings that contradict each other
+            self.note(root, "definitions", _problem_of(error))
+            return ApplyConfigRegistry(), operation
+
+    def config(self, node: yaml.Node, path: str, base: ApplyConfig) -> ApplyConfig:
+        """Settings of definitions; `base` has those that are not given."""
+        config: ApplyConfig = self.evolved(base, self.fields(ApplyConfig, node, path), node, path)
+        return config
+
+    def operation(self, nodes: Mapping[str, yaml.Node]) -> Operation:
+        given: dict[str, Any] = {}
+        for key, cls in (("metrics", MetricsSettings), ("reload", ReloadSettings)):
+            if key in nodes:
+                given[key] = self.evolved(cls(), self.fields(cls, nodes[key], key), nodes[key], key)
+        if "stats" in nodes:
+            given |= self.field(Operation, "stats", nodes["stats"], "stats")
+        return Operation(**given)
+
+    def evolved(self, base: Any, fields: Mapping[str, Any], node: yaml.Node, path: str) -> Any:
+        """An attrs object with other fields; the object itself if they contradict each other."""
+        try:
+            return attrs.evolve(base, **fields)
+        except InvalidSetting as error:
+            self.note(node, path, _problem_of(error))
+            return base
+
+    def fields(self, cls: type, node: yaml.Node, path: str) -> dict[str, Any]:
+        """The valid fields of a class."""
+        known = tuple(attrs.fields_dict(cls))
+        found: dict[str, Any] = {}
+        for key, key_node, value in self.items(node, path):
+            if key in known:
+                found |= self.field(cls, key, value, f"{path}.{key}")
+            else:
+                self.note(key_node, f"{path}.{key}", str(UnknownName("setting", key, known)))
+        return found
+
+    def field(self, cls: type, name: str, node: yaml.Node, path: str) -> dict[str, Any]:
+        """One field, if it is valid."""
+        try:
+            value = _PATHS.get(name, _as_it_is)(self.folder, _construct(node))
+            return {name: getattr(cls(**{name: value}), name)}
+        except InvalidSetting as error:
+            self.note(node, path, _problem_of(error))
+        except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # such as a date in month 13
+            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+            self.note(node, path, f"not a plain value: {problem}; write a number, a text or a list")
+        return {}
+
+    def items(self, node: yaml.Node, path: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
+        """The items of a mapping: key, its node, and the node of the value. A key without a value has none."""
+        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
+            return
+        if not isinstance(node, yaml.MappingNode):
+            self.note(node, path, "expected a mapping of settings to values, such as 'on_error: fallback'")
+            return
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.note(key, path, "keys must be names")
+            elif key.value in seen:
+                self.note(key, f"{path}.{key.value}".lstrip("."), "given twice; remove one")
+            else:
+                seen.add(key.value)
+                yield key.value, key, value
+
+
+def _unbounded(data: bytes) -> ConfigProblem | None:
+    """A problem if a file is nested too deeply or repeats parts of itself, so that its content is not bounded."""
+    depth = 0
+    for event in yaml.parse(data, _Loader):
+        line = event.start_mark.line + 1 if event.start_mark is not None else None
+        if isinstance(event, yaml.AliasEvent):
+            return ConfigProblem(line, "", f"the alias *{event.anchor} is not allowed; write the value itself")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return ConfigProblem(line, "", f"nested more than {_MAX_DEPTH} levels deep; settings need no more than 4")
+    return None
+
+
+def _construct(node: yaml.Node) -> Any:
+    loader = _Loader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    finally:
+        loader.dispose()
+
+
+def _as_it_is(folder: Path, value: Any) -> Any:
+    del folder
+    return value
+
+
+def _from_folder(folder: Path, value: Any) -> Any:
+    return str(folder / value) if isinstance(value, str) else value
+
+
+def _files_from_folder(folder: Path, value: Any) -> Any:
+    """Signers are files or the texts of keys; a text that names a file of the folder is this file."""
+    if isinstance(value, list):
+        return [_files_from_folder(folder, item) for item in value]
+    if isinstance(value, str) and "\n" not in value and len(value) < os.pathconf("/", "PC_NAME_MAX"):
+        return str(folder / value) if (folder / value).is_file() else value
+    return value
+
+
+_PATHS: Mapping[str, Callable[[Path, Any], Any]] = {
+    "folder": _from_folder,
+    "require_signed_by": _files_from_folder,
+}
+
+
+def _problem_of(error: InvalidSetting) -> str:
+    shown = repr(error.value)
+    return f"got {shown if len(shown) <= _SHOWN else shown[:_SHOWN] + '...'}, expected {error.wanted}"
+
+
+def _plain(config: ApplyConfig) -> dict[str, Any]:
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {field.name: convert(getattr(config, field.name)) for field in attrs.fields(ApplyConfig)}

@@ -1,0 +1,73 @@
+"""Readiness: what serves each recorded key on this machine now, and why the fallback serves the others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+
+from ..build_service.service import BuildService
+from ..events import Routed
+from ..hardware import local_hardware
+from ..key import ApplyKey
+from ..selection.rankings import Candidate, Ranking
+from ..selection.table import ApplyTable
+
+
+@attrs.frozen
+class KeyState:
+    """What serves the calls of a recorded key now."""
+
+    key: ApplyKey
+    solution: str | None
+    """None if the fallback does."""
+    reason: str | None
+    """Why the fallback does."""
+
+
+def key_states(
+    table: ApplyTable, definition: str, service: BuildService, quarantined: Mapping[str, str]
+) -> list[KeyState]:
+    """The states of the recorded keys of a definition, on the first hardware of this machine that has some.
+
+    Args:
+        table: The selected solutions.
+        definition: Its name.
+        service: Holds the loaded solutions.
+        quarantined: Solutions that are not called, each with the reason.
+    """
+    views = map(table.for_hardware, local_hardware())
+    rankings = next((found for view in views if (found := view.rankings(definition)) is not None), None)
+    if rankings is None:
+        return []
+    return [_state(key, ranking, service, quarantined) for key, ranking in rankings.by_key.items()]
+
+
+def routed(states: Iterable[KeyState], definition: str) -> Routed:
+    """The numbers of keys by solution and by reason."""
+    found = list(states)
+    by_solution = Counter(state.solution for state in found if state.solution is not None)
+    by_reason = Counter(state.reason for state in found if state.reason is not None)
+    return Routed(definition, by_solution, by_reason)
+
+
+def _state(key: ApplyKey, ranking: Ranking, service: BuildService, quarantined: Mapping[str, str]) -> KeyState:
+    plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
+    if not plain:
+        return KeyState(key, None, "by plan only" if ranking.candidates else "nothing chosen")
+    first = next(_usable(plain, service, quarantined), None)
+    if first is None:
+        reasons = {"quarantined" if candidate.solution in quarantined else "nothing built" for candidate in plain}
+        return KeyState(key, None, min(reasons, key=("quarantined", "nothing built").index))
+    if service.find(first.solution) is None:
+        return KeyState(key, None, "being built" if service.is_requested(first.solution) else "not built yet")
+    return KeyState(key, first.solution, None)
+
+
+def _usable(
+    candidates: Iterable[Candidate], service: BuildService, quarantined: Mapping[str, str]
+) -> Iterator[Candidate]:
+    for candidate in candidates:
+        if candidate.solution not in quarantined and service.problem(candidate.solution) is None:
+            yield candidate

@@ -1,0 +1,95 @@
+"""Synchronizer: brings one replica's builds, quarantines and table to an agreement with the others."""
+
+from __future__ import annotations
+
+import attrs
+from fib_schema import FibError
+
+from .build_service.ahead_of_time import build_pairs, first_candidates
+from .build_service.batch import OnProgress
+from .config import ApplyConfigRegistry
+from .errors import InvalidSetting
+from .hardware import local_hardware
+from .replicas.agreement import AgreedKernels, Agreement, ReplicaState
+from .replicas.exchange import ReplicaGroup
+from .router import Router
+from .selection.table import ApplyTable
+from .selection.table_hash import table_hash
+
+_MAX_ROUNDS = 16
+"""Solutions that fail one after the other on some replica, before the rest is left to the fallback."""
+
+
+@attrs.frozen
+class Synchronizer:
+    """Synchronizes one table of one runtime with the other replicas."""
+
+    group: ReplicaGroup
+    current: Router
+    """What is routed now."""
+    wanted: Router
+    """What is to be routed; the same, or that of a reload."""
+    on_progress: OnProgress
+    is_off: bool = False
+    """Whether this replica routes nothing."""
+
+    def agree(self, timeout_seconds: float) -> tuple[Agreement, AgreedKernels]:
+        """Build what all replicas can use, and return it.
+
+        If a solution is not usable on some replica, all build the next candidate and exchange their states again.
+
+        Args:
+            timeout_seconds: How long each exchange waits for the others, builds included.
+
+        Raises:
+            NoAgreement: A replica did not come in time, or its table differs.
+        """
+        table, service = self.wanted.table, self.wanted.build_service
+        name = "routing is off" if self.is_off else table_hash(table, local_hardware())
+        runs = unchanged_runs(self.current.compiled_runs(), self.current.table, table)
+        agreement = None
+        for _ in range(_MAX_ROUNDS):
+            state = self._state(name, runs)
+            agreement = Agreement.of(self.group.exchange(state.to_json(), timeout_seconds))
+            wanted = set(first_candidates(table, table.definitions, agreement.excluded))
+            missing = sorted(pair for pair in wanted if pair[1] not in agreement.solutions)
+            if not missing or self.is_off:
+                break
+            build_pairs(table, missing, service, self.on_progress)
+        assert agreement is not None  # there is at least one round
+        loaded = service.loaded()
+        runnables = {name: loaded[name][1] for name in agreement.solutions - agreement.excluded}
+        return agreement, AgreedKernels(runnables, agreement.runs, runs)
+
+    def _state(self, table: str, runs: frozenset[str]) -> ReplicaState:
+        service = self.wanted.build_service
+        loaded = {name: solution.hash() for name, (solution, _) in service.loaded().items()}
+        found = sorted(self.current.still_quarantined(self.wanted.table).items())
+        quarantined = [(definition, name, why) for definition, of_it in found for name, why in of_it.items()]
+        return ReplicaState(table, loaded, sorted(service.left_out()), quarantined, sorted(runs))
+
+
+def check_settings(replicas: ReplicaGroup | None, config: ApplyConfigRegistry) -> None:
+    """Refuse settings by which replicas would run different kernels for one call.
+
+    Raises:
+        InvalidSetting: A share of the calls is to be compared, which each replica draws on its own.
+    """
+    for settings in (config.default, *config.per_definition.values()) if replicas is not None else ():
+        if settings.shadow_ratio > 0:
+            raise InvalidSetting(
+                "shadow_ratio", settings.shadow_ratio, "0 with replicas, which draw calls on their own"
+            )
+
+
+def unchanged_runs(runs: set[str], old: ApplyTable, new: ApplyTable) -> frozenset[str]:
+    """The first runs of solutions that are the same in another table."""
+    names = {name for name in {run.partition("\0")[0] for run in runs} if _is_same(name, old, new)}
+    return frozenset(run for run in runs if run.partition("\0")[0] in names)
+
+
+def _is_same(solution: str, old: ApplyTable, new: ApplyTable) -> bool:
+    try:
+        return old is new or old.digest_of_solution(solution) == new.digest_of_solution(solution)
+    except FibError:
+        return False  # it was removed

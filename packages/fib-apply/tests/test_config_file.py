@@ -1,0 +1,327 @@
+"""Configuration files: every problem is named with its line and its remedy; a bad file never breaks an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import (
+    ApplyConfig,
+    ApplyConfigRegistry,
+    InvalidConfigFile,
+    apply,
+    configuration,
+    enable_apply,
+)
+from fib_apply.cli import main
+from fib_apply.config_file import read_config
+from fib_apply.errors import ConfigProblem
+from fib_apply.operation.settings import MetricsSettings, ReloadSettings
+from fib_schema import Definition, TraceSet
+from hypothesis import given
+from hypothesis import strategies as st
+
+EVERYTHING = """
+default:
+  on_error: fallback     # an error of a solution must not reach a request
+  shadow_ratio: 1e-2
+  max_atol: 0.5
+definitions:
+  scale:
+    baseline: engine_scale
+    max_atol: null
+  other:
+stats: true
+metrics: {folder: out, interval_seconds: 5}
+reload: {signal: SIGHUP, watch_seconds: 30}
+"""
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str) -> Path:
+        path = tmp_path / "apply.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def _reports_again() -> None:
+    configuration._reported.clear()
+
+
+@pytest.fixture(name="found")
+def found_fixture(definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path) -> Path:
+    made = TraceSet(tmp_path / "set")
+    made.add_definitions([definition])
+    made.add_solutions([new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")])
+    made.add_traces([new_trace("fast", m=2)])
+    return tmp_path / "set"
+
+
+def problems_of(path: Path) -> tuple[ConfigProblem, ...]:
+    with pytest.raises(InvalidConfigFile) as raised:
+        read_config(path)
+    return raised.value.problems
+
+
+class TestContent:
+    def test_all_settings_are_read(self, write: Write, tmp_path: Path) -> None:
+        file = read_config(write(EVERYTHING))
+        default = ApplyConfig(on_error="fallback", shadow_ratio=0.01, max_atol=0.5)
+        scale = attrs.evolve(default, baseline="engine_scale", max_atol=None)
+        assert file.registry == ApplyConfigRegistry(default, {"scale": scale, "other": default})
+        assert file.operation.stats
+        assert file.operation.metrics == MetricsSettings(folder=str(tmp_path / "out"), interval_seconds=5)
+        assert file.operation.reload == ReloadSettings(signal="SIGHUP", watch_seconds=30)
+
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "default:\ndefinitions:\nmetrics:\n"])
+    def test_what_is_not_given_is_the_default(self, write: Write, text: str) -> None:
+        assert read_config(write(text)).registry == ApplyConfigRegistry()
+
+    def test_every_setting_of_definitions_can_be_given(self, write: Write) -> None:
+        names = {field.name for field in attrs.fields(ApplyConfig)}
+        assert read_config(write("")).to_plain()["default"].keys() == names
+
+    def test_all_problems_are_named_with_line_and_remedy(self, write: Write) -> None:
+        text = (
+            "default:\n  on_eror: fallback\n  margin: -1\n  margin: 2\n"
+            "definitions:\n  a: {baseline: 3}\n  b: [1]\n"
+            "on_error: raise\nmetric: {}\nmetrics: {port: 0, folder: 3}\nreload: {signal: SIGTERM}\nstats: 1\n"
+        )
+        assert problems_of(write(text)) == (
+            ConfigProblem(2, "default.on_eror", "no setting is named 'on_eror'; did you mean 'on_error', 'aot_ratio'?"),
+            ConfigProblem(3, "default.margin", "got -1, expected a number >= 0"),
+            ConfigProblem(4, "default.margin", "given twice; remove one"),
+            ConfigProblem(6, "definitions.a.baseline", "got 3, expected the name of a solution, or None"),
+            ConfigProblem(7, "definitions.b", "expected a mapping of settings to values, such as 'on_error: fallback'"),
+            ConfigProblem(8, "on_error", "a setting of definitions; put it below 'default', or below 'definitions'"),
+            ConfigProblem(9, "metric", "no setting is named 'metric'; did you mean 'metrics'?"),
+            ConfigProblem(10, "metrics.port", "got 0, expected a port from 1 to 65535"),
+            ConfigProblem(10, "metrics.folder", "got 3, expected the path of a folder"),
+            ConfigProblem(11, "reload.signal", "got 'SIGTERM', expected one of SIGHUP, SIGUSR1, SIGUSR2"),
+            ConfigProblem(12, "stats", "got 1, expected true or false"),
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "line", "message"),
+        [
+            ("default: {", 1, "not valid YAML"),
+            ("default: &a {margin: 1}\ndefinitions: {x: *a}", 2, "the alias *a is not allowed"),
+            ("a: " + "[" * 5000, 1, "nested more than 8 levels"),
+            ("default: {max_atol: 2026-13-45}", 1, "not a plain value: month must be in"),
+            ("default: {baseline: !!python/object:os.system x}", 1, "not a plain value"),
+            ("- default", 1, "expected a mapping"),
+            ("? [a]\n: 1", 1, "keys must be names"),
+            ("default: {require_signed_by: not a key}", 1, "expected a file with public keys"),
+            ("\x00", None, "not valid YAML"),
+            ("default: {max_atol: " + "9" * 5000 + "}", 1, "not a plain value"),
+        ],
+    )
+    def test_texts_that_are_no_settings(self, write: Write, text: str, line: int | None, message: str) -> None:
+        first, *others = problems_of(write(text))
+        assert (first.line, others) == (line, [])
+        assert message in first.message
+
+    @given(st.text() | st.binary())
+    def test_no_content_raises_another_error(self, content: str | bytes) -> None:
+        path = Path(os.environ["FIB_CACHE_PATH"]) / "any.yaml"
+        path.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
+        with contextlib.suppress(InvalidConfigFile):
+            read_config(path)
+
+
+class TestFiles:
+    def test_a_named_pipe_is_refused_without_waiting(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "apply.yaml")
+        with pytest.raises(OSError, match="it is a named pipe, not a regular file"):
+            read_config(tmp_path / "apply.yaml")
+
+    def test_a_large_file_is_refused(self, write: Write) -> None:
+        with pytest.raises(OSError, match="at most 131072 are read"):
+            read_config(write("#" * 200_000))
+
+    @pytest.mark.parametrize(
+        ("name", "message"), [("missing.yaml", "No such file"), (".", "a folder"), ("/dev/zero", "a device")]
+    )
+    def test_what_is_no_file_is_refused(self, tmp_path: Path, name: str, message: str) -> None:
+        with pytest.raises(OSError, match=message):
+            read_config(tmp_path / name)
+
+
+def served(x: torch.Tensor) -> str:
+    @apply("scale")
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    return {2.0: "fallback", 3.0: "solution"}[scale(x)[0, 0].item()]
+
+
+X = torch.ones(2, 4)
+
+
+class TestPrecedence:
+    def test_the_file_counts_where_the_program_passes_nothing(
+        self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("default: {on_error: fallback}\nstats: true")))
+        with enable_apply(found) as runtime:
+            assert served(X) == "solution"
+            assert runtime.config.default.on_error == "fallback"
+            assert runtime.stats()["scale"].calls == 1
+
+    def test_arguments_count_before_the_file(self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("default: {on_error: fallback}\nstats: true")))
+        with enable_apply(found, ApplyConfig(margin=0.5), stats=False) as runtime:
+            assert served(X) == "solution"
+            assert runtime.config.default == ApplyConfig(margin=0.5)
+            assert runtime.stats() == {}
+        with enable_apply(found, ApplyConfig(margin=0.5)) as runtime:  # each argument counts for its part
+            assert served(X) == "solution"
+            assert runtime.stats()["scale"].calls == 1
+
+    def test_a_file_as_argument_counts_before_that_of_the_environment(
+        self, write: Write, found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(tmp_path / "missing.yaml"))
+        with enable_apply(found, write("default: {margin: 0.5}")) as runtime:
+            assert runtime.config.default.margin == 0.5
+            assert served(X) == "solution"
+
+    def test_the_kill_switch_counts_before_all(
+        self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("stats: true")))
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
+        with enable_apply(found):
+            assert served(X) == "fallback"
+
+    def test_an_invalid_file_as_argument_is_an_error_of_the_program(self, write: Write, found: Path) -> None:
+        with pytest.raises(InvalidConfigFile):
+            enable_apply(found, write("margin: 1"))
+
+
+class TestBadFileOfTheEnvironment:
+    @pytest.mark.parametrize("kind", ["invalid", "missing", "named pipe", "folder"])
+    def test_nothing_is_routed_and_it_is_reported_once(
+        self,
+        kind: str,
+        write: Write,
+        found: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        path = tmp_path / "apply.yaml"
+        if kind == "invalid":
+            write("default: {on_eror: raise}")
+        elif kind == "named pipe":
+            os.mkfifo(path)
+        elif kind == "folder":
+            path.mkdir()
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(path))
+        for config in (None, ApplyConfig()):
+            with enable_apply(found, config):
+                assert served(X) == "fallback"
+        errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(errors) == 1
+        assert str(path) in errors[0]
+        assert "nothing is routed until the file is corrected" in errors[0]
+
+    def test_the_main_thread_parses_a_file_only_for_a_signal(
+        self, write: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("stats: 1")))
+        assert configuration.signal_of_environment() is None
+        assert caplog.text == ""  # not parsed, so its problem is not known
+        write("{stats: 1, reload: {signal: SIGHUP}}")
+        assert configuration.signal_of_environment() is None
+        assert "nothing is routed until the file is corrected" in caplog.text
+        write("reload: {signal: SIGHUP}")
+        assert configuration.signal_of_environment() == "SIGHUP"
+
+    def test_a_reload_reads_the_corrected_file(
+        self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("stats: 1")))
+        with enable_apply(found) as runtime:
+            with pytest.raises(InvalidConfigFile):
+                runtime.reload()
+            assert served(X) == "fallback"
+            write("stats: true")
+            runtime.reload()
+            assert served(X) == "solution"
+            assert runtime.stats()["scale"].calls == 1
+
+    def test_a_reload_with_a_file_that_became_invalid_keeps_the_earlier_settings(
+        self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("default: {margin: 0.5}")))
+        with enable_apply(found) as runtime:
+            write("default: {margn: 0.25}")
+            with pytest.raises(InvalidConfigFile):
+                runtime.reload()
+            assert runtime.config.default.margin == 0.5
+            assert served(X) == "solution"
+        assert "the reload (call) failed, and the earlier table stays: InvalidConfigFile" in caplog.text
+
+    def test_threads_report_it_once(
+        self, found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv("FIB_APPLY_CONFIG", str(tmp_path / "missing.yaml"))
+        threads = [threading.Thread(target=lambda: enable_apply(found).stop()) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
+
+
+class TestCommand:
+    def test_a_valid_file(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write(EVERYTHING)
+        assert main(["check", str(path)]) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert out[0] == f"{path}: valid"
+        assert "  default.on_error: fallback" in out
+        assert "  definitions.scale.baseline: engine_scale" in out
+        assert "  reload.signal: SIGHUP" in out
+
+    def test_an_invalid_file(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+        path = write("default:\n  on_eror: x\n")
+        assert main(["check", str(path)]) == 1
+        assert capsys.readouterr().err.startswith(f"{path}:2: default.on_eror: no setting is named 'on_eror'; did you")
+
+    def test_an_unreadable_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["check", str(tmp_path / "missing.yaml")]) == 2
+        os.mkfifo(tmp_path / "apply.yaml")
+        assert main(["check", str(tmp_path / "apply.yaml")]) == 2
+        assert "it is a named pipe" in capsys.readouterr().err
+
+    def test_json(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["check", "--json", str(write(EVERYTHING))]) == 0
+        settings = json.loads(capsys.readouterr().out)["settings"]
+        assert settings["definitions"]["scale"]["on_error"] == "fallback"
+        assert settings["reload"] == {"signal": "SIGHUP", "watch_seconds": 30}
+        assert main(["check", "--json", str(write("stats: 1"))]) == 1
+        expected = [{"line": 1, "path": "stats", "message": "got 1, expected true or false"}]
+        assert json.loads(capsys.readouterr().out)["problems"] == expected
+
+    def test_settings_of_unknown_definitions(
+        self, write: Write, found: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write("definitions: {scal: {margin: 1}}")
+        assert main(["check", str(path)]) == 0
+        assert main(["check", str(path), "--dataset", str(found)]) == 1
+        assert "no definition is named 'scal'; did you mean 'scale'?" in capsys.readouterr().err

@@ -1,0 +1,142 @@
+"""Events: one log line per definition at start and per change of state, none per call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyConfig, add_event_listener, apply, enable_apply, remove_event_listener
+from fib_apply.build_service.batch import BuildBatch, BuildOptions
+from fib_apply.build_service.probe_process import Cancelled
+from fib_apply.events import BuildFinished, Event, ProbeFinished, Quarantined, Reloaded, ReloadFailed, Routed, emit
+from fib_compile import BuilderRegistry, BuildError, BuildOutcome
+from fib_schema import DataSetNotFound, Definition, TraceSet
+
+GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
+
+
+@pytest.fixture(name="found")
+def found_fixture(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+    """Two keys with a solution, one whose solution does not build, and one without an eligible solution."""
+    solutions = (new_solution("fast", content=GOOD), new_solution("broken", content="raise ImportError('no')"))
+    traces = (
+        new_trace("fast", m=2),
+        new_trace("fast", m=3),
+        new_trace("broken", m=4),
+        new_trace("fast", m=5, status="RUNTIME_ERROR"),
+    )
+    return TraceSet(None, {"scale": definition}, {"scale": solutions}, {}, {"scale": traces})
+
+
+@pytest.fixture(name="seen")
+def seen_fixture() -> Iterator[list[Event]]:
+    seen: list[Event] = []
+    add_event_listener(seen.append)
+    yield seen
+    remove_event_listener(seen.append)
+
+
+@apply("scale")
+def scale(x: Any) -> Any:
+    return 2 * x
+
+
+def of(kind: type[Event], seen: list[Event]) -> list[Any]:
+    return [event for event in seen if isinstance(event, kind)]
+
+
+def test_the_start_is_one_line_for_each_definition(found: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with enable_apply(found):
+        pass
+    lines = [record.getMessage() for record in caplog.records if " routed " in record.getMessage()]
+    assert lines == [
+        "scale: routed 2 of 4 keys to fast (2), 2 left to the fallback because nothing built (1), nothing chosen (1)"
+    ]
+
+
+def test_calls_add_no_lines(found: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "fib_apply")
+    with enable_apply(found, stats=True):
+        for rows in (2, 3, 5, 9):
+            scale(torch.ones(rows, 4))  # all that is new about a shape
+        caplog.clear()
+        for rows in (2, 3, 4, 5, 9) * 20:
+            scale(torch.ones(rows, 4))
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_builds_and_probes_are_events_with_durations(
+    found: TraceSet, seen: list[Event], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
+    with enable_apply(found):
+        pass
+    built = {event.solution: event for event in of(BuildFinished, seen)}
+    assert built["fast"].problem is None
+    assert "ImportError: no" in built["broken"].problem
+    assert all(event.seconds > 0 for event in built.values())
+    assert {event.solution for event in of(ProbeFinished, seen)} == {"fast", "broken"}
+
+
+def test_reloads_and_quarantines_are_events(found: TraceSet, seen: list[Event], tmp_path: Any) -> None:
+    with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
+        seen.clear()
+        runtime.reload()
+        assert [(event.cause, event.is_changed) for event in of(Reloaded, seen)] == [("call", False)]
+        assert len(of(Routed, seen)) == 1
+        with pytest.raises(DataSetNotFound):
+            runtime.rebuild(tmp_path / "missing")
+        assert ["no data set" in event.problem for event in of(ReloadFailed, seen)] == [True]
+        runtime.dispatcher("scale").quarantine("fast", "it is wrong")  # type: ignore[union-attr]
+        assert of(Quarantined, seen) == [Quarantined("scale", "fast", "it is wrong")]
+        seen.clear()
+        runtime.reload()
+        assert [event.keys_by_reason["quarantined"] for event in of(Routed, seen)] == [2]
+
+
+def test_a_listener_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(event: Event) -> None:
+        raise ValueError(str(event))
+
+    add_event_listener(broken)
+    try:
+        for _ in range(3):
+            emit(Quarantined("scale", "fast", "it is wrong"))
+    finally:
+        remove_event_listener(broken)
+    assert [r.getMessage() for r in caplog.records if "listener" in r.getMessage()] == [
+        "a listener of events raised ValueError: scale: solution 'fast' is quarantined: it is wrong"
+    ]
+
+
+def test_many_solutions_are_summarized() -> None:
+    line = str(Routed("scale", {f"s{index}": 1 for index in range(9)}, {}))
+    assert line == "scale: routed 9 of 9 keys to s0 (1), s1 (1), s2 (1), s3 (1), 5 more"
+    assert str(Routed("scale", {}, {})) == "scale: routed 0 of 0 keys"
+
+
+def test_a_cancelled_build_leaves_no_solution_out(
+    definition: Definition, new_solution: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The compiler is killed when the program ends, which says nothing about the solution."""
+    solution, results = new_solution("slow"), []
+
+    class Registry(BuilderRegistry):
+        def build_many(self, pairs: Any, **options: Any) -> Any:
+            error = BuildError("slow", "cpp", "takes too long to compile")
+            return [BuildOutcome(solution, "failed", 1.0, error)]  # type: ignore[arg-type]
+
+    registry = object.__new__(Registry)
+    batch = BuildBatch(1, lambda: registry, results.append, BuildOptions(is_cancelled=lambda: True), None)
+    with pytest.raises(Cancelled):
+        batch.build([(definition, solution)])
+    assert (results, caplog.text) == ([], "")
+
+
+def test_all_events_are_frozen_values() -> None:
+    assert all(attrs.has(kind) for kind in Event.__subclasses__())

@@ -1,0 +1,158 @@
+"""Warm-up before CUDA graphs are captured: bounded in time, says what is ready, and settles what captures record."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
+from fib_apply.operation.warm_up import observed_warm_up
+from fib_apply.routing import dispatcher, resolver
+from fib_schema import Definition, TraceSet
+
+GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
+SECONDS = 60.0
+
+
+def data_set(definition: Definition, new_solution: Any, new_trace: Any, **contents: str) -> TraceSet:
+    """A solution of each content, each for one key: M=2, M=3, ..."""
+    solutions = tuple(new_solution(name, content=content) for name, content in contents.items())
+    traces = tuple(new_trace(name, m=m) for m, name in enumerate(contents, start=2))
+    return TraceSet(None, {"scale": definition}, {"scale": solutions}, {}, {"scale": traces})
+
+
+@apply("scale")
+def scale(x: Any) -> Any:
+    return 2 * x
+
+
+def key(m: int) -> ApplyKey:
+    return ApplyKey({"M": m})
+
+
+def test_what_is_ready_and_what_is_not_with_reasons(definition: Definition, new_solution: Any, new_trace: Any) -> None:
+    found = data_set(definition, new_solution, new_trace, good=GOOD, broken="raise ImportError('no')", bad=GOOD)
+    with enable_apply(found) as runtime:
+        runtime.dispatcher("scale").quarantine("bad", "it is wrong")  # type: ignore[union-attr]
+        readiness = warm_up(SECONDS)
+    assert readiness.ready == {"scale": {key(2): "good"}}
+    assert readiness.not_ready == {"scale": {key(3): "nothing built", key(4): "quarantined"}}
+    assert readiness.is_finished
+    assert str(readiness).startswith("warm-up: 1 of 3 keys are ready, ")
+
+
+def test_it_waits_for_builds(definition: Definition, new_solution: Any, new_trace: Any) -> None:
+    found = data_set(definition, new_solution, new_trace, good="import time\ntime.sleep(0.3)\n" + GOOD)
+    with enable_apply(found, ApplyConfig(aot_ratio=0.0)):
+        assert warm_up(SECONDS).not_ready == {"scale": {key(2): "not built yet"}}
+        scale(torch.ones(2, 4))
+        assert warm_up(SECONDS).ready == {"scale": {key(2): "good"}}
+
+
+def test_it_ends_at_the_deadline(definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    content = f"import pathlib, time\nwhile not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)\n"
+    found = data_set(definition, new_solution, new_trace, slow=content + GOOD)
+    with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
+        scale(torch.ones(2, 4))
+        began = time.monotonic()
+        readiness = warm_up(0.3)
+        assert time.monotonic() - began < SECONDS / 2
+        assert readiness.not_ready == {"scale": {key(2): "being built"}}
+        assert not readiness.is_finished
+        assert "the deadline passed" in str(readiness)
+        end.touch()
+        assert runtime.wait_until_built(SECONDS)
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0])
+def test_a_deadline_in_the_past_only_looks(
+    seconds: float, definition: Definition, new_solution: Any, new_trace: Any
+) -> None:
+    with enable_apply(data_set(definition, new_solution, new_trace, good=GOOD)):
+        assert warm_up(seconds).ready == {"scale": {key(2): "good"}}
+
+
+def test_without_a_runtime_nothing_is_ready() -> None:
+    readiness = warm_up(SECONDS)
+    assert (readiness.ready, readiness.problem) == ({}, "routing is off")
+
+
+def test_an_error_is_a_problem_of_the_result() -> None:
+    with observed_warm_up() as outcome:
+        raise ValueError("damaged")
+    assert outcome.readiness().problem == "ValueError: damaged"  # type: ignore[unreachable]
+
+
+def test_what_a_signal_handler_raises_reaches_the_engine(
+    definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
+) -> None:
+    def stop(number: int, frame: object) -> None:
+        raise InterruptedError("stop")
+
+    content = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'end')!r}).exists(): time.sleep(0.01)\n"
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with enable_apply(
+            data_set(definition, new_solution, new_trace, slow=content + GOOD), ApplyConfig(aot_ratio=0.0)
+        ):
+            scale(torch.ones(2, 4))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(InterruptedError, match="stop"):
+                warm_up(SECONDS)
+            (tmp_path / "end").touch()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class TestCaptures:
+    """On the CPU, a flag says that a capture is under way."""
+
+    @pytest.fixture
+    def capturing(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+        flag = [False]
+        for module in (dispatcher, resolver):  # the first import of the former takes the function of the latter
+            monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
+        return flag
+
+    def test_nothing_that_became_ready_after_the_deadline_is_captured(
+        self, definition: Definition, new_solution: Any, new_trace: Any, capturing: list[bool]
+    ) -> None:
+        found = data_set(definition, new_solution, new_trace, early=GOOD, late=GOOD)
+        with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
+
+            def call(rows: int) -> float:
+                dispatcher = runtime.dispatcher("scale")
+                assert dispatcher is not None
+                dispatcher.invalidate()  # entries of the CPU pass captures, which do not exist there
+                return float(scale(torch.ones(rows, 4))[0, 0].item())
+
+            call(2)
+            assert runtime.wait_until_built(SECONDS)
+            assert call(2) == 3
+            assert warm_up(SECONDS).ready == {"scale": {key(2): "early"}}
+            call(3)
+            assert runtime.wait_until_built(SECONDS)
+            assert call(3) == 3  # not captured, so it may use what became ready later
+            capturing[0] = True
+            assert (call(2), call(3)) == (3, 2)
+            capturing[0] = False
+            assert warm_up(SECONDS).ready == {"scale": {key(2): "early", key(3): "late"}}
+            capturing[0] = True
+            assert (call(2), call(3)) == (3, 3)
+
+    def test_a_reload_keeps_what_was_ready(
+        self, definition: Definition, new_solution: Any, new_trace: Any, capturing: list[bool]
+    ) -> None:
+        with enable_apply(data_set(definition, new_solution, new_trace, early=GOOD)) as runtime:
+            scale(torch.ones(2, 4))
+            warm_up(SECONDS)
+            runtime.reload()
+            scale(torch.ones(2, 4))  # the first run of the new table is not captured
+            runtime.dispatcher("scale").invalidate()  # type: ignore[union-attr]
+            capturing[0] = True
+            assert scale(torch.ones(2, 4))[0, 0] == 3
