@@ -10,7 +10,8 @@ import pytest
 from fib_apply.config import ApplyConfig
 from fib_apply.key import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
 from fib_apply.selection import rules
-from fib_apply.selection.rules import Candidate, HardwareRankings, Ranking, Selection, SolutionFacts
+from fib_apply.selection.rankings import Candidate, HardwareRankings, Ranking
+from fib_apply.selection.rules import Selection, SolutionFacts
 from fib_schema import Definition, Solution, SupportedLanguages, Trace, Workload
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,11 @@ def facts_on(*names: str, language: str = "python", source_bytes: int = 10) -> l
 
 def names_of(ranking: Ranking) -> list[str]:
     return [candidate.solution for candidate in ranking.candidates]
+
+
+def candidate(name: str, latency_ms: float) -> Candidate:
+    """A candidate of one trace, with the reference's time of the factory."""
+    return Candidate(name, latency_ms, fallback_ms=pytest.approx(1000.0))
 
 
 def key_of(m: int) -> ApplyKey:
@@ -64,9 +70,10 @@ class TestEvaluationsThatCount:
     def test_the_fastest_that_passed_wins(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         ranking = rank([new_trace("slow", 3.0), new_trace("fast", 1.0), new_trace("bad", status="RUNTIME_ERROR")])
         assert ranking == Ranking(
-            (Candidate("fast", 1.0), Candidate("slow", 3.0)),
+            (candidate("fast", 1.0), candidate("slow", 3.0)),
             "the fastest of 2",
             (("bad", "RUNTIME_ERROR on workload w1"),),
+            "the reference",
         )
 
     def test_without_a_passing_evaluation_there_is_no_candidate(
@@ -83,13 +90,14 @@ class TestEvaluationsThatCount:
     def test_traces_of_other_definitions_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         assert names_of(rank([new_trace("b", 0.1, definition="other"), new_trace("a")])) == ["a"]
 
-    def test_flagged_traces_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
-        ranking = rank([new_trace("a", 0.1, extra={"flags": ["low_precision"]}), new_trace("b")])
+    @pytest.mark.parametrize("flag", ["low_precision", "fixed_inputs", "interpreted"])
+    def test_flagged_traces_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace], flag: str) -> None:
+        ranking = rank([new_trace("a", 0.1, extra={"flags": ["unsealed", flag]}), new_trace("b")])
         assert names_of(ranking) == ["b"]
-        assert ranking.left_out == (("a", "flagged low_precision on workload w1"),)
+        assert ranking.left_out == (("a", f"flagged {flag} on workload w1"),)
 
     def test_harmless_flags_do_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
-        assert names_of(rank([new_trace("a", extra={"flags": ["fixed_inputs"]})])) == ["a"]
+        assert names_of(rank([new_trace("a", extra={"flags": ["unranked: cpu timing", "unsealed"]})])) == ["a"]
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_a_quick_pass_never_replaces_a_full_evaluation(
@@ -98,7 +106,7 @@ class TestEvaluationsThatCount:
         full = new_trace("a", 2.0, timestamp="2026-01-01")
         quick = new_trace("a", 0.1, extra={"flags": ["quick"]}, timestamp="2026-01-02")
         ranking = rank([(full, quick)[index] for index in order])
-        assert ranking.candidates == (Candidate("a", 2.0),)
+        assert ranking.candidates == (candidate("a", 2.0),)
         ranking = rank([quick, new_trace("b", 3.0)])
         assert names_of(ranking) == ["b"]
         assert ranking.left_out == (("a", "only a quick run measured it"),)
@@ -149,15 +157,15 @@ class TestEvaluationsThatCount:
 class TestLatestEvaluation:
     def test_by_time(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         late, early = (new_trace("a", latency, timestamp=f"2026-01-0{day}") for latency, day in ((1.0, 2), (5.0, 1)))
-        assert rank([late, early]).candidates == (Candidate("a", 1.0),)
+        assert rank([late, early]).candidates == (candidate("a", 1.0),)
 
     def test_by_order_at_equal_times(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
-        assert rank([new_trace("a", 1.0), new_trace("a", 5.0)]).candidates == (Candidate("a", 5.0),)
+        assert rank([new_trace("a", 1.0), new_trace("a", 5.0)]).candidates == (candidate("a", 5.0),)
 
     def test_times_in_different_zones_are_compared(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         late = new_trace("a", 1.0, timestamp="2026-01-01T00:00:00Z")
         early = new_trace("a", 5.0, timestamp="2026-01-01T01:00:00+02:00")
-        assert rank([late, early]).candidates == (Candidate("a", 1.0),)
+        assert rank([late, early]).candidates == (candidate("a", 1.0),)
 
     def test_a_later_failure_replaces_an_earlier_success(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         assert names_of(rank([new_trace("a"), new_trace("a", status="RUNTIME_ERROR")])) == []
@@ -272,7 +280,7 @@ class TestWinner:
         ],
     )
     def test_invalid_intervals_are_ignored(self, rank: Ranker, new_trace: Callable[..., Trace], timing: object) -> None:
-        assert rank([new_trace("a", timing=timing)]).candidates == (Candidate("a", 1.0),)
+        assert rank([new_trace("a", timing=timing)]).candidates == (candidate("a", 1.0),)
 
     def test_with_setup_is_followed_by_the_best_without(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         facts = [*facts_on("planned", "simple"), *facts_on("fast", language="cuda")]
@@ -283,7 +291,7 @@ class TestWinner:
         ]
         ranking = rank(traces, facts)
         assert names_of(ranking) == ["planned", "simple", "fast"]
-        assert ranking.plain == Candidate("simple", 1.01)
+        assert ranking.plain == candidate("simple", 1.01)
 
 
 class TestCapture:
@@ -304,7 +312,8 @@ class TestBaseline:
         ranking = rank(traces, baseline="ours")
         assert names_of(ranking) == ["fast"]
         reason = "not faster than the baseline 'ours'"
-        assert ranking.left_out == (("same", reason), ("slow", reason))
+        uncertain = f"{reason}: 990.00 us against 1000.00 us, a difference within the uncertainty"
+        assert ranking.left_out == (("same", uncertain), ("slow", f"{reason}: 2000.00 us against 1000.00 us"))
 
     def test_nothing_is_selected_if_none_is_faster(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         ranking = rank([new_trace("ours", 1.0), new_trace("slow", 2.0)], baseline="ours")

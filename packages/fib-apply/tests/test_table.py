@@ -16,7 +16,7 @@ from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from fib_apply.selection import table as table_module
 from fib_apply.selection import table_builder, table_cache
-from fib_apply.selection.rules import HardwareRankings
+from fib_apply.selection.rankings import HardwareRankings
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     DataSetNotFound,
@@ -428,7 +428,7 @@ class TestBadData:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         lines[0]["evaluation"]["correctness"]["max_relative_error"] = "NaN"
         lines[0]["evaluation"]["environment"] = {"device": "cpu"}  # the first release's name
-        lines[0]["evaluation"]["extra"] = {"flags": ["fixed_inputs"]}
+        lines[0]["evaluation"]["extra"] = {"flags": ["unsealed"]}
         path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
         assert open_table().for_hardware("cpu").match_solution("scale", key_of(1)) == "fast"
 

@@ -9,10 +9,12 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
-from fib_schema import Evaluation, EvaluationStatus, Performance, Trace, Workload
+from fib_schema import Evaluation, EvaluationStatus, Trace, Workload
+from fib_schema.trace import UNRANKED_FLAGS
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
+from .timings import Timing, baseline_timing, group, interval_of, reference_timing
 
 Tolerance: TypeAlias = tuple[float | None, float | None, float | None]
 WorkloadRun: TypeAlias = tuple[str, dict[str, Trace]]
@@ -33,11 +35,20 @@ class SelectionCriteria:
     max_rtol: float | None
     baseline: str | None
     margin: float
+    requires_speedup: bool
+    is_batch_invariant: bool
 
     @classmethod
     def from_config(cls, config: ApplyConfig) -> SelectionCriteria:
         """The criteria among the settings."""
-        return cls(config.max_atol, config.max_rtol, config.baseline, config.margin)
+        return cls(
+            max_atol=config.max_atol,
+            max_rtol=config.max_rtol,
+            baseline=config.baseline,
+            margin=config.margin,
+            requires_speedup=config.require_speedup,
+            is_batch_invariant=config.batch_invariant,
+        )
 
     @property
     def without_error_bounds(self) -> SelectionCriteria:
@@ -53,6 +64,8 @@ class Measurement(NamedTuple):
     has_setup: bool
     tolerance: Tolerance
     may_capture: bool = True
+    fallback: Timing | None = None
+    """The fallback on the workload, as far as the solution's own trace states it."""
 
 
 @attrs.define
@@ -200,8 +213,8 @@ def measure(evaluation: Evaluation | None, criteria: SelectionCriteria) -> Measu
     performance, correctness = evaluation.performance, evaluation.correctness
     if evaluation.status != _PASSED or performance is None or correctness is None:
         return str(evaluation.status)
-    if evaluation.extra is not None and not evaluation.is_ranked():
-        return "flagged " + ", ".join(map(str, evaluation.flags))
+    if evaluation.extra is not None and (found := [flag for flag in evaluation.flags if flag in UNROUTED_FLAGS]):
+        return "flagged " + ", ".join(found)
     if criteria.max_atol is not None and not correctness.max_absolute_error <= criteria.max_atol:
         return f"absolute error {correctness.max_absolute_error:g} above {criteria.max_atol:g}"
     if criteria.max_rtol is not None and not correctness.max_relative_error <= criteria.max_rtol:
@@ -210,33 +223,20 @@ def measure(evaluation: Evaluation | None, criteria: SelectionCriteria) -> Measu
     if not 0.0 < latency < math.inf:
         return f"latency {latency:g} ms"
     tolerance = _tolerance(correctness.extra) if correctness.extra else _NO_TOLERANCE
-    if performance.extra and (timing := _timing(performance)):
-        interval = _interval(timing.get("interval_ms"), latency)
+    name = criteria.baseline
+    fallback = reference_timing(performance) if name is None else baseline_timing(performance, name)
+    if performance.extra and (timing := group(performance.extra, "timing")):
+        interval = interval_of(timing, latency)
         may_capture = timing.get("method") not in _METHODS_WITHOUT_CAPTURE
-        return Measurement(latency, interval, "setup_ms" in timing, tolerance, may_capture)
-    return Measurement(latency, None, False, tolerance)
+        return Measurement(latency, interval, "setup_ms" in timing, tolerance, may_capture, fallback)
+    return Measurement(latency, None, False, tolerance, fallback=fallback)
 
 
+UNROUTED_FLAGS = UNRANKED_FLAGS | {"fixed_inputs", "interpreted"}
+"""Flags with which a solution is not eligible: those that exclude it from rankings, one set of input values only, and
+a latency that has no meaning."""
 _METHODS_WITHOUT_CAPTURE = ("host", "queued", "sync")
 """Timing methods of functions that could not be captured into a CUDA graph, of present and older benchmarks."""
-
-
-def _timing(performance: Performance) -> Mapping[str, Any]:
-    timing = None if performance.extra is None else performance.extra.get("timing")
-    return timing if isinstance(timing, Mapping) else {}
-
-
-def _interval(given: object, latency: float) -> tuple[float, float] | None:
-    """A trace's interval, if it contains the latency: any other could make a slow solution look fast."""
-    if not isinstance(given, (list, tuple)) or len(given) != 2:
-        return None
-    low, high = given
-    if type(low) not in (int, float) or type(high) not in (int, float) or not 0 < low <= latency <= high < math.inf:
-        return None
-    try:
-        return float(low), float(high)
-    except OverflowError:  # an integer too large for a float
-        return None
 
 
 def _tolerance(extra: Mapping[str, Any]) -> Tolerance:

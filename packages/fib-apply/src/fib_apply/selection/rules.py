@@ -6,7 +6,7 @@ The rules, in the order in which they apply:
    ``extra["solution_hash"]`` does not count. Of several on the same hardware and workload, the latest
    counts: by timestamp, then by the order of appending.
 2. *Eligible solutions.* An eligible solution passed on every workload of the key that it ran, has no flag of
-   `fib_schema.UNRANKED_FLAGS`, has errors within ``max_atol`` and ``max_rtol``, and has a positive, finite
+   `UNROUTED_FLAGS`, has errors within ``max_atol`` and ``max_rtol``, and has a positive, finite
    latency. One evaluation that fails this excludes the solution at the key; a REWARD_HACK excludes it everywhere.
 3. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
    mean of its ratios, so running only the easy workloads is no advantage. Where all solutions ran the same
@@ -16,24 +16,30 @@ The rules, in the order in which they apply:
    ran most workloads of the key, then the simplest (by language, bytes of source, name). The others follow by speed.
 5. *Setup.* A solution with a `setup` serves only planned calls. If it wins, the best one without, by rule 4,
    comes second.
-6. *Baseline.* With ``baseline`` set, only solutions that are faster (as in rule 4, on the workloads that both ran)
-   remain. The bounds on errors do not apply to the baseline, which serves calls anyway. Without a passing
-   evaluation of the baseline nothing is selected.
+6. *Fallback.* Only solutions remain that are faster than the fallback (as in rule 4, on the workloads that both ran),
+   unless ``require_speedup`` is off. The fallback's time is that of the ``baseline`` where one is named: interleaved
+   with the solution if its trace states that, else of the baseline's own trace. Without a baseline it is
+   the reference's time in the solution's trace. Without a time of the fallback nothing is selected. The bounds on
+   errors do not apply to the baseline, which serves calls anyway and is no candidate.
 7. *Best over all keys* of a hardware. Of the solutions that rules 2 and 6 excluded at no key, the one with most
    keys, then with the best geometric mean of its ratios to the fastest candidate of each key, then by name.
+
+With ``batch_invariant``, keys that differ only in batch axes are one key. A solution must have run at each of them, and
+the total time over them replaces the score; see `batch_axes`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
 
 import attrs
 from fib_schema import Definition, Solution, Trace
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
+from .batch_axes import batch_axes, mean_over_keys
+from .fallback_times import FallbackComparison
 from .measurements import (
     LatestEvaluations,
     Measurement,
@@ -44,7 +50,8 @@ from .measurements import (
     loosest_tolerance,
     measure,
 )
-from .scores import Score, are_separate, is_faster, log_margin, mean_logarithms, score_solutions
+from .rankings import Candidate, HardwareRankings, Ranking
+from .scores import Mean, Score, are_separate, log_margin, mean_logarithms, score_over_keys, score_solutions
 
 _BY_SIMPLICITY = ("python", "helion", "triton", "cutile", "tilelang", "cute_dsl", "cpp", "cuda", "cutlass")
 _LANGUAGE_RANK = {language: rank for rank, language in enumerate(_BY_SIMPLICITY)}
@@ -65,53 +72,6 @@ class SolutionFacts:
         """The facts of a solution."""
         size = sum(len(source.content.encode("utf-8", "surrogatepass")) for source in solution.sources)
         return cls(solution.name, str(solution.spec.language), size, solution.hash())
-
-
-@attrs.frozen
-class Candidate:
-    """A solution that may serve a key."""
-
-    solution: str
-    latency_ms: float
-    """Geometric mean over its workloads."""
-    interval_ms: tuple[float, float] | None = None
-    """Likewise, if every workload has one."""
-    has_setup: bool = False
-    """Whether it needs a plan: plain calls cannot use it."""
-    atol: float | None = None
-    """The tolerance that it passed with; the loosest of several workloads."""
-    rtol: float | None = None
-    required_matched_ratio: float | None = None
-    workloads: int = 1
-    """Number of the key's workloads that it ran."""
-    may_capture: bool = True
-    """Whether it may be called while a CUDA graph is captured: false if it was timed without capture."""
-
-
-@attrs.frozen
-class Ranking:
-    """The candidates of one key, or of all keys, in order of preference."""
-
-    candidates: tuple[Candidate, ...]
-    reason: str
-    """Why the first candidate is the first, or why there is none; one line."""
-    left_out: tuple[tuple[str, str], ...] = ()
-    """The other measured solutions, each with the reason."""
-
-    @property
-    def plain(self) -> Candidate | None:
-        """The first candidate that needs no plan."""
-        return next((candidate for candidate in self.candidates if not candidate.has_setup), None)
-
-
-@attrs.frozen
-class HardwareRankings:
-    """The rankings of one definition on one hardware."""
-
-    hardware: str
-    by_key: Mapping[ApplyKey, Ranking]
-    best: Ranking | None = None
-    """Over all keys; None if no solution qualified at all keys that it ran."""
 
 
 @attrs.frozen
@@ -144,12 +104,19 @@ def select(
     keys = WorkloadKeys(key_builder)
     excluded = _excluded_by_key(latest, keys)
     criteria = SelectionCriteria.from_config(config)
+    axes = batch_axes(definition) if criteria.is_batch_invariant else ()
     rankings = {}
     for hardware, runs in latest.runs.items():
         ranker = _Ranker(by_name, criteria, latest.reward_hacks)
+        groups: dict[ApplyKey, list[tuple[ApplyKey, WorkloadRun]]] = {}
         for key, runs_of_key in keys.runs_by_key(runs).items():
-            ranker.add(key, runs_of_key, excluded.get((hardware, key), {}))
-        rankings[hardware] = HardwareRankings(hardware, ranker.rankings, ranker.best())
+            groups.setdefault(key.without_axes(axes), []).extend((key, run) for run in runs_of_key)
+        for key, group in groups.items():
+            left_out = {}
+            for one in dict.fromkeys(one for one, _ in group):
+                left_out.update(excluded.get((hardware, one), {}))
+            ranker.add(key, group, left_out)
+        rankings[hardware] = HardwareRankings(hardware, ranker.rankings, ranker.best(), axes)
     return Selection(rankings, tuple(keys.problems))
 
 
@@ -175,27 +142,42 @@ class _Ranker:
         self._disqualified: set[str] = set()
         self._scores_by_key: list[list[Score]] = []
 
-    def add(self, key: ApplyKey, runs: Sequence[WorkloadRun], excluded: Mapping[str, str]) -> None:
-        """Rank the solutions at one key."""
+    def add(self, key: ApplyKey, group: Sequence[tuple[ApplyKey, WorkloadRun]], excluded: Mapping[str, str]) -> None:
+        """Rank the solutions at one key.
+
+        Args:
+            key: The key.
+            group: The workloads, each with the key before batch axes were left out.
+            excluded: Solutions of which no evaluation counts, each with the reason.
+        """
+        group = sorted(group, key=lambda item: item[1][0]) if len(group) > 1 else group
+        runs = [run for _, run in group]
         measured, left_out = self._eligible(runs)
-        ranked = score_solutions(measured)
-        no_winner = "no solution passed here"
-        if self._criteria.baseline is not None:
-            ranked, no_winner = self._faster_than_baseline(ranked, self._criteria.baseline, left_out)
+        mean: Mean = mean_logarithms
+        if self._criteria.is_batch_invariant:
+            sizes = [one for one, _ in group]
+            mean = mean_over_keys(sizes)
+            ranked = score_over_keys(_measured_everywhere(measured, sizes, left_out, self._criteria.baseline), mean)
+        else:
+            ranked = score_solutions(measured)
+        compared = FallbackComparison.of(self._criteria, measured, self._least, mean)
+        ranked, no_winner, refused = compared.faster_than_fallback(ranked, left_out)
         self._disqualified.update(left_out)
         self._scores_by_key.append(ranked)
         for name, why in excluded.items():
             if not any(name in run for _, run in runs):
                 left_out[name] = why
         order, reason = self._in_order(ranked) if ranked else (ranked, no_winner)
-        self.rankings[key] = Ranking(tuple([_candidate(s) for s in order]), reason, tuple(sorted(left_out.items())))
+        candidates = tuple([compared.with_fallback(_candidate(s, mean), s) for s in order])
+        shown = None if refused is None or order else compared.with_fallback(_candidate(refused, mean), refused)
+        self.rankings[key] = Ranking(candidates, reason, tuple(sorted(left_out.items())), compared.label, shown)
 
     def _eligible(self, runs: Sequence[WorkloadRun]) -> tuple[list[dict[str, Measurement]], dict[str, str]]:
         """The measurements of eligible solutions on each workload, and why others are left out."""
         left_out: dict[str, str] = {}
         found: list[dict[str, Measurement]] = []
         baseline, hacks = self._criteria.baseline, self._hacks
-        for uuid, run in sorted(runs, key=itemgetter(0)) if len(runs) > 1 else runs:
+        for uuid, run in runs:
             of_run: dict[str, Measurement] = {}
             for name, trace in run.items():
                 criteria = self._baseline_criteria if name == baseline else self._criteria
@@ -210,18 +192,6 @@ class _Ranker:
         if len(found) > 1 and left_out:
             found = [{name: m for name, m in of_run.items() if name not in left_out} for of_run in found]
         return found, left_out
-
-    def _faster_than_baseline(
-        self, ranked: list[Score], name: str, left_out: dict[str, str]
-    ) -> tuple[list[Score], str]:
-        """The solutions that are faster than the baseline, and the reason if there is none."""
-        baseline = next((s for s in ranked if s.name == name), None)
-        if baseline is None:
-            return [], f"the baseline {name!r} has no passing evaluation here"
-        others = [s for s in ranked if s is not baseline]
-        faster = [s for s in others if is_faster(s, baseline, self._least)]
-        left_out.update({s.name: f"not faster than the baseline {name!r}" for s in others if s not in faster})
-        return faster, f"none of {len(others)} is faster than the baseline {name!r}"
 
     def _in_order(self, ranked: list[Score]) -> tuple[list[Score], str]:
         """The scores by preference, and why the first is the first; `ranked` is sorted by speed."""
@@ -270,17 +240,35 @@ class _Ranker:
         return Ranking(candidates, reason, left_out)
 
 
-def _candidate(score: Score) -> Candidate:
+def _measured_everywhere(
+    measured: Sequence[Mapping[str, Measurement]],
+    sizes: Sequence[ApplyKey],
+    left_out: dict[str, str],
+    baseline: str | None,
+) -> list[dict[str, Measurement]]:
+    """The measurements of solutions that ran all workloads; the reason why others are left out is added."""
+    names = dict.fromkeys(name for run in measured for name in run)
+    for name in names:
+        missing = next((size for size, run in zip(sizes, measured, strict=True) if name not in run), None)
+        if missing is not None and name != baseline:
+            left_out.setdefault(
+                name, f"not measured on all workloads of {missing}, which one solution has to serve too"
+            )
+    kept = [name for name in names if all(name in run for run in measured)]
+    return [{name: run[name] for name in kept} for run in measured]
+
+
+def _candidate(score: Score, mean: Mean = mean_logarithms) -> Candidate:
     measured = score.measured
     if len(measured) > 1:
-        return _merged(score.name, measured)
-    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture = measured[0][1]
+        return _merged(score.name, measured, mean)
+    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture, _ = measured[0][1]
     return Candidate(score.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio, may_capture=may_capture)
 
 
-def _merged(name: str, numbered: Sequence[tuple[int, Measurement]]) -> Candidate:
+def _merged(name: str, numbered: Sequence[tuple[int, Measurement]], mean: Mean = mean_logarithms) -> Candidate:
     measured = [measurement for _, measurement in numbered]
-    latency, interval = mean_logarithms(measured)
+    latency, interval = mean(numbered)
     interval_ms = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
     tolerance = loosest_tolerance(m.tolerance for m in measured)
     has_setup, may_capture = any(m.has_setup for m in measured), all(m.may_capture for m in measured)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from .measurements import Measurement
+from .timings import Timing
 
 Measured: TypeAlias = list[tuple[int, Measurement]]
 """Measurements with the numbers of their workloads."""
+Numbered: TypeAlias = "Sequence[tuple[int, Measurement | Timing]]"
+"""Latencies with the numbers of their workloads."""
+Mean: TypeAlias = Callable[[Numbered], "tuple[float, tuple[float, float] | None]"]
+"""Combines several latencies: the logarithm of their mean, and of both ends of its interval if all have one."""
 _ROUNDING = 1e-12
 """Tolerance of logarithms, so that latencies that differ by exactly the margin count as equal."""
 
@@ -68,16 +73,16 @@ def score_solution(name: str, measured: Measured, fastest: Sequence[float]) -> S
         ends = log(interval[0]) - least, log(interval[1]) - least
         return Score(log(found.latency_ms) - least, -1, name, *ends, measured)
     least = math.fsum(fastest[number] for number, _ in measured) / len(measured)
-    latency, of_interval = mean_logarithms([found for _, found in measured])
+    latency, of_interval = mean_logarithms(measured)
     low, high = (None, None) if of_interval is None else (of_interval[0] - least, of_interval[1] - least)
     return Score(latency - least, -len(measured), name, low, high, measured)
 
 
-def mean_logarithms(measured: Sequence[Measurement]) -> tuple[float, tuple[float, float] | None]:
-    """The mean logarithm of the latencies, and of both ends of the intervals if all have one."""
-    count = len(measured)
-    latency = math.fsum(math.log(m.latency_ms) for m in measured) / count
-    intervals = [m.interval_ms for m in measured if m.interval_ms is not None]
+def mean_logarithms(numbered: Numbered) -> tuple[float, tuple[float, float] | None]:
+    """The mean logarithm of latencies, and of both ends of the intervals if all have one."""
+    count = len(numbered)
+    latency = math.fsum(math.log(found.latency_ms) for _, found in numbered) / count
+    intervals = [found.interval_ms for _, found in numbered if found.interval_ms is not None]
     if len(intervals) < count:
         return latency, None
     low = math.fsum(math.log(low) for low, _ in intervals) / count
@@ -102,14 +107,36 @@ def are_separate(fast: Score, slow: Score, least: float) -> bool:
     return slow.ratio - fast.ratio > least
 
 
-def is_faster(one: Score, other: Score, least: float) -> bool:
-    """Whether one is faster than another, beyond uncertainty, on the workloads that both ran."""
-    mine, its = dict(one.measured), dict(other.measured)
-    if mine.keys() != its.keys():
-        shared = sorted(mine.keys() & its.keys())
-        if not shared:
-            return False
-        zeros = [0.0] * (shared[-1] + 1)
-        one = score_solution(one.name, [(number, mine[number]) for number in shared], zeros)
-        other = score_solution(other.name, [(number, its[number]) for number in shared], zeros)
-    return one.ratio < other.ratio and are_separate(one, other, least)
+def score_over_keys(runs: Sequence[Mapping[str, Measurement]], mean: Mean) -> list[Score]:
+    """Score the solutions that ran all workloads by a mean of their latencies, fastest first.
+
+    Args:
+        runs: The measurements of each workload, by solution; all with the same solutions.
+        mean: Combines the latencies of a solution.
+    """
+    scores = []
+    for name in runs[0] if runs else ():
+        measured = [(number, run[name]) for number, run in enumerate(runs)]
+        latency, interval = mean(measured)
+        low, high = interval or (None, None)
+        scores.append(Score(latency, -len(measured), name, low, high, measured))
+    return sorted(scores)
+
+
+def is_faster(mine: Numbered, its: Numbered, least: float, mean: Mean = mean_logarithms) -> bool:
+    """Whether one is faster than another, beyond uncertainty, on the workloads that both ran.
+
+    Args:
+        mine: The latencies of the one.
+        its: The latencies of the other.
+        least: The `log_margin` that counts where a latency has no interval.
+        mean: Combines the latencies of several workloads.
+    """
+    numbers = {number for number, _ in mine} & {number for number, _ in its}
+    if not numbers:
+        return False
+    fast, fast_interval = mean([pair for pair in mine if pair[0] in numbers])
+    slow, slow_interval = mean([pair for pair in its if pair[0] in numbers])
+    if fast_interval is not None and slow_interval is not None:
+        return fast < slow and fast_interval[1] < slow_interval[0]
+    return slow - fast > least

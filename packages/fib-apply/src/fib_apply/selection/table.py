@@ -16,11 +16,12 @@ from typing import TypeVar
 import attrs
 from fib_schema import Definition, Solution, TraceSet, UnknownName, get_fib_cache_path
 
-from ..config import ApplyConfigRegistry, Settings, to_registry
+from ..config import ApplyConfig, ApplyConfigRegistry, Settings, to_registry
 from ..hardware import local_hardware
 from ..key import ApplyKey
 from ..log import logger
-from .rules import HardwareRankings
+from .dataset_files import digest_of
+from .rankings import HardwareRankings
 from .table_builder import build_from_memory
 from .table_cache import TableCache
 from .table_format import Content, InvalidTable, decode_rankings
@@ -78,6 +79,15 @@ class ApplyTable:
     def digest(self) -> str:
         """Equal for tables of the same data, settings and key builders."""
         return self._header.digest
+
+    def current_digest(self) -> str:
+        """The digest that the table would have if it were made now; differs from `digest` when files have changed.
+
+        Raises:
+            DataSetNotFound: The data set is gone.
+            NotSigned: It is no longer signed as required.
+        """
+        return self.digest if isinstance(self._source, TraceSet) else self._source.current_digest()
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -143,6 +153,19 @@ class ApplyTable:
         wins = self._header.entries[definition].wins
         return next((wins[name] for name in hardware if name in wins), {})
 
+    def settings(self, definition: str) -> ApplyConfig:
+        """The settings of a definition."""
+        return self._config.get(definition)
+
+    def digest_of_definition(self, name: str) -> bytes:
+        """A digest of a definition's content; of its file, if it has one."""
+        return self._header.entries[name].place.digest or digest_of([repr(attrs.asdict(self.definition(name)))])
+
+    def digest_of_solution(self, name: str) -> bytes:
+        """A digest of a solution's content; of its file, if it has one."""
+        place = self._header.solutions.get(name)
+        return self.solution(name).hash().encode() if place is None else place.digest
+
     def definition(self, name: str) -> Definition:
         """Load a definition; reads its file only.
 
@@ -188,7 +211,7 @@ class HardwareView:
     def match_solution(self, definition: str, key: ApplyKey) -> str | None:
         """The solution for a recorded key; None on a miss."""
         rankings = self.rankings(definition)
-        ranking = None if rankings is None else rankings.by_key.get(key)
+        ranking = None if rankings is None else rankings.by_key.get(rankings.key_of(key))
         return ranking.plain.solution if ranking is not None and ranking.plain is not None else None
 
     @property

@@ -15,8 +15,9 @@ from fib_schema.display import escape_line
 from ..config import ApplyConfigRegistry
 from ..key import ApplyKeyFactory
 from .dataset_files import DatasetFiles, digest_of
+from .rankings import HardwareRankings
 from .records import Stored, read_records
-from .rules import HardwareRankings, SolutionFacts, select
+from .rules import SolutionFacts, select
 from .table_format import Entry, Header, Place, checksum, encode_rankings
 from .trace_reader import TraceReader
 

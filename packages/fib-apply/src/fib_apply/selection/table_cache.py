@@ -54,6 +54,17 @@ class TableCache:
         cached = self._cached(files, digest)
         return self._build(files, digest) if cached is None else cached
 
+    def current_digest(self) -> str:
+        """The digest that a table of the files as they are now would have.
+
+        Raises:
+            DataSetNotFound: The root is not a directory.
+            NotSigned: The data set is not signed as required.
+        """
+        if not os.path.isdir(self.root):  # noqa: PTH112 never raises
+            raise DataSetNotFound(str(self.root))
+        return self._digest(self._list())
+
     def build(self) -> Content:
         """A new content, whatever is cached."""
         files = self._list()

@@ -3,23 +3,23 @@
 Layout: 8 bytes of format and version, the header's length, its checksum, the header, the segments. The header
 holds offset and checksum of each segment. Damaged data and other versions raise `InvalidTable`.
 
-History: 1, the first.
+History: 1, the first. 2, times of the fallback and batch axes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 
 from ..key import ApplyKey
-from .rules import Candidate, HardwareRankings, Ranking
+from .rankings import Candidate, HardwareRankings, Ranking
 
-FORMAT = b"FIBAPL01"
+FORMAT = b"FIBAPL02"
 _PREFIX = struct.Struct("<8sQ16s")
 
 
@@ -72,6 +72,7 @@ def encode_rankings(rankings: Mapping[str, HardwareRankings]) -> bytes:
             hardware,
             [(key.axes, key.feats, _plain(ranking)) for key, ranking in of_hardware.by_key.items()],
             None if of_hardware.best is None else _plain(of_hardware.best),
+            of_hardware.batch_axes,
         )
         for hardware, of_hardware in rankings.items()
     ]
@@ -81,14 +82,17 @@ def encode_rankings(rankings: Mapping[str, HardwareRankings]) -> bytes:
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-_OTHERS = ("has_setup", "atol", "rtol", "required_matched_ratio", "workloads", "may_capture")
+_OTHERS = ("has_setup", "atol", "rtol", "required_matched_ratio", "workloads", "may_capture", "fallback_ms")
 
 
 def _plain(ranking: Ranking) -> tuple[Any, ...]:
-    candidates = [
-        (c.solution, c.latency_ms, c.interval_ms, *(getattr(c, name) for name in _OTHERS)) for c in ranking.candidates
-    ]
-    return candidates, ranking.reason, ranking.left_out
+    refused = None if ranking.refused is None else _plain_candidate(ranking.refused)
+    candidates = [_plain_candidate(candidate) for candidate in ranking.candidates]
+    return candidates, ranking.reason, ranking.left_out, ranking.fallback, refused
+
+
+def _plain_candidate(c: Candidate) -> tuple[Any, ...]:
+    return c.solution, c.latency_ms, c.interval_ms, c.fallback_interval_ms, *(getattr(c, name) for name in _OTHERS)
 
 
 def decode_rankings(segment: bytes | memoryview, expected: bytes) -> dict[str, HardwareRankings]:
@@ -100,19 +104,33 @@ def decode_rankings(segment: bytes | memoryview, expected: bytes) -> dict[str, H
     if checksum(segment) != expected:
         raise InvalidTable("checksum mismatch in a segment")
     found = {}
-    for hardware, by_key, best in msgspec.msgpack.decode(segment):
+    for hardware, by_key, best, batch_axes in msgspec.msgpack.decode(segment):
         rankings = {ApplyKey(axes, feats): _ranking(*ranking) for axes, feats, ranking in by_key}
         best_ranking = None if best is None else _ranking(*best)
-        found[hardware] = HardwareRankings(hardware, MappingProxyType(rankings), best_ranking)
+        found[hardware] = HardwareRankings(hardware, MappingProxyType(rankings), best_ranking, tuple(batch_axes))
     return found
 
 
-def _ranking(candidates: list[Any], reason: str, left_out: list[Any]) -> Ranking:
-    return Ranking(tuple([_candidate(*c) for c in candidates]), reason, tuple([(name, why) for name, why in left_out]))
+def _ranking(
+    candidates: list[Any], reason: str, left_out: list[Any], fallback: str, refused: list[Any] | None
+) -> Ranking:
+    pairs = tuple([(name, why) for name, why in left_out])
+    shown = None if refused is None else _candidate(*refused)
+    return Ranking(tuple([_candidate(*c) for c in candidates]), reason, pairs, fallback, shown)
 
 
-def _candidate(solution: str, latency_ms: float, interval_ms: list[float] | None, *others: Any) -> Candidate:
-    return Candidate(solution, latency_ms, None if interval_ms is None else (*interval_ms,), *others)  # type: ignore[arg-type] # a pair
+def _candidate(
+    solution: str,
+    latency_ms: float,
+    interval_ms: Sequence[float] | None,
+    fallback_interval_ms: Sequence[float] | None,
+    *others: Any,
+) -> Candidate:
+    return Candidate(solution, latency_ms, _pair(interval_ms), *(*others, _pair(fallback_interval_ms)))
+
+
+def _pair(values: Sequence[float] | None) -> tuple[float, float] | None:
+    return None if values is None else (values[0], values[1])
 
 
 def encode_table(header: Header, segments: Iterable[bytes]) -> bytes:

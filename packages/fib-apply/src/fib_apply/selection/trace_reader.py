@@ -121,6 +121,10 @@ class TraceReader:
             raise _NeedsFullParser
         if correctness is not None and (correctness.max_relative_error < 0 or correctness.max_absolute_error < 0):
             raise _NeedsFullParser
+        if performance is not None and (
+            performance.latency_ms < 0 or performance.reference_latency_ms < 0 or performance.speedup_factor < 0
+        ):
+            raise _NeedsFullParser
         text = bytes(line.workload)
         line.workload = self._workloads.get(text) or self._shared(text, Workload, self._workloads)
         text = bytes(evaluation.environment)
