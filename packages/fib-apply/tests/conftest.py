@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from fib_apply import ApplyKeyFactory, disable_apply, hook
 from fib_apply.routing import call_sites
-from fib_compile import BuilderRegistry
+from fib_apply.routing.native import module
+from fib_apply.routing.native.module import NATIVE_VARIABLE
+from fib_compile import BuilderRegistry, Limits
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -26,6 +29,7 @@ from fib_schema import (
     Trace,
     Workload,
 )
+from fib_schema.private_files import private_folder
 
 
 @pytest.fixture(scope="session")
@@ -82,15 +86,18 @@ def make_trace(
     errors: tuple[float, float] = (0.0, 0.0),
     extra: Mapping[str, Any] | None = None,
     definition: str = "scale",
+    reference: float = 1000.0,
+    performance: Mapping[str, Any] | None = None,
 ) -> Trace:
-    """An evaluation; `errors` are the absolute and the relative one."""
+    """An evaluation; `errors` are the absolute and the relative one, `performance` is its `extra`."""
     passed = status == "PASSED"
+    extra_fields = performance if timing is None else {"timing": timing, **(performance or {})}
     evaluation = Evaluation(
         status,
         Environment(hardware),
         timestamp,
         correctness=Correctness(errors[1], errors[0], tolerance) if passed else None,
-        performance=Performance(latency, 2.0, 2.0, None if timing is None else {"timing": timing}) if passed else None,
+        performance=Performance(latency, reference, 2.0, extra_fields) if passed else None,
         extra=extra,
     )
     workload = Workload({"M": m}, {"x": RandomInput()}, uuid or f"w{m}")
@@ -117,7 +124,31 @@ def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIB_CACHE_PATH", str(path))
+        patch.setenv(NATIVE_VARIABLE, os.environ.get(NATIVE_VARIABLE, "0"))  # also without the repository's conftest
         yield path
+
+
+@pytest.fixture(scope="session")
+def native_module(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The native module of guards, built once by all test processes, or kept in ``FIB_APPLY_TEST_CACHE``."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    folder = Path(os.environ.get("FIB_APPLY_TEST_CACHE") or root / "native")
+    return module.import_guards(module.build_guards(private_folder(folder), Limits()))
+
+
+@pytest.fixture
+def native_guards(native_module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Native guards, used by all routes that a test makes."""
+    monkeypatch.setattr(module._state, "guards", native_module)
+    return native_module
+
+
+@pytest.fixture(autouse=True)
+def _use_native_guards(request: pytest.FixtureRequest) -> None:
+    """Run all tests with native guards if the environment asks for it."""
+    if os.environ.get(NATIVE_VARIABLE) == "1":
+        request.getfixturevalue("native_guards")
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ from fib_apply import (
     set_apply_hook,
     set_runtime,
 )
-from fib_apply.routing import call_sites
+from fib_apply.build_service.executor import BackgroundExecutor
 from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import (
     AxisConst,
@@ -52,6 +52,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
+from torch.overrides import TorchFunctionMode
 
 N, K = 8, 16
 SOLUTION, FALLBACK = 1.0, 0.0
@@ -382,25 +383,6 @@ class TestOneCall:
             apply("gemm", fallback=print)
 
 
-class TestConcurrentDecoration:
-    def test_a_runtime_that_starts_while_a_function_is_decorated_routes_it(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        add_site, runtime = call_sites.add_site, ApplyRuntime(data_set())
-        runtime.start().stop()  # everything is built
-        starting = threading.Thread(target=runtime.start)
-
-        def adding(site: Any, serving: Any) -> None:
-            starting.start()
-            starting.join(0.5)
-            add_site(site, serving)
-
-        monkeypatch.setattr(call_sites, "add_site", adding)
-        gemm = apply("gemm")(lambda A, B: torch.zeros(A.shape[0], N))
-        starting.join()
-        assert served_by(gemm(A, B)) == "solution"
-
-
 class TestResolver:
     def test_runs_once_per_call(self) -> None:
         asked = []
@@ -555,6 +537,42 @@ class TestGuards:
             with torch.autocast("cpu"):
                 assert served_by(gemm(A, B)) == "fallback"
             assert served_by(gemm(A, B)) == "solution"
+
+    @pytest.mark.parametrize("is_seen", [False, True])
+    @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+    @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+    def test_reject_nested_tensors(self, gemm: Any, layout: torch.layout, is_seen: bool) -> None:
+        """Guards of torch end the process for a strided one."""
+        nested = torch.nested.nested_tensor([torch.randn(4, K), torch.randn(3, K)], layout=layout)
+        function = apply("gemm")(lambda A, B: torch.zeros(1))
+        with enable_apply(data_set(), stats=True) as runtime:
+            for _ in range(2 * is_seen):
+                assert served_by(function(A, B)) == "solution"
+            for args in ((nested, B), (A, nested)):
+                assert served_by(function(*args)) == "fallback"
+                assert served_by(apply("gemm", args=args, fallback=function)) == "fallback"
+            assert served_by(function(A, B)) == "solution"
+            assert runtime.stats()["gemm"].misses["tensor"] >= 4
+
+    @pytest.mark.parametrize("is_seen", [False, True])
+    def test_reject_functional_tensors(self, gemm: Any, is_seen: bool) -> None:
+        with enable_apply(data_set()):
+            for _ in range(2 * is_seen):
+                gemm(A, B)
+            for _ in range(2):
+                assert served_by(gemm(torch._to_functional_tensor(A), B)) == "fallback"
+                assert served_by(gemm(A, torch._to_functional_tensor(B))) == "fallback"
+
+    def test_reject_torch_function_modes_on_the_slow_path(self, gemm: Any) -> None:
+        class Mode(TorchFunctionMode):
+            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return function(*args, **(kwargs or {}))
+
+        with enable_apply(data_set()):
+            with Mode():
+                assert served_by(gemm(A, B)) == "fallback"
+            with torch.device("cpu"):
+                assert served_by(gemm(A, B)) == "solution"
 
     @pytest.mark.parametrize("value", [2.0, 3])
     def test_check_scalars(self, value: Any) -> None:
@@ -751,6 +769,17 @@ class TestBackgroundBuilds:
             assert runtime.wait_until_built(60)
             assert served_by(gemm(A, B)) == "solution"
 
+    def test_with_wait_seconds_the_first_call_waits_for_the_build(self, gemm: Any) -> None:
+        with ApplyRuntime(data_set(), ApplyConfig(aot_ratio=0.0), wait_seconds=60.0):
+            assert served_by(gemm(A, B)) == "solution"
+
+    def test_a_job_that_waits_for_its_own_executor_does_not_block(self) -> None:
+        executor = BackgroundExecutor()
+        outcomes: list[bool] = []
+        executor.submit(lambda: outcomes.append(executor.wait(60.0)), "waits")
+        assert executor.wait(60.0)
+        assert outcomes == [False]
+
     def test_calls_of_a_solution_without_file_go_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
         found = TraceSet.from_path(tmp_path)
         found.add_definitions([definition()])
@@ -885,7 +914,7 @@ class TestExplain:
             gemm(A, B)
             text = runtime.explain("gemm")
         assert "1. ones: 100.00 us" in text
-        assert "_fib_guard(A, B)" in text
+        assert "_fib_guard(A, B)" in text or "_fib_table_value_returning(A, B)" in text
 
 
 class TestUnusualFunctions:
@@ -1085,13 +1114,8 @@ class TestLifecycle:
             assert served_by(apply("gemm", runtime_kwargs={"A": A, "B": B, "bias": None})) == "solution"
 
 
-class TestSystemExit:
-    def test_of_a_solution_is_caught_like_an_error(self, gemm: Any) -> None:
-        source = "import sys\ndef run(A, B):\n    sys.exit(3)\n"
-        with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")):
-            assert served_by(gemm(A, B)) == "fallback"
-
-    def test_of_a_plan_is_caught_too(self) -> None:
+class TestErrorsOfPlans:
+    def test_are_caught_on_request(self) -> None:
         source = TestPlans.SOURCE.replace('return {"rows": A.shape[0]}', "raise ValueError")
         with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")) as runtime:
             assert runtime.plan("gemm", A, B, fallback=int) is int

@@ -88,13 +88,13 @@ scale (elementwise)
 on cpu:
   M=1
     the fastest of 2
-    1. fast: 1000.00 us (900.00 to 1100.00)
-    2. slow: 2000.00 us
+    1. fast: 1000.00 us (900.00 to 1100.00); the reference 1000000.00 us
+    2. slow: 2000.00 us; the reference 1000000.00 us
     -  bad: RUNTIME_ERROR on workload w1
   M=8
     the fastest of 2
-    1. planned: 500.00 us, by plan() only
-    2. slow: 3000.00 us
+    1. planned: 500.00 us, by plan() only; the reference 1000000.00 us
+    2. slow: 3000.00 us; the reference 1000000.00 us
   M=64
     no solution passed here
     the fallback serves these calls
@@ -137,7 +137,10 @@ on cpu:
 
     def test_of_another_hardware(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "NVIDIA H200"]) == 0
-        assert "on NVIDIA H200:\n  M=8\n    the only candidate\n    1. slow: 250.00 us\n" in capsys.readouterr().out
+        assert (
+            "on NVIDIA H200:\n  M=8\n    the only candidate\n    1. slow: 250.00 us; the reference"
+            in capsys.readouterr().out
+        )
 
     def test_names_the_hardware_of_the_measurements(
         self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -172,9 +175,12 @@ on cpu:
             "features": {},
             "is_recorded": True,
             "like": {"M": 1},
+            "batch_axes": [],
             "solution": "fast",
             "planned": None,
             "reason": "the fastest of 2",
+            "fallback": "the reference",
+            "refused": None,
             "candidates": [
                 {
                     "solution": "fast",
@@ -186,6 +192,8 @@ on cpu:
                     "required_matched_ratio": None,
                     "workloads": 1,
                     "may_capture": True,
+                    "fallback_ms": pytest.approx(1000.0),
+                    "fallback_interval_ms": None,
                 },
                 {
                     "solution": "slow",
@@ -197,6 +205,8 @@ on cpu:
                     "required_matched_ratio": None,
                     "workloads": 1,
                     "may_capture": True,
+                    "fallback_ms": pytest.approx(1000.0),
+                    "fallback_interval_ms": None,
                 },
             ],
             "left_out": {"bad": "RUNTIME_ERROR on workload w1"},
@@ -248,10 +258,10 @@ class TestTable:
         assert main(["table", str(dataset)]) == 0
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert lines[:4] == [
-            "definition key solution latency runner-up candidates measured on",
-            "scale M=1 fast 1000.00 us slow 2 cpu",
-            "scale M=8 planned (by plan) 500.00 us slow 2 cpu",
-            "scale M=64 - - - 0 cpu",
+            "definition key solution latency fallback runner-up candidates measured on note",
+            "scale M=1 fast 1000.00 us 1000000.00 us slow 2 cpu",
+            "scale M=8 planned (by plan) 500.00 us 1000000.00 us slow 2 cpu",
+            "scale M=64 - - - - 0 cpu the fallback serves it: no solution passed here",
         ]
         counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 with a solution, 1 without"
         assert lines[-1] == counts
@@ -268,6 +278,36 @@ class TestTable:
             "measured_on": "NVIDIA H200",
             "solution": "slow",
         }
+
+    def test_shows_why_a_key_is_left_to_the_fallback(
+        self, tmp_path: Path, definitions: list[Definition], new_solution: Factory, new_trace: Factory,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        traces = [new_trace("fast", 3.0, reference=2.0), new_trace("fast", 1.0, reference=2.0, m=2)]
+        dataset = written(tmp_path / "slower", definitions, [new_solution("fast")], traces)
+        assert main(["table", str(dataset)]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        reason = "none of 1 is faster than the reference"
+        assert lines[1:3] == [
+            f"scale M=1 - - 2000.00 us - 0 cpu the fallback serves it: {reason}; fast: 3000.00 us",
+            "scale M=2 fast 1000.00 us 2000.00 us - 1 cpu",
+        ]
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1"]) == 0
+        expected = f"""\
+  M=1
+    {reason}
+    the fallback serves these calls
+    -  fast: not faster than the reference: 3000.00 us against 2000.00 us
+"""
+        assert expected in capsys.readouterr().out
+        assert main(["table", str(dataset), "--no-require-speedup"]) == 0
+        assert "2 with a solution" in capsys.readouterr().out
+        assert main(["table", str(dataset), "--batch-invariant"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "scale M=any - - 2000.00 us" in text
+        ask = ["explain", str(dataset), "--definition", "scale", "--batch-invariant", "--axes", "M=77"]
+        assert main(ask) == 0
+        assert "  all sizes of M\n    none of 1 is faster" in capsys.readouterr().out
 
     def test_prints_problems_of_the_data_set_to_stderr(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         file = next((dataset / "solutions").rglob("fast.json"))
@@ -319,7 +359,9 @@ class TestWarm:
     ) -> None:
         assert main(["warm", str(dataset)]) == 0
         output = capfd.readouterr()
-        assert output.out == "3 ready, 0 left out, of those selected on cpu\n"
+        assert output.out == (
+            "3 ready, 0 left out, of those selected on cpu\nnative guards: not used: FIB_APPLY_NATIVE is 0\n"
+        )
         assert [line for line in output.err.splitlines() if line.startswith("[")] == [
             "[1/3] ready fast", "[2/3] ready planned", "[3/3] ready slow",
         ]  # fmt: skip
@@ -353,7 +395,7 @@ class TestWarm:
 
     def test_takes_definitions(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
         assert main(["warm", str(dataset), "--definitions", "unmeasured"]) == 0
-        assert capfd.readouterr().out == "0 ready, 0 left out, of those selected on cpu\n"
+        assert capfd.readouterr().out.startswith("0 ready, 0 left out, of those selected on cpu\n")
 
     def test_a_missing_file_affects_only_its_own_solution(
         self, dataset: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

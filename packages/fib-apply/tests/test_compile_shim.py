@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +15,7 @@ import torch._dynamo
 from fib_apply.errors import CannotRoute
 from fib_apply.routing import custom_operator, operator_schema
 from fib_apply.routing.compile_shim import CompileShim, make_compile_shim
-from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
+from fib_schema import AxisConst, AxisVar, Definition, TensorSpec, format_json
 from torch._dynamo.testing import CompileCounterWithBackend
 
 GEMM = Definition(
@@ -479,6 +481,18 @@ class TestWithoutOperator:
 
 
 class TestOperator:
+    def test_overwriting_an_output_increments_its_version(self) -> None:
+        """Autograd must notice that a saved tensor was overwritten."""
+        made = enabled(gemm_into, GEMM)
+        A, B = gemm_inputs()
+        C = torch.zeros(A.shape[0], B.shape[0])
+        shim = made.shim(GEMM)
+        shim.traced(A, B, C)
+        before = C._version
+        getattr(torch.ops.fib_apply, str(shim.operator).rpartition("::")[2]).default(A, B, C)
+        assert C._version > before
+        assert torch.equal(C, A @ B.T)
+
     def test_an_uncompiled_operator_is_garbage_collected(self) -> None:
         made = enabled(gemm, GEMM)
         wrapper = weakref.ref(made.wrapper)
@@ -526,6 +540,7 @@ class TestOperator:
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::DeprecationWarning:copyreg")
+    @pytest.mark.filterwarnings("ignore:The distutils package is deprecated:DeprecationWarning")  # by setuptools
     @pytest.mark.parametrize("dynamic", [False, True])
     def test_inductor_calls_it(self, dynamic: bool) -> None:
         value, into = enabled(gemm, GEMM), enabled(gemm_into, GEMM)
@@ -539,3 +554,27 @@ class TestOperator:
         got = torch.compile(run, fullgraph=True, dynamic=dynamic)(A, B)
         torch.testing.assert_close(got, (A @ B.T).relu() + (A + 1) @ B.T)
         assert (value.routed, into.routed) == (1, 1)
+
+
+def test_functions_are_marked_as_torch_does_it() -> None:
+    def constant() -> bool:
+        return True
+
+    traced = make_compile_shim(decorated(gemm).wrapper, GEMM, function=gemm).traced
+    assert (
+        vars(torch.compiler.assume_constant_result(constant)).items()
+        <= vars(traced.__globals__["_fib_register"]).items()
+    )
+
+
+def test_a_routed_process_does_not_import_dynamo() -> None:
+    """It takes seconds, in which an engine's requests would stall."""
+    program = (
+        "import sys, torch, fib_apply\nfrom fib_schema import parse_json, Definition\n"
+        "from fib_apply.routing.compile_shim import make_compile_shim\n"
+        "def gemm(A, B): return A @ B.T\n"
+        "before = 'torch._dynamo' in sys.modules\n"
+        "make_compile_shim(gemm, parse_json(sys.stdin.read(), Definition), function=gemm)\n"
+        "assert before or 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], input=format_json(GEMM), text=True, check=True, timeout=120)

@@ -33,11 +33,13 @@ names = [name for name in fib_apply.__all__]
 print(json.dumps([name for name in ("torch", "numpy", "triton") if name in sys.modules]))
 """
 CALL = """
-import torch
+import fib_apply, torch
 from fib_apply import apply
 @apply("double")
 def double(x):
     return torch.zeros(3)
+double(torch.ones(3))
+assert fib_apply.wait_until_built(120)
 print(double(torch.ones(3)).tolist())
 """
 

@@ -138,7 +138,7 @@ def test_verdicts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     good, bad = tmp_path / "good", tmp_path / "bad"
     pairs = [pair("works", touch(good)), pair("leaves", touch(bad) + "import os; os._exit(3)")]
     first = probe(pairs, timeout_seconds=NO_TIMEOUT)
-    monkeypatch.setattr(probe_module, "ProbeProcess", None)  # to start a process would be a TypeError
+    monkeypatch.setattr(probe_process, "ProbeProcess", None)  # to start a process would be a TypeError
     done: list[str] = []
 
     assert probe(pairs, on_done=lambda name, _: done.append(name)) == first
@@ -256,6 +256,6 @@ def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_solutions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_module, "ProbeProcess", None)
+    monkeypatch.setattr(probe_process, "ProbeProcess", None)
 
     assert probe([]) == {}

@@ -31,31 +31,41 @@ __all__ = [
     "AxesOnlyKeyBuilder",
     "CannotRoute",
     "DefinitionStats",
+    "Event",
     "GEMMKeyBuilder",
     "GQAKeyBuilder",
+    "InvalidConfigFile",
     "InvalidSetting",
     "MLAKeyBuilder",
     "NoKernel",
     "OnError",
     "OnMiss",
+    "Readiness",
+    "ReplicaGroup",
     "__version__",
+    "add_event_listener",
     "add_listener",
     "apply",
     "disable_apply",
     "enable_apply",
     "get_apply_hook",
     "get_runtime",
+    "remove_event_listener",
     "remove_listener",
     "set_apply_hook",
     "set_runtime",
+    "wait_until_built",
+    "warm_up",
 ]
 
 require_linux("fib-apply")
 
 if TYPE_CHECKING:
-    from .api import apply, disable_apply, enable_apply
+    from .activation import wait_until_built
+    from .api import apply, disable_apply, enable_apply, warm_up
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
-    from .errors import CannotRoute, InvalidSetting, NoKernel
+    from .errors import CannotRoute, InvalidConfigFile, InvalidSetting, NoKernel
+    from .events import Event, add_event_listener, remove_event_listener
     from .hook import add_listener, get_apply_hook, remove_listener, set_apply_hook
     from .key import (
         ApplyKey,
@@ -67,6 +77,8 @@ if TYPE_CHECKING:
         MLAKeyBuilder,
     )
     from .metrics import DefinitionStats
+    from .operation.warm_up import Readiness
+    from .replicas.exchange import ReplicaGroup
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .selection.table import ApplyTable
 
@@ -76,15 +88,19 @@ else:
         __name__,
         "fib-apply",
         {
-            "api": "apply disable_apply enable_apply",
+            "activation": "wait_until_built",
+            "api": "apply disable_apply enable_apply warm_up",
             "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
-            "errors": "CannotRoute InvalidSetting NoKernel",
+            "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
+            "events": "Event add_event_listener remove_event_listener",
             "hook": "add_listener get_apply_hook remove_listener set_apply_hook",
             "key": (
                 "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
             ),
+            "operation.warm_up": "Readiness",
             "runtime": "ApplyRuntime get_runtime set_runtime",
             "metrics": "DefinitionStats",
+            "replicas.exchange": "ReplicaGroup",
             "selection.table": "ApplyTable",
         },
     )

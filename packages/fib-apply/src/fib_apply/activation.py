@@ -1,16 +1,23 @@
 """Active runtimes of the process: a stack whose top serves all call sites.
 
-On first use, the environment variables are read, and the runtime that they ask for becomes the bottom of the stack.
+On first use, the environment variables are read. The runtime that they ask for is made in a background thread and
+becomes the bottom of the stack, so that no call, decoration or import waits for it.
+
+No lock is held while other code runs, such as listeners and key builders. Each change of the stack or of the
+listeners starts a new *epoch*. The binding of a call site is made without a lock, and takes effect only if no other
+epoch has started meanwhile; else it is made again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-from fib_compile.forking import ForkSafeLock
+from fib_compile.forking import ForkSafeLock, renew_on_fork
 
 from . import environment, hook
+from .build_service.executor import BackgroundExecutor
 from .routing import call_sites
 
 
@@ -20,35 +27,92 @@ class ActiveRuntime(call_sites.Runtime, Protocol):
     is_off: bool
     """Whether it routes no calls."""
 
+    def wait_until_built(self, timeout_seconds: float) -> bool:
+        """Wait for background work; returns whether it is finished."""
+        ...
+
+
+class _Default:
+    """The runtime that the environment asks for, and its start in the background."""
+
+    def __init__(self) -> None:
+        self.start: Callable[[], ActiveRuntime] | None = None
+        self.prepare: Callable[[], object] = lambda: None
+        self.executor = BackgroundExecutor()
+        self.is_initialized = self.is_starting = False
+        renew_on_fork(self)
+
+    def renew_after_fork(self) -> None:
+        """Start again in a child if the thread of the parent was not ready."""
+        if self.is_starting:
+            self.is_initialized = self.is_starting = False
+
 
 _lock = ForkSafeLock()
 _stack: tuple[ActiveRuntime, ...] = ()
-_is_initialized = False
-_start_default: Callable[[], object] | None = None
+_epoch = 0
+_default = _Default()
 
 
-def set_default_runtime(start: Callable[[], object]) -> None:
-    """Set what starts the runtime that the environment asks for; `runtime` does this when it is imported."""
-    global _start_default  # noqa: PLW0603 one per process
-    _start_default = start
+def set_default_runtime(make: Callable[[], ActiveRuntime], prepare: Callable[[], object]) -> None:
+    """Set what makes the runtime that the environment asks for; `runtime` does this when it is imported.
+
+    Args:
+        make: Makes it, in a background thread.
+        prepare: Called before, in the thread that first uses this package.
+    """
+    _default.start, _default.prepare = make, prepare
 
 
 def initialize() -> None:
-    """Start what the environment variables ask for, once per process."""
-    if not _is_initialized and _start_default is not None:
-        with _lock:
-            _initialize(_start_default)
+    """Start what the environment variables ask for, once per process; does not wait for the runtime."""
+    if _default.is_initialized or _default.start is None:
+        return
+    with _lock:
+        is_first, _default.is_initialized = not _default.is_initialized, True
+    if is_first:
+        environment.start_requested(_start_default)
 
 
-def _initialize(start_default: Callable[[], object]) -> None:
-    global _is_initialized  # noqa: PLW0603 once per process
-    if not _is_initialized:  # another thread may have been faster
-        _is_initialized = True
-        environment.start_requested(start_default)
+def _start_default() -> None:
+    _default.is_starting = True
+    environment.log_errors(_default.prepare)
+    _default.executor.submit(_push_default, "starting routing", on_drop=cancel_default)
+
+
+def _push_default() -> None:
+    """Make the default runtime and put it below all others, unless it was cancelled meanwhile."""
+    make = _default.start
+    made = environment.log_errors(make) if make is not None else None
+    with _lock:
+        is_wanted, _default.is_starting = _default.is_starting and made is not None, False
+        if made is not None and is_wanted:
+            _set((made, *(runtime for runtime in _stack if runtime is not made)))
+    if is_wanted:
+        rebind_call_sites()
+
+
+def cancel_default() -> None:
+    """Do not activate a default runtime that is still being made."""
+    _default.is_starting = False
+
+
+def wait_until_built(timeout_seconds: float) -> bool:
+    """Wait for the runtime that the environment asks for, and for the background work of the active one.
+
+    Returns:
+        Whether all is finished.
+    """
+    initialize()
+    deadline = time.monotonic() + timeout_seconds
+    if not _default.executor.wait(timeout_seconds):
+        return False
+    found = active_runtime()
+    return found is None or found.wait_until_built(max(0.0, deadline - time.monotonic()))
 
 
 def active_runtime() -> ActiveRuntime | None:
-    """The runtime that serves calls; on first use, the environment may start one."""
+    """The runtime that serves calls; on first use, the environment may start one in the background."""
     initialize()
     return _stack[-1] if _stack else None
 
@@ -56,8 +120,8 @@ def active_runtime() -> ActiveRuntime | None:
 def connect(site: call_sites.Rebindable) -> None:
     """Bind a call site to the active runtime, and rebind it whenever that changes."""
     initialize()
-    with _lock:  # a runtime that starts meanwhile might miss the site
-        call_sites.add_site(site, _serving())
+    call_sites.add_site(site)  # first: a runtime that starts from now on binds it
+    _bind(site)
 
 
 def push(runtime: ActiveRuntime) -> tuple[ActiveRuntime, ...]:
@@ -66,6 +130,7 @@ def push(runtime: ActiveRuntime) -> tuple[ActiveRuntime, ...]:
     with _lock:
         below = tuple(other for other in _stack if other is not runtime)
         _set((*below, runtime))
+    rebind_call_sites()
     return below
 
 
@@ -81,6 +146,7 @@ def remove(runtime: ActiveRuntime, below: tuple[ActiveRuntime, ...] | None = Non
             _set(tuple(other for other in _stack if other is not runtime))
         elif below is not None:
             _set(below)
+    rebind_call_sites()
 
 
 def is_active(runtime: ActiveRuntime) -> bool:
@@ -88,23 +154,47 @@ def is_active(runtime: ActiveRuntime) -> bool:
     return runtime in _stack
 
 
-def replace_all(*runtimes: ActiveRuntime) -> None:
-    """Replace the stack."""
+def replace_all(*runtimes: ActiveRuntime) -> tuple[ActiveRuntime, ...]:
+    """Replace the stack; returns the earlier one."""
     initialize()
     with _lock:
+        cancel_default()
+        earlier = _stack
         _set(runtimes)
+    rebind_call_sites()
+    return earlier
 
 
 def rebind_call_sites() -> None:
     """Rebind all call sites to the active runtime, e.g. after it has changed."""
-    with _lock:  # a runtime that stops meanwhile might be bound last
-        call_sites.rebind_all(_serving())
+    with _lock:
+        _start_epoch()
+    for site in call_sites.all_sites():
+        _bind(site)
+
+
+def _bind(site: call_sites.Rebindable) -> None:
+    """Bind a call site to the active runtime of the current epoch."""
+    while True:
+        with _lock:
+            epoch, runtime = _epoch, _serving()
+        bind = site.make_binding(runtime)
+        with _lock:
+            if epoch == _epoch:
+                bind()
+        if epoch == _epoch:  # a signal handler may have started another one during `bind`
+            return
 
 
 def _set(stack: tuple[ActiveRuntime, ...]) -> None:
     global _stack  # noqa: PLW0603 one stack per process
     _stack = stack
-    rebind_call_sites()
+    _start_epoch()
+
+
+def _start_epoch() -> None:
+    global _epoch  # noqa: PLW0603 one counter per process
+    _epoch += 1
 
 
 def _serving() -> ActiveRuntime | None:

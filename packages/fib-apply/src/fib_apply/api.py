@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
@@ -10,10 +11,12 @@ from fib_schema import TraceSet
 
 from . import activation, hook
 from .build_service.batch import OnProgress
-from .config import Settings
+from .configuration import SettingsOrFile
 from .errors import NoKernel
+from .operation.warm_up import Readiness, observed_warm_up
+from .replicas.exchange import ReplicaGroup
 from .routing.call_sites import CallSite, Name, notify_listeners
-from .runtime import ApplyRuntime, connect, get_runtime
+from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -101,10 +104,11 @@ def _call(name: Name, args: Sequence[Any], kwargs: Mapping[str, Any], fallback: 
 
 def enable_apply(
     dataset_path: str | os.PathLike[str] | TraceSet | None = None,
-    apply_config: Settings = None,
+    apply_config: SettingsOrFile = None,
     *,
-    stats: bool = False,
+    stats: bool | None = None,
     on_progress: OnProgress | None = None,
+    replicas: ReplicaGroup | None = None,
 ) -> ApplyRuntime:
     """Route calls by a data set: from now on, or within a ``with`` block.
 
@@ -112,20 +116,47 @@ def enable_apply(
 
     Args:
         dataset_path: The data set's folder; None means ``FIB_DATASET_PATH`` or the default.
-        apply_config: Settings for all definitions, or by definition.
-        stats: Whether calls are counted; see `ApplyRuntime.stats`.
-        on_progress: Called while solutions are built; by default, progress is logged.
+        apply_config: Settings for all definitions, or by definition, or a YAML file with them; None means the file
+            of ``FIB_APPLY_CONFIG``, or the defaults.
+        stats: Whether calls are counted, see `ApplyRuntime.stats`; None means as the file says.
+        on_progress: Called while solutions are built.
+        replicas: The processes that must route alike; see `ApplyRuntime.synchronize`.
 
     Returns:
         The runtime: a context manager that restores the previously active runtime, and a function like `apply`.
 
     Raises:
         DataSetNotFound: There is no such folder.
+        InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
     """
     activation.initialize()
-    return ApplyRuntime(dataset_path, apply_config, stats=stats, on_progress=on_progress).start()
+    return ApplyRuntime(dataset_path, apply_config, stats=stats, on_progress=on_progress, replicas=replicas).start()
 
 
 def disable_apply() -> None:
     """Deactivate all runtimes: functions serve their own calls again."""
-    activation.replace_all()
+    set_runtime(None)
+
+
+def warm_up(timeout_seconds: float) -> Readiness:
+    """Wait for builds and first runs before CUDA graphs are captured, but not longer than a deadline.
+
+    An engine calls this after a call of each size that it will capture, and before the first capture. When it
+    returns, what is ready is settled: a later capture records no solution that became ready afterwards, so all
+    graphs are of one state. Calls that are not captured use such solutions. The next `warm_up` settles anew.
+
+    Args:
+        timeout_seconds: The longest time to wait.
+
+    Returns:
+        For each recorded key what is ready, and what is not, with the reason. Errors are in `Readiness.problem`;
+        only what a signal handler raises reaches the caller.
+    """
+    began = time.monotonic()
+    with observed_warm_up() as outcome:
+        activation.wait_until_built(max(0.0, timeout_seconds))
+        found = get_runtime()
+        if found is not None and not found.is_off:
+            return found.warm_up(timeout_seconds - (time.monotonic() - began))
+        outcome.problem = "routing is off"
+    return outcome.readiness()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import attrs
 from fib_schema.command import FAILED, run_command
+from fib_schema.command_parser import CommandParser
 
+from . import check_command
 from . import commands as implementations
 from .config import ApplyConfig, OnMiss
 from .errors import InvalidSetting
@@ -63,6 +65,18 @@ examples:
   fib-apply warm DATASET && python -m engine      # only if all are usable"""
 
 
+_CHECK = """\
+Read a configuration file as an engine with FIB_APPLY_CONFIG=CONFIG does, and show its problems, each with the line
+and the remedy, or the settings that result. With --dataset, also find settings of definitions that it does not have.
+Exit codes: 0 if the file is valid; 1 if it is not; 2 if it or the data set cannot be read."""
+
+_CHECK_EXAMPLES = """\
+examples:
+  fib-apply check apply.yaml
+  fib-apply check apply.yaml --dataset DATASET
+  fib-apply check apply.yaml --json | jq .settings.default.on_error"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
     return run_command("fib-apply", lambda: _run(arguments))
@@ -71,7 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        options.config = _config(options)
+        if options.run is not check_command.check:
+            options.config = _config(options)
         code: int = options.run(options)
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -85,18 +100,19 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="fib-apply", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_explain(commands)
     _add_table(commands)
     _add_warm(commands)
+    _add_check(commands)
     return parser
 
 
 def _add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, texts: tuple[str, str]
+    commands: argparse._SubParsersAction[CommandParser], name: str, summary: str, texts: tuple[str, str]
 ) -> argparse.ArgumentParser:
     command = commands.add_parser(
         name,
@@ -110,7 +126,7 @@ def _add_command(
     return command
 
 
-def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_explain(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(
         commands, "explain", "show which solution serves a call, and why", (_EXPLAIN, _EXPLAIN_EXAMPLES)
     )
@@ -132,19 +148,33 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.set_defaults(run=implementations.explain)
 
 
-def _add_table(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_table(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(commands, "table", "list the selected solutions", (_TABLE, _TABLE_EXAMPLES))
     _add_hardware(command)
     _add_settings(command)
     command.set_defaults(run=implementations.table)
 
 
-def _add_warm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_warm(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(commands, "warm", "build the selected solutions into the caches", (_WARM, _WARM_EXAMPLES))
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
     _add_settings(command)
     command.set_defaults(run=implementations.warm)
+
+
+def _add_check(commands: argparse._SubParsersAction[CommandParser]) -> None:
+    command = commands.add_parser(
+        "check",
+        help="check a configuration file",
+        description=_CHECK,
+        epilog=_CHECK_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
+    command.add_argument("--dataset", type=Path, metavar="DATASET", help="the folder of the data set that it is for")
+    command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
+    command.set_defaults(run=check_command.check)
 
 
 def _add_hardware(command: argparse.ArgumentParser) -> None:
@@ -155,7 +185,17 @@ def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     settings = command.add_argument_group("settings", "as in fib_apply.ApplyConfig; pass those of the engine")
     settings.add_argument("--max-atol", type=float, metavar="X", help="the largest absolute error that counts")
     settings.add_argument("--max-rtol", type=float, metavar="X", help="the largest relative error that counts")
-    settings.add_argument("--baseline", metavar="SOLUTION", help="select only solutions that are faster than it")
+    settings.add_argument("--baseline", metavar="SOLUTION", help="its time is that of the fallback")
+    settings.add_argument(
+        "--require-speedup",
+        action=argparse.BooleanOptionalAction,
+        help="select only solutions that are faster than the fallback (default)",
+    )
+    settings.add_argument(
+        "--batch-invariant",
+        action=argparse.BooleanOptionalAction,
+        help="select one solution for all sizes of the batch axes",
+    )
     settings.add_argument(
         "--margin",
         type=float,

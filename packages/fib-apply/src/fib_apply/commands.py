@@ -20,13 +20,14 @@ from fib_schema.display import escape_line
 from .build_service.service import BuildService
 from .config import ApplyConfig
 from .errors import InvalidSetting
-from .explain import Answer, format_latency, hardware_lines, plain_ranking, sorted_keys
+from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
+from .routing.native.module import prepare_native
 from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
 from .selection.problem_texts import as_problems
-from .selection.rules import HardwareRankings, Ranking
+from .selection.rankings import HardwareRankings, Ranking
 from .selection.table import ApplyTable
 
 
@@ -126,7 +127,8 @@ class _HardwareReport:
     ) -> _HardwareReport:
         rankings = table.for_hardware(hardware).rankings(definition.name)
         recorded = [] if rankings is None else sorted_keys(rankings)
-        keys = [key for key in recorded if sizes.items() <= dict(key.axes).items()]
+        asked = {} if rankings is None else dict(rankings.key_of(ApplyKey(sizes)).axes)
+        keys = [key for key in recorded if asked.items() <= dict(key.axes).items()]
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
         answers = [Answer.of(rankings, key, config) for key in keys]
@@ -174,7 +176,17 @@ def table(options: argparse.Namespace) -> int:
     if options.json:
         _print_json({"keys": [row.to_plain() for row in rows], "counts": counts, "problems": list(table.problems)})
         return 0
-    headings = ("definition", "key", "solution", "latency", "runner-up", "candidates", "measured on")
+    headings = (
+        "definition",
+        "key",
+        "solution",
+        "latency",
+        "fallback",
+        "runner-up",
+        "candidates",
+        "measured on",
+        "note",
+    )
     print(*_aligned([headings, *(row.cells() for row in rows)]), sep="\n")
     print(
         f"\n{counts['definitions']} definitions, {counts['measured']} of them measured on {', '.join(hardware)}; "
@@ -205,6 +217,7 @@ class _Row:
     ranking: Ranking
     hardware: str
     measured_on: str
+    batch_axes: tuple[str, ...]
 
     def cells(self) -> tuple[str, ...]:
         first, second = (*self.ranking.candidates[:2], None, None)[:2]
@@ -212,11 +225,30 @@ class _Row:
         latency = "-" if first is None else format_latency(first.latency_ms)
         runner_up = "-" if second is None else second.solution
         count = str(len(self.ranking.candidates))
-        return self.definition, str(self.key), name, latency, runner_up, count, self.measured_on
+        fallback = format_fallback(first or self.ranking.refused)
+        cells = (name, latency, fallback, runner_up, count, self.measured_on, self._note())
+        return self.definition, self._key_text(), *cells
+
+    def _key_text(self) -> str:
+        if not self.batch_axes:
+            return str(self.key)
+        return ", ".join(
+            [f"{axis}={size}" for axis, size in self.key.axes] + [f"{axis}=any" for axis in self.batch_axes]
+        )
+
+    def _note(self) -> str:
+        """Why the fallback serves plain calls; empty if a solution does."""
+        if self.ranking.plain is not None:
+            return ""
+        if self.ranking.candidates:
+            return "the fallback serves all calls without a plan"
+        refused = self.ranking.refused
+        text = "" if refused is None else f"; {refused.solution}: {format_latency(refused.latency_ms)}"
+        return f"the fallback serves it: {self.ranking.reason}{text}"
 
     def to_plain(self) -> dict[str, Any]:
         key = {"definition": self.definition, "axes": dict(self.key.axes), "features": dict(self.key.feats)}
-        where = {"hardware": self.hardware, "measured_on": self.measured_on}
+        where = {"hardware": self.hardware, "measured_on": self.measured_on, "batch_axes": list(self.batch_axes)}
         return {**key, **where, **plain_ranking(self.ranking)}
 
 
@@ -226,7 +258,7 @@ def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
         rankings = view.rankings(definition)
         for key in () if rankings is None else sorted_keys(rankings):
             assert rankings is not None  # else there are no keys
-            yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware)
+            yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware, rankings.batch_axes)
 
 
 def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -246,11 +278,14 @@ def warm(options: argparse.Namespace) -> int:
         selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
     with _stdout_to_stderr():
         _build(table, selected, options.jobs)
+        native_problem = prepare_native()
     _print_problems(table)
     if options.json:
-        _print_json({**_summary(selected, hardware), "problems": list(table.problems)})
+        native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
+        _print_json({**_summary(selected, hardware), **native, "problems": list(table.problems)})
     else:
         print(*_summary_lines(selected, hardware), sep="\n")
+        print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")
     return 1 if _left_out(selected) else 0
 
 

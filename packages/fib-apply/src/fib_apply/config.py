@@ -46,6 +46,18 @@ def _number(*, least: float, most: float = math.inf, is_optional: bool = False) 
     return validate
 
 
+def _is_bool(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    del instance
+    if not isinstance(value, bool):
+        raise InvalidSetting(attribute.name, value, "True or False")
+
+
+def _solution(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    del instance
+    if not isinstance(value, str | None):
+        raise InvalidSetting(attribute.name, value, "the name of a solution, or None")
+
+
 K = TypeVar("K", bound=StrEnum)
 
 
@@ -102,10 +114,19 @@ class ApplyConfig:
     nearest: Mapping[str, float] = attrs.field(factory=dict, converter=_bounds, hash=False)
     """For `OnMiss.NEAREST`: the axes that may differ from the recorded key, each with the largest factor."""
     on_error: OnError = attrs.field(default=OnError.RAISE, converter=_on_error)
-    baseline: str | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str))
-    )
-    """The solution that represents the engine's own kernel; only faster solutions are selected."""
+    baseline: str | None = attrs.field(default=None, validator=_solution)
+    """The solution that represents the engine's own kernel: its time is that of the fallback."""
+    require_speedup: bool = attrs.field(default=True, validator=_is_bool)
+    """Whether only solutions are selected that are faster than the fallback: than the `baseline`, else the reference.
+
+    Differences within the uncertainty of the traces are no speedup. Keys without a recorded time of the fallback are
+    left to it.
+    """
+    batch_invariant: bool = attrs.field(default=False, validator=_is_bool)
+    """Whether one solution serves all sizes of the batch axes, so that results do not depend on the batch size.
+
+    A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
+    """
     other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_names)
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TypeVar
 
 from fib_schema import FibError
 
 from .errors import InvalidSetting
 from .log import logger
+from .signal_errors import is_from_signal_handler
+
+T = TypeVar("T")
 
 ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
 """``1`` enables routing on first use; ``0`` keeps it off, whatever the program does."""
@@ -32,14 +36,29 @@ def enabled_by_environment(variable: str = ENABLE_VARIABLE) -> bool | None:
     return _BOOLEANS[value]
 
 
+def is_killed() -> bool:
+    """Whether the environment keeps routing off, whatever the program does.
+
+    Raises:
+        InvalidSetting: The variable has another value than a boolean.
+    """
+    return enabled_by_environment() is False
+
+
 def start_requested(start_routing: Callable[[], object]) -> None:
     """Start routing and listeners whose variables are set. Errors are logged, because the engine must go on."""
+    if log_errors(enabled_by_environment):
+        start_routing()
+    start_listeners()
+
+
+def log_errors(call: Callable[[], T]) -> T | None:
+    """Call a function that enables routing; returns None after an error, which is logged."""
     try:
-        if enabled_by_environment():
-            start_routing()
+        return call()
     except FibError as error:
         logger.error("%s is set, but routing cannot start: %s", ENABLE_VARIABLE, error)
-    start_listeners()
+        return None
 
 
 def start_listeners() -> None:
@@ -55,5 +74,7 @@ def start_listeners() -> None:
             continue
         try:
             point.load()()
-        except Exception as error:  # noqa: BLE001 code of another package, during an engine's call
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             logger.error("%s is set, but %s cannot start: %s: %s", variable, point.value, type(error).__name__, error)

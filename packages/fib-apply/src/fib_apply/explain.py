@@ -10,7 +10,7 @@ import attrs
 from .config import ApplyConfig
 from .key import ApplyKey
 from .selection.miss_policy import ranking_for
-from .selection.rules import Candidate, HardwareRankings, Ranking
+from .selection.rankings import Candidate, HardwareRankings, Ranking
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
@@ -25,14 +25,18 @@ class Answer:
     """None if the fallback serves the key."""
     source: ApplyKey | None
     """The recorded key of the ranking: the key itself or the nearest; None if the ranking is over all keys."""
+    batch_axes: tuple[str, ...] = ()
+    """The axes at all sizes of which the ranking serves."""
 
     @classmethod
     def of(cls, rankings: HardwareRankings | None, key: ApplyKey, config: ApplyConfig) -> Answer:
         """The answer by the recorded rankings and the miss policy."""
         ranking = ranking_for(rankings, key, config)
         known: Mapping[ApplyKey, Ranking] = {} if rankings is None else rankings.by_key
-        source = key if key in known else next((other for other, found in known.items() if found is ranking), None)
-        return cls(key, ranking, source)
+        axes = () if rankings is None else rankings.batch_axes
+        own = key if rankings is None else rankings.key_of(key)
+        source = own if own in known else next((other for other, found in known.items() if found is ranking), None)
+        return cls(own, ranking, source, axes)
 
     @property
     def is_recorded(self) -> bool:
@@ -46,7 +50,11 @@ class Answer:
             policy: The miss policy.
             left_out: Solutions that are not called, each with the reason.
         """
-        yield f"{self.key}"
+        if self.batch_axes:
+            sizes = f"all sizes of {', '.join(self.batch_axes)}"
+            yield f"{self.key}, {sizes}" if self.key.axes or self.key.feats else sizes
+        else:
+            yield f"{self.key}"
         if not self.is_recorded:
             served = "the fallback serves it"
             if self.ranking is not None:
@@ -63,13 +71,14 @@ class Answer:
             "features": dict(self.key.feats),
             "is_recorded": self.is_recorded,
             "like": like,
+            "batch_axes": list(self.batch_axes),
             **plain_ranking(self.ranking),
         }
 
 
 def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
-    """The problems of a definition, the ranking of each key on each hardware, and the generated code."""
-    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems]
+    """The problems of a definition, notes of its callers, the rankings on each hardware, and the generated code."""
+    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems, *dispatcher.notes.values()]
     for rankings in dispatcher.pool.rankings.values():
         answers = [Answer.of(rankings, key, dispatcher.config) for key in sorted_keys(rankings)]
         lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]
@@ -110,17 +119,29 @@ def ranking_lines(ranking: Ranking, left_out: Mapping[str, str]) -> Iterator[str
         yield "the fallback serves " + ("all calls without a plan" if ranking.candidates else "these calls")
     for place, candidate in enumerate(ranking.candidates, start=1):
         because = f"; not called: {left_out[candidate.solution]}" if candidate.solution in left_out else ""
-        yield f"{place}. {candidate.solution}: {_format_candidate(candidate)}{because}"
+        against = "" if candidate.fallback_ms is None else f"; {ranking.fallback} {format_fallback(candidate)}"
+        yield f"{place}. {candidate.solution}: {_format_candidate(candidate)}{against}{because}"
     for solution, reason in ranking.left_out:
         yield f"-  {solution}: {reason}"
 
 
 def _format_candidate(candidate: Candidate) -> str:
-    text = format_latency(candidate.latency_ms)
-    if candidate.interval_ms is not None:
-        low, high = candidate.interval_ms
-        text += f" ({low * 1e3:.2f} to {high * 1e3:.2f})"
+    text = _format_timing(candidate.latency_ms, candidate.interval_ms)
     return text + (", by plan() only" if candidate.has_setup else "")
+
+
+def format_fallback(candidate: Candidate | None) -> str:
+    """The fallback's time on the workloads of a candidate, or a dash."""
+    if candidate is None or candidate.fallback_ms is None:
+        return "-"
+    return _format_timing(candidate.fallback_ms, candidate.fallback_interval_ms)
+
+
+def _format_timing(latency_ms: float, interval_ms: tuple[float, float] | None) -> str:
+    if interval_ms is None:
+        return format_latency(latency_ms)
+    low, high = interval_ms
+    return f"{format_latency(latency_ms)} ({low * 1e3:.2f} to {high * 1e3:.2f})"
 
 
 def format_latency(latency_ms: float) -> str:
@@ -136,11 +157,14 @@ def plain_ranking(ranking: Ranking | None) -> dict[str, Any]:
         "solution": None if plain is None else plain.solution,
         "planned": candidates[0].solution if candidates and candidates[0].has_setup else None,
         "reason": None if ranking is None else ranking.reason,
+        "fallback": None if ranking is None else ranking.fallback,
         "candidates": [_plain_candidate(candidate) for candidate in candidates],
+        "refused": None if ranking is None or ranking.refused is None else _plain_candidate(ranking.refused),
         "left_out": {} if ranking is None else dict(ranking.left_out),
     }
 
 
 def _plain_candidate(candidate: Candidate) -> dict[str, Any]:
-    interval = None if candidate.interval_ms is None else list(candidate.interval_ms)
-    return {**attrs.asdict(candidate), "interval_ms": interval}
+    names = ("interval_ms", "fallback_interval_ms")
+    pairs = {name: None if (pair := getattr(candidate, name)) is None else list(pair) for name in names}
+    return {**attrs.asdict(candidate), **pairs}

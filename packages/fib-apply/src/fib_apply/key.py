@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import attrs
 from fib_schema import Definition, Workload
 
+from .axis_reader import compile_axis_reader
 from .log import logger
 
 
@@ -46,6 +48,10 @@ class ApplyKey:
             return cls([(name, int(size)) for name, size in axes], [(name, value) for name, value in feats])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{text!r:.200} is not an encoded key: {error}") from error
+
+    def without_axes(self, names: Container[str]) -> ApplyKey:
+        """The key without the sizes of some axes."""
+        return ApplyKey([pair for pair in self.axes if pair[0] not in names], self.feats) if names else self
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in (*self.axes, *self.feats)) or "no variable axes"
@@ -103,10 +109,18 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
 
     is_by_shape = True
 
+    @cached_property
+    def _read_axes(self) -> Callable[[Sequence[Any]], dict[str, int]]:
+        return compile_axis_reader(self.definition)
+
+    @cached_property
+    def _optional(self) -> tuple[str, ...]:
+        return tuple(name for name, spec in self.definition.inputs.items() if spec.optional)
+
     def build_from_args(self, args: Sequence[Any]) -> ApplyKey:
         """The key of a call."""
+        axes = self._read_axes(args)
         given = {name for name, value in zip(self.definition.inputs, args, strict=True) if value is not None}
-        axes = self.definition.get_axes_values_from_inputs(args)
         return ApplyKey(axes, (*self.features(args), *self._absent(given)))
 
     def build_from_workload(self, workload: Workload) -> ApplyKey:
@@ -117,7 +131,7 @@ class AxesOnlyKeyBuilder(ApplyKeyBuilder):
 
     def _absent(self, given: Container[str]) -> tuple[tuple[str, str], ...]:
         """The feature of absent optional inputs; empty if all are given."""
-        names = [n for n, spec in self.definition.inputs.items() if spec.optional and n not in given]
+        names = [name for name in self._optional if name not in given]
         return ((_ABSENT, ",".join(names)),) if names else ()
 
     def features(self, args: Sequence[Any]) -> tuple[tuple[str, Any], ...]:

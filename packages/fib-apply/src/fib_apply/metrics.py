@@ -8,6 +8,9 @@ from typing import Any
 
 import attrs
 
+_MAX_KEYS = 4096
+_OTHER_KEYS = "other keys"
+
 
 class Counter:
     """A counter. An increment is one call of C code, so that no two threads get the same number; it takes 30 ns."""
@@ -66,7 +69,9 @@ class CallMetrics:
         self._errors: dict[str, Counter] = {}
 
     def hit(self, key: str) -> Counter:
-        """The counter of hits of a key."""
+        """The counter of hits of a key; one for all keys beyond the first `_MAX_KEYS`."""
+        if len(self._hits) >= _MAX_KEYS and key not in self._hits:
+            key = _OTHER_KEYS
         return self._hits.setdefault(key, Counter())
 
     def miss(self, reason: str) -> Counter:

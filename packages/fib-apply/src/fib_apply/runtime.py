@@ -7,23 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from fib_compile.forking import ForkSafeLock
-from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
+from fib_schema import TraceSet
 
 from . import activation, hook
-from .build_service.ahead_of_time import build_ahead
 from .build_service.batch import OnProgress
 from .build_service.service import BuildService
-from .config import ApplyConfigRegistry, Settings, to_registry
-from .environment import ENABLE_VARIABLE, enabled_by_environment
-from .errors import NoKernel
-from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
+from .config import ApplyConfigRegistry
+from .configuration import CONFIG_VARIABLE, Configuration, SettingsOrFile, signal_of_environment
+from .environment import ENABLE_VARIABLE, is_killed
+from .errors import InvalidSetting, NoKernel
+from .importing import is_importing
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
+from .operation import reload_signal
+from .operation.reload import observed_reload
+from .operation.service import OperationService
+from .operation.warm_up import Readiness, observed_warm_up
+from .replicas.agreement import AgreedKernels, Synchronization
+from .replicas.exchange import NoAgreement, ReplicaGroup
+from .router import Router, load_table
 from .routing.call_sites import Name, Rebindable, notify_listeners
+from .routing.native.module import request_native
 from .selection.table import ApplyTable
+from .synchronizer import Synchronizer, check_settings
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
@@ -34,53 +44,66 @@ class ApplyRuntime:
 
     Args:
         trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        apply_config: Settings for all definitions, or by definition.
-        stats: Whether calls are counted.
-        on_progress: Called while solutions are built; by default, progress is logged.
+        apply_config: Settings for all definitions, or by definition, or a YAML file with them; None means the file
+            of ``FIB_APPLY_CONFIG``, or the defaults.
+        stats: Whether calls are counted; None means as the file says.
+        on_progress: Called while solutions are built.
+        wait_seconds: How long a call may wait for a solution that is being built; by default the fallback serves it.
+        replicas: The processes that must route alike: nothing is routed before `synchronize`, and only that changes it.
 
     Raises:
         DataSetNotFound: There is no such folder.
+        InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
+        InvalidSetting: There are replicas, and settings compare calls with the fallback (`ApplyConfig.shadow_ratio`).
     """
 
     def __init__(
         self,
         trace_set: TraceSet | str | os.PathLike[str] | None = None,
-        apply_config: Settings = None,
+        apply_config: SettingsOrFile = None,
         *,
-        stats: bool = False,
+        stats: bool | None = None,
         on_progress: OnProgress | None = None,
+        wait_seconds: float = 0.0,
+        replicas: ReplicaGroup | None = None,
     ) -> None:
-        self._config = to_registry(apply_config)
-        self._is_counted = stats
-        self._on_progress = on_progress or _log_progress
+        self.configuration = Configuration.of(apply_config, stats)
+        """The settings, and where they come from."""
+        self._on_progress = on_progress or (lambda *_: None)
+        self._replicas = replicas
+        self._staged: tuple[Router, Configuration] | None = None
+        check_settings(replicas, self.configuration.registry)
         self._lock = ForkSafeLock()
-        self._rebuild_lock = ForkSafeLock()
+        self._reloads = self._loaded = 0
         self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
-        self._dispatchers: dict[str, Dispatcher | None] = {}
-        self._build_service = BuildService()
         self._source = trace_set
-        self._table = _load_table(trace_set, self._config)
-        self.is_off = self.is_killed()
-        """Whether it routes no calls, because the environment forbade it when the runtime was made."""
+        self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
+        table = load_table(trace_set, self.configuration.registry)
+        make = partial(self._make_router, build_service=BuildService(), quarantined={})
+        self._router = make(table, self.configuration, agreed=None if replicas is None else AgreedKernels())
+        self.is_off = self.configuration.is_rejected or is_killed()
+        """Whether it routes no calls: ``FIB_ENABLE_APPLY`` is 0, or the file of ``FIB_APPLY_CONFIG`` is not usable."""
         self._is_prepared = False
-        self._quarantined: dict[str, dict[str, str]] = {}
-        self._metrics: dict[str, CallMetrics] = {}
-
-    # -- activation ----------------------------------------------------------------------------------
+        self._operation = OperationService(self)
 
     def start(self) -> Self:
-        """Build ahead of time, and make this runtime the active one."""
+        """Build ahead of time, and make this runtime the active one.
+
+        During an import it does not wait for builds: a solution that imports the same module would wait for it.
+        """
         activation.initialize()
         if self.is_off:
-            logger.info("routing is off, because %s is 0", ENABLE_VARIABLE)
+            logger.info("routing is off, because %s is 0 or %s is not usable", ENABLE_VARIABLE, CONFIG_VARIABLE)
         else:
-            self.prepare()
+            self.prepare(waits=not is_importing())
+            self._operation.start(self.configuration.operation)
         self._below = activation.push(self)
         return self
 
     def stop(self) -> None:
         """Deactivate this runtime; the one below becomes active again."""
+        self._operation.close()
         activation.remove(self)
 
     def __enter__(self) -> Self:
@@ -90,12 +113,8 @@ class ApplyRuntime:
     def __exit__(self, *details: object) -> None:
         self._entered -= 1
         if self._entered == 0:
+            self._operation.close()
             activation.remove(self, self._below)
-
-    @staticmethod
-    def is_killed() -> bool:
-        """Whether the environment keeps routing off, whatever the program does."""
-        return enabled_by_environment() is False
 
     @classmethod
     def get_instance(cls) -> ApplyRuntime | None:
@@ -106,33 +125,10 @@ class ApplyRuntime:
 
     def dispatcher(self, name: str) -> Dispatcher | None:
         """The dispatcher of a definition, or None if the data set has none of that name."""
-        try:
-            return self._dispatchers[name]
-        except KeyError:
-            return self._make_dispatcher(name)
-
-    def _make_dispatcher(self, name: str) -> Dispatcher | None:
-        from .routing.candidates import CandidatePool
-        from .routing.dispatcher import Dispatcher
-
-        with self._lock:
-            if name in self._dispatchers:
-                return self._dispatchers[name]
-            made: Dispatcher | None = None
-            definition = _load_definition(self._table, name)
-            if definition is not None:
-                pool = CandidatePool(
-                    definition,
-                    self._table.rankings(name),
-                    self._config.get(name),
-                    build_service=self._build_service,
-                    load_solution=self._table.solution,
-                    quarantined=self._quarantined.get(name, {}),
-                )
-                metrics = self._metrics.setdefault(name, CallMetrics())
-                made = Dispatcher(pool, _key_builder(definition), is_counted=self._is_counted, metrics=metrics)
-            self._dispatchers = {**self._dispatchers, name: made}
-            return made
+        found = self._router.dispatcher(name)
+        if found is not None and activation.is_active(self):
+            request_native(activation.rebind_call_sites)
+        return found
 
     def dispatch(
         self,
@@ -160,8 +156,8 @@ class ApplyRuntime:
         positional = () if args is None or isinstance(args, Mapping) else tuple(args)
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
         dispatcher = None if self.is_off else self.dispatcher(def_name)
+        known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
         if hook.has_listeners():
-            known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
             notify_listeners(def_name, positional, named, known)
 
         def call_fallback() -> Any:
@@ -172,11 +168,9 @@ class ApplyRuntime:
 
         if dispatcher is None:
             return call_fallback()
-        definition = dispatcher.definition
-        known_names = {**definition.inputs, **definition.outputs}
-        given = {name: value for name, value in named.items() if value is not None or name in known_names}
+        given = {name: value for name, value in named.items() if value is not None or name in known}
         try:
-            merged = definition.merge_kwargs_to_args(positional, given)
+            merged = dispatcher.definition.merge_kwargs_to_args(positional, given)
         except TypeError:
             dispatcher.count_invalid_arguments()
             if fallback is None:
@@ -198,9 +192,8 @@ class ApplyRuntime:
             raise TypeError("a runtime serves calls only: pass args=(...), kwargs={...} or runtime_kwargs={...}")
         args = () if args is None else args
         named = {**(kwargs or {}), **(runtime_kwargs or {})}
-        name = def_name_or_resolver
-        if not isinstance(name, str):
-            name = name(*args, **named)
+        resolve = def_name_or_resolver
+        name = resolve if isinstance(resolve, str) else resolve(*args, **named)
         return self.dispatch(name, args, named, fallback)
 
     def plan(self, def_name: str, *inputs: Any, fallback: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -218,72 +211,148 @@ class ApplyRuntime:
 
     # -- table and builds ----------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Build ahead of time, as the settings say; once."""
-        with self._rebuild_lock:
-            if not self._is_prepared:
-                self._is_prepared = True
-                build_ahead(self._table, self._config, self._build_service, self._on_progress)
+    def prepare(self, *, waits: bool = True) -> None:
+        """Build ahead of time, as the settings say; once.
+
+        Args:
+            waits: Whether this returns after the builds; else they run in the background.
+        """
+        with self._lock:
+            is_first, self._is_prepared = not self._is_prepared, True
+        build = partial(self._router.build_ahead, self._on_progress)
+        if is_first and waits:
+            build()
+        elif is_first:
+            self._router.build_service.submit(build, "building ahead")
 
     def reload(self) -> None:
-        """Load the changed data set. Each call sees all of the old one or all of the new one."""
+        """Load the changed data set, as a whole for each call. With replicas, it takes effect in `synchronize`."""
         self.rebuild()
 
-    def rebuild(self, traceset: TraceSet | str | os.PathLike[str] | None = None, config: Settings = None) -> None:
-        """Load another data set or other settings."""
-        with self._rebuild_lock:  # builders may decorate functions, so the lock of calls stays free
-            settings = self._config if config is None else to_registry(config)
+    def rebuild(
+        self,
+        traceset: TraceSet | str | os.PathLike[str] | None = None,
+        config: SettingsOrFile = None,
+        *,
+        cause: str = "call",
+    ) -> None:
+        """Load another data set or other settings; a configuration file is read again.
+
+        Of concurrent reloads, the one that began last counts. If one fails, the earlier table stays.
+
+        Args:
+            traceset: The data set, or its folder; None means the present one.
+            config: Settings, or a file with them; None means the present ones.
+            cause: Named in the log.
+
+        Raises:
+            DataSetNotFound: There is no such folder.
+            InvalidConfigFile: A configuration file is not valid.
+            OSError: A configuration file cannot be read.
+        """
+        with self._lock:
+            self._reloads += 1
+            number = self._reloads
+        with observed_reload(cause) as outcome:
+            given, stats = self.configuration, self.configuration.stats
+            configuration = given.reread() if config is None else Configuration.of(config, stats)
+            check_settings(self._replicas, configuration.registry)
             source = self._source if traceset is None else traceset
             if isinstance(source, TraceSet) and source.root is not None:
                 source = source.root  # the objects of an opened set do not change
-            table = _load_table(source, settings)
-            with self._lock:
-                self._config, self._source = settings, source
-            build_ahead(table, settings, self._build_service, self._on_progress)
-            with self._lock:
-                self._quarantined = self._still_quarantined(table)
-                self._table, self._dispatchers = table, {}
+            table = load_table(source, configuration.registry)
+            earlier = self._router
+            made = self._make_router(
+                table,
+                configuration,
+                build_service=earlier.build_service.successor(),
+                quarantined=earlier.still_quarantined(table),
+                agreed=earlier.agreed,
+            )
+            is_off = configuration.is_rejected or is_killed()
+            if not is_off:
+                made.build_ahead(self._on_progress)
+            made.continue_quarantines(self._router)
+            with self._lock:  # builders may decorate functions and reload, so no lock is held before
+                if number < self._loaded:
+                    return
+                if self._replicas is not None:
+                    self._loaded, self._source, self._staged = number, source, (made, configuration)
+                    return
+                outcome.is_changed = table.digest != self.table.digest
+                self._loaded, self._source, self._router = number, source, made
+                self.configuration, self.is_off = configuration, is_off
+            self._rebind()
+            if activation.is_active(self) and not is_off:
+                self._operation.start(configuration.operation)
+
+    def synchronize(self, timeout_seconds: float = 60.0) -> Synchronization:
+        """Agree with all replicas on what is routed from now on; blocks until all have called this.
+
+        All must call it at the same place of their sequence of calls, while no other thread calls. What all have built,
+        quarantines of any, and a reload that all have made take effect. Without an agreement nothing changes.
+
+        Args:
+            timeout_seconds: How long to wait for the others, their builds included.
+
+        Raises:
+            InvalidSetting: The runtime was made without `replicas`.
+        """
+        if self._replicas is None:
+            raise InvalidSetting("replicas", None, "a ReplicaGroup, to synchronize with")
+        with self._lock:
+            current, staged = self._router, self._staged
+        wanted, configuration = staged or (current, self.configuration)
+        off = configuration.is_rejected or is_killed()
+        synchronizer = Synchronizer(self._replicas, current, wanted, self._on_progress, is_off=off)
+        try:
+            agreement, agreed = synchronizer.agree(timeout_seconds)
+        except NoAgreement as error:
+            logger.error("the replicas have not agreed, and route as before: %s", error)
+            return Synchronization(False, str(error))
+        make = partial(self._make_router, build_service=wanted.build_service, quarantined=agreement.quarantined)
+        made = make(wanted.table, configuration, agreed=agreed)
+        with self._lock:
+            self._router, self.configuration, self.is_off = made, configuration, off
+            if self._staged is staged:  # else there was another reload meanwhile
+                self._staged = None
+        self._rebind()
+        return Synchronization(True, solutions=tuple(sorted(agreed.runnables)))
+
+    def _rebind(self) -> None:
         if get_runtime() is self:
             activation.rebind_call_sites()
 
-    def _still_quarantined(self, table: ApplyTable) -> dict[str, dict[str, str]]:
-        """The quarantined solutions that are unchanged in another table."""
-        found: dict[str, dict[str, str]] = {}
-        for name, dispatcher in self._dispatchers.items():
-            for solution, reason in dispatcher.pool.quarantined.items() if dispatcher is not None else ():
-                try:
-                    is_same = self._table.solution(solution).hash() == table.solution(solution).hash()
-                except FibError:
-                    continue  # changed or removed
-                if is_same:
-                    found.setdefault(name, {})[solution] = reason
-        return found
-
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and warm-ups in the background; returns whether all are finished."""
-        return self._build_service.wait(timeout_seconds)
+        return self._router.build_service.wait(timeout_seconds)
+
+    def warm_up(self, timeout_seconds: float) -> Readiness:
+        """Wait for builds and first runs before CUDA graphs are captured; see `fib_apply.warm_up`."""
+        with observed_warm_up() as outcome:
+            outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
+            outcome.add(self._router.close_capture_gate())
+        return outcome.readiness()
 
     # -- inspection ----------------------------------------------------------------------------------
 
     @property
     def config(self) -> ApplyConfigRegistry:
         """The settings."""
-        return self._config
+        return self._router.config
 
     @property
     def table(self) -> ApplyTable:
         """The table of selected solutions."""
-        return self._table
+        return self._router.table
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The current counts by definition; empty if calls are not counted."""
-        found = {name: dispatcher for name, dispatcher in self._dispatchers.items() if dispatcher is not None}
-        return {name: dispatcher.stats() for name, dispatcher in found.items()} if self._is_counted else {}
+        return self._router.stats()
 
     def left_out(self) -> dict[str, str]:
         """The solutions that are not called, each with the reason."""
-        quarantined = [d.pool.quarantined for d in self._dispatchers.values() if d is not None]
-        return {**self._build_service.left_out(), **{name: why for found in quarantined for name, why in found.items()}}
+        return self._router.left_out()
 
     def explain(self, name: str) -> str:
         """Which solutions serve a definition's calls, why, and the generated code.
@@ -292,18 +361,11 @@ class ApplyRuntime:
             UnknownName: The data set has no such definition (a KeyError).
             InvalidRecord: Its file has changed since the table was made.
         """
-        from .explain import explain
-
-        dispatcher = self.dispatcher(name)
-        if dispatcher is None:
-            self._table.definition(name)
-            raise UnknownName("definition", name, self._table.definitions)
-        problems = [problem for problem in self._table.problems if problem.startswith(f"{name}: ")]
-        return explain(dispatcher, self.left_out(), problems)
+        return self._router.explain(name)
 
 
 def get_runtime() -> ApplyRuntime | None:
-    """The active runtime; on first use, the environment may start one (``FIB_ENABLE_APPLY``)."""
+    """The active runtime; on first use, the environment may start one in the background (``FIB_ENABLE_APPLY``)."""
     found = activation.active_runtime()
     assert found is None or isinstance(found, ApplyRuntime)  # no other class is ever pushed
     return found
@@ -311,7 +373,9 @@ def get_runtime() -> ApplyRuntime | None:
 
 def set_runtime(runtime: ApplyRuntime | None) -> None:
     """Make one runtime the only active one; None deactivates all."""
-    activation.replace_all(*(() if runtime is None else (runtime,)))
+    for replaced in activation.replace_all(*(() if runtime is None else (runtime,))):
+        if isinstance(replaced, ApplyRuntime) and replaced is not runtime:
+            replaced.stop()
 
 
 def connect(site: Rebindable) -> None:
@@ -319,35 +383,18 @@ def connect(site: Rebindable) -> None:
     activation.connect(site)
 
 
-def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
-    table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
-    if table.problems:
-        logger.warning("%d files or lines are not used; the first: %s", len(table.problems), table.problems[0])
-    return table
+def _make_default() -> ApplyRuntime:
+    made = ApplyRuntime()
+    if not made.is_off:
+        made.prepare(waits=False)
+        made._operation.start(made.configuration.operation)  # noqa: SLF001 - of this module
+    return made
 
 
-def _load_definition(table: ApplyTable, name: str) -> Definition | None:
-    """A definition; None, which is logged, if the data set has none, or its file has changed since."""
-    try:
-        return table.definition(name)
-    except UnknownName:
-        logger.info("the data set has no definition %r; its calls go to their fallbacks", name)
-    except FibError as error:
-        logger.warning("calls of %r go to their fallbacks: %s", name, error)
-    return None
+def _prepare_default() -> None:
+    """Install the signal handler that the file of the environment asks for: the runtime is made in another thread."""
+    if (name := signal_of_environment()) is not None:
+        reload_signal.install(name)
 
 
-def _key_builder(definition: Definition) -> ApplyKeyBuilder:
-    """A definition's key builder; if it raises, one of axes alone, whose keys the table does not have."""
-    try:
-        return ApplyKeyFactory.specialize(definition)
-    except Exception as error:  # noqa: BLE001 a registered key builder may raise anything: the engine must go on
-        logger.warning("%s: its key builder raised %s: %s", definition.name, type(error).__name__, error)
-        return AxesOnlyKeyBuilder(definition)
-
-
-def _log_progress(done: int, total: int, name: str) -> None:
-    logger.info("built %d of %d: %s", done, total, name)
-
-
-activation.set_default_runtime(lambda: ApplyRuntime().start())
+activation.set_default_runtime(_make_default, _prepare_default)

@@ -24,13 +24,14 @@ def build_ahead(table: ApplyTable, config: ApplyConfigRegistry, service: BuildSe
     wanted, tried = _wanted(table, config), set[_Wanted]()
     while wanted:
         tried.update(wanted)
-        _build(table, wanted, service, on_progress)
+        build_pairs(table, wanted, service, on_progress)
         left_out = service.left_out()
         failed = {name for name, solution in wanted if solution in left_out}
-        wanted = [pair for pair in _next_candidates(table, failed, left_out) if pair not in tried]
+        wanted = [pair for pair in first_candidates(table, failed, left_out) if pair not in tried]
 
 
-def _build(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildService, on_progress: OnProgress) -> None:
+def build_pairs(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildService, on_progress: OnProgress) -> None:
+    """Build solutions of a table and wait; those that cannot be read are logged."""
     pairs = []
     for name, solution in wanted:
         try:
@@ -41,7 +42,7 @@ def _build(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildService, 
         service.build_ahead(pairs, on_progress)
 
 
-def _next_candidates(table: ApplyTable, definitions: Iterable[str], left_out: Container[str]) -> Iterator[_Wanted]:
+def first_candidates(table: ApplyTable, definitions: Iterable[str], left_out: Container[str]) -> Iterator[_Wanted]:
     """The first candidate of each key for plain calls that is not left out."""
     for name in definitions:
         for hardware in local_hardware():

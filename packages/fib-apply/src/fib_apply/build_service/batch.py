@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -10,9 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import Solution
 
+from ..events import BuildFinished, emit
 from ..log import logger
-from .executor import summarize_error
+from .executor import InterpreterExit, summarize_error
 from .probe import Pair, probe
+from .probe_process import Cancelled
 
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, BuildError, BuildOutcome, Runnable
@@ -23,10 +26,6 @@ _COMPILE_CHUNK = 4 * (os.cpu_count() or 1)
 """Solutions per call of the compilers: if a builder breaks its contract and raises, at most this many are affected."""
 
 
-class BuildCancelled(BaseException):
-    """The caller no longer waits for the batch."""
-
-
 @attrs.frozen
 class BuildResult:
     """A solution with its runnable, or with the reason why it is left out."""
@@ -34,6 +33,8 @@ class BuildResult:
     solution: Solution
     runnable: Runnable | None
     problem: str | None
+    finished_at: float = attrs.field(factory=time.monotonic, eq=False)
+    """By `time.monotonic`."""
 
     def matches(self, solution: Solution) -> bool:
         """Whether the result is for this content."""
@@ -60,12 +61,14 @@ class BuildBatch:
     options: BuildOptions
     cache_root: Path | None
     done: int = 0
+    seconds: dict[str, float] = attrs.field(factory=dict)
+    """Time of compiling, by solution."""
 
     def build(self, pairs: list[Pair]) -> None:
         """Set a result for each pair. Exceptions of solutions become results.
 
         Raises:
-            BuildCancelled: `BuildOptions.is_cancelled` returned true.
+            Cancelled: `BuildOptions.is_cancelled` returned true.
         """
         for pair in self._probed(self._compiled(pairs)):
             self._load(pair)
@@ -74,12 +77,15 @@ class BuildBatch:
         """Report the progress of a solution.
 
         Raises:
-            BuildCancelled: `BuildOptions.is_cancelled` returned true.
+            Cancelled: `BuildOptions.is_cancelled` returned true.
         """
         self.done += finished
         self.options.report(self.done, self.total, name)
+        self._check_cancelled()
+
+    def _check_cancelled(self) -> None:
         if self.options.is_cancelled():
-            raise BuildCancelled
+            raise Cancelled
 
     def _compiled(self, pairs: list[Pair]) -> list[Pair]:
         """The pairs that compile; the others are left out."""
@@ -90,13 +96,15 @@ class BuildBatch:
                 if error is None:
                     good.append(pair)
                 else:
-                    self._leave_out(pair[1], str(error), error.problem)
+                    self._check_cancelled()  # the compiler was killed, which says nothing about the solution
+                    self._leave_out(pair, str(error), error.problem)
         return good
 
     def _compile(self, pairs: list[Pair]) -> list[BuildError | None]:
         from fib_compile import Limits
 
         def on_done(outcome: BuildOutcome) -> None:
+            self.seconds[outcome.solution.name] = outcome.seconds
             self.report(outcome.solution.name)
 
         limits = Limits(is_stopped=self.options.is_cancelled)
@@ -110,7 +118,12 @@ class BuildBatch:
     def _probed(self, pairs: list[Pair]) -> list[Pair]:
         """The pairs that are safe to load; the others are left out."""
         try:
-            reasons = probe(pairs, cache_root=self.cache_root, on_done=lambda name, _: self.report(name))
+            reasons = probe(
+                pairs,
+                cache_root=self.cache_root,
+                on_done=lambda name, _: self.report(name),
+                is_cancelled=self.options.is_cancelled,
+            )
         except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
             reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
         good = []
@@ -118,24 +131,31 @@ class BuildBatch:
             if (reason := reasons[pair[1].name]) is None:
                 good.append(pair)
             else:
-                self._leave_out(pair[1], reason, reason)
+                self._leave_out(pair, reason, reason)
         return good
 
     def _load(self, pair: Pair) -> None:
         from fib_compile import BuildError
 
         definition, solution = pair
+        began = time.monotonic()
         try:
             runnable = self.get_registry().build(definition, solution)
         except BuildError as error:
-            self._leave_out(solution, str(error), error.problem)
+            self._leave_out(pair, str(error), error.problem)
+        except InterpreterExit:
+            raise
         except BaseException as error:  # noqa: BLE001 - of the solution's module; a user's interrupt comes elsewhere
-            self._leave_out(solution, summarize_error(error), summarize_error(error))
+            self._leave_out(pair, summarize_error(error), summarize_error(error))
         else:
             self.set_result(BuildResult(solution, runnable, None))
+            seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
+            emit(BuildFinished(solution.name, definition.name, seconds, None))
             self.report(solution.name, finished=1)
 
-    def _leave_out(self, solution: Solution, problem: str, summary: str) -> None:
-        logger.warning("solution %s is left out: %s", solution.name, summary.partition("\n")[0])
+    def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
+        definition, solution = pair
         self.set_result(BuildResult(solution, None, problem))
+        seconds = self.seconds.get(solution.name, 0.0)
+        emit(BuildFinished(solution.name, definition.name, seconds, summary.partition("\n")[0]))
         self.report(solution.name, finished=1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import ctypes
 import functools
 import os
 import sys
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 from fib_compile.forking import renew_on_fork
@@ -16,6 +21,10 @@ from fib_compile.forking import renew_on_fork
 from ..log import logger
 
 _IDLE_SECONDS = 30.0
+_COOPERATION_SECONDS = 0.5
+"""Time at exit in which a job sees that its executor is closed; then it is interrupted."""
+_EXIT_SECONDS = 3.0
+"""Longest wait at exit. A thread that is in C++ code when the interpreter is gone ends the process by SIGABRT."""
 _CAPTURE_MODE_RELAXED = 2
 
 
@@ -27,6 +36,10 @@ def summarize_error(error: BaseException) -> str:
         lines = []
     text = f"{type(error).__name__}: {lines[0]}" if lines and lines[0] else type(error).__name__
     return text[:500]
+
+
+class InterpreterExit(BaseException):
+    """Raised in the background thread when the interpreter ends."""
 
 
 @attrs.frozen
@@ -46,6 +59,7 @@ class BackgroundExecutor:
         self._is_closed = False
         self.renew_after_fork()
         renew_on_fork(self)
+        _executors.add(self)
 
     def renew_after_fork(self) -> None:
         """Start without jobs and thread."""
@@ -58,6 +72,11 @@ class BackgroundExecutor:
     def pending(self) -> int:
         """Number of unfinished jobs, the running one included."""
         return len(self._jobs) + self._is_running
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no more jobs are accepted; the running job should end soon."""
+        return self._is_closed
 
     @property
     def is_current_thread(self) -> bool:
@@ -73,16 +92,21 @@ class BackgroundExecutor:
             on_drop: Called if the job will never run, because the executor is closed or no thread can be started.
         """
         job = _Job(run, name, on_drop, _current_device())
+        problem = None
         with self._changed:
-            is_accepted = not self._is_closed and self._has_thread()
+            is_accepted = not self._is_closed and (problem := self._start_thread()) is None
             if is_accepted:
                 self._jobs.append(job)
                 self._changed.notify_all()
+        if problem is not None:
+            logger.warning("background work is off: no thread can be started: %s", problem)
         if not is_accepted:
             on_drop()
 
     def wait(self, timeout_seconds: float) -> bool:
-        """Wait until no job is pending; returns whether that happened in time."""
+        """Wait until no job is pending; returns whether that happened in time. A job itself does not wait."""
+        if threading.current_thread() is self._thread:
+            return False
         with self._changed:
             return self._changed.wait_for(lambda: not self.pending, timeout_seconds)
 
@@ -100,24 +124,39 @@ class BackgroundExecutor:
         """Call a function; log and count what it raises."""
         try:
             call()
+        except InterpreterExit:
+            self.failures += 1
         except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
             self.failures += 1
             logger.warning("%s failed in the background: %s", name, summarize_error(error))
 
-    def _has_thread(self) -> bool:
+    def interrupt(self, seconds: float) -> None:
+        """Wait for the thread of a closed executor, raise an exception in it, and wait for the rest of the time."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(min(seconds, _COOPERATION_SECONDS))
+        if thread.is_alive() and thread.ident is not None:
+            raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(InterpreterExit))
+            thread.join(max(0.0, seconds - _COOPERATION_SECONDS))
+
+    def _start_thread(self) -> RuntimeError | None:
+        """Start the thread unless there is one; returns why it cannot be started."""
         if self._thread is not None:
-            return True
+            return None
         thread = threading.Thread(target=self._work, name="fib-apply", daemon=True)
         try:
             self._thread = thread
             thread.start()
         except RuntimeError as error:  # thread limit reached, or the interpreter is shutting down
             self._thread = None
-            logger.warning("background work is off: no thread can be started: %s", error)
-        return self._thread is not None
+            return error
+        return None
 
     def _work(self) -> None:
         is_relaxed = False
+        _register_at_exit()
 
         def run(job: _Job) -> None:
             nonlocal is_relaxed
@@ -142,6 +181,28 @@ class BackgroundExecutor:
                 return None
             self._is_running = True
             return self._jobs.popleft()
+
+
+_executors: weakref.WeakSet[BackgroundExecutor] = weakref.WeakSet()
+_PYTHON_S_OWN: Any = threading
+
+
+@functools.cache
+def _register_at_exit() -> None:
+    """Close all executors when the interpreter ends, before it waits for the threads that run compilers."""
+    import concurrent.futures.thread  # noqa: F401 it registers what waits for them; the last one registered is called first
+
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        getattr(_PYTHON_S_OWN, "_register_atexit", atexit.register)(_close_all)
+
+
+def _close_all() -> None:
+    deadline = time.monotonic() + _EXIT_SECONDS
+    executors = list(_executors)
+    for executor in executors:
+        executor.close()
+    for executor in executors:
+        executor.interrupt(max(0.0, deadline - time.monotonic()))
 
 
 def _is_cuda_in_use() -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Generator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeAlias
@@ -20,8 +21,9 @@ from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
 from ..cache_files import publish, read_published
+from ..events import ProbeFinished, emit
 from ..log import logger
-from .probe_process import ProbeProcess, Verdict
+from .probe_process import Job, Verdict, run_jobs
 
 Pair: TypeAlias = tuple[Definition, Solution]
 OnDone: TypeAlias = Callable[[str, str | None], None]
@@ -35,6 +37,7 @@ def probe(
     timeout_seconds: float = 120.0,
     cache_root: Path | None = None,
     on_done: OnDone | None = None,
+    is_cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, str | None]:
     """Load solutions in a child process, to see whether the process survives.
 
@@ -48,9 +51,13 @@ def probe(
         timeout_seconds: Maximum load time of each solution.
         cache_root: In place of ``FIB_CACHE_PATH``.
         on_done: Called in this thread with the name and the result of each solution, cached ones included.
+        is_cancelled: Asked while the child works.
 
     Returns:
         By name, None for a solution that is safe to load, else the reason why it is not.
+
+    Raises:
+        Cancelled: `is_cancelled` returned true.
     """
     results: dict[str, str | None] = {}
 
@@ -66,28 +73,16 @@ def probe(
             set_result(pair[1], verdict.reason)
         else:
             unknown.append(pair)
-    while unknown:
-        done = 0
-        with contextlib.closing(_verdicts(unknown, timeout_seconds)) as verdicts:
-            for (_, solution), verdict in zip(unknown, verdicts, strict=False):
-                done += 1
-                if verdict.is_reproducible:
-                    cache.save(solution, verdict.reason)
-                set_result(solution, verdict.reason)
-        unknown = unknown[done:]
+    jobs = [Job(*pair) for pair in unknown]
+    began = time.monotonic()
+    with contextlib.closing(run_jobs(jobs, timeout_seconds, is_cancelled)) as verdicts:
+        for (definition, solution), verdict in zip(unknown, verdicts, strict=True):
+            seconds, began = time.monotonic() - began, time.monotonic()
+            emit(ProbeFinished(solution.name, definition.name, seconds, verdict.reason))
+            if verdict.is_reproducible:
+                cache.save(solution, verdict.reason)
+            set_result(solution, verdict.reason)
     return results
-
-
-def _verdicts(pairs: list[Pair], timeout_seconds: float) -> Generator[Verdict, None, None]:
-    """The verdicts of one child process, at least the first one."""
-    try:
-        process = ProbeProcess(pairs, timeout_seconds)
-    except OSError as error:
-        # An unprobed solution is not loaded: it could end the engine.
-        yield from (Verdict(f"the probe failed: {error}", is_reproducible=False) for _ in pairs)
-        return
-    with process:
-        yield from process.verdicts()
 
 
 @attrs.frozen

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from fib_compile.forking import renew_on_fork
 from fib_schema import Definition, Solution
 
 from ..log import logger
-from .batch import BuildBatch, BuildCancelled, BuildOptions, BuildResult, OnProgress
+from .batch import BuildBatch, BuildOptions, BuildResult, OnProgress
 from .executor import BackgroundExecutor
+from .first_runs import FirstRun, FirstRunQueue
 from .probe import Pair
+from .probe_process import Cancelled, Verdict
 
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, Runnable
@@ -41,6 +46,15 @@ class _Request:
     callbacks: list[Callable[[], None]] = attrs.field(factory=list)
 
 
+@attrs.define
+class _Shared:
+    """What a service and its successors share."""
+
+    executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
+    is_building: bool = False
+    capture_gate: float = math.inf
+
+
 class BuildService:
     """Builds each solution once.
 
@@ -57,7 +71,9 @@ class BuildService:
         self._registry = registry
         self._cache_root = cache_root
         self._results: dict[str, BuildResult] = {}  # written in the background thread only
-        self._executor = BackgroundExecutor()
+        self._shared = _Shared()
+        self._executor = self._shared.executor
+        self._first_runs = FirstRunQueue(self._executor)
         self.renew_after_fork()
         renew_on_fork(self)
 
@@ -77,9 +93,46 @@ class BuildService:
         result = self._results.get(solution_name)
         return result.problem if result else None
 
+    def loaded_at(self, solution_name: str) -> float:
+        """When a loaded solution was loaded, by `time.monotonic`."""
+        return self._results[solution_name].finished_at
+
+    def compiles_when_called(self, solution_name: str) -> bool:
+        """Whether a solution compiles kernels for the arguments of its calls."""
+        result = self._results.get(solution_name)
+        return result is not None and result.solution.spec.language.is_embedded
+
+    def successor(self) -> BuildService:
+        """A service for another table, with the same thread and results.
+
+        Its later results do not replace those of this one, so that calls by the earlier table go on as before.
+        """
+        made = BuildService(self._registry, cache_root=self._cache_root)
+        made._results = self._results.copy()
+        made._shared, made._executor, made._first_runs = self._shared, self._executor, self._first_runs
+        return made
+
+    @property
+    def capture_gate(self) -> float:
+        """What became ready later, by `time.monotonic`, is not captured; infinite until the first warm-up."""
+        return self._shared.capture_gate
+
+    def close_capture_gate(self) -> None:
+        """Let captures of CUDA graphs record only what is ready now."""
+        self._shared.capture_gate = time.monotonic()
+
+    def is_requested(self, solution_name: str) -> bool:
+        """Whether a solution waits for its build, or is being built."""
+        return solution_name in self._requested
+
     def left_out(self) -> dict[str, str]:
         """The solutions that are left out, each with the reason."""
         return {name: result.problem for name, result in self._results.copy().items() if result.problem is not None}
+
+    def loaded(self) -> dict[str, tuple[Solution, Runnable]]:
+        """The loaded solutions by name."""
+        found = self._results.copy().items()
+        return {name: (result.solution, result.runnable) for name, result in found if result.runnable is not None}
 
     @property
     def progress(self) -> Progress:
@@ -103,7 +156,11 @@ class BuildService:
         wanted = list(pairs)
         report = on_progress or (lambda *_: None)
         if self._executor.is_current_thread:  # a job that builds cannot wait for itself
-            self._build(wanted, BuildOptions(report, jobs=jobs))
+            build = functools.partial(self._build, wanted, BuildOptions(report, lambda: self._executor.is_closed, jobs))
+            if self._shared.is_building:  # a solution asks for it when it is loaded, perhaps for itself
+                self._executor.submit(build, "building ahead")
+            else:
+                build()
             return
         is_cancelled = threading.Event()
         try:
@@ -137,6 +194,32 @@ class BuildService:
                 self._flush_requests, f"building {solution.name}", on_drop=lambda: self._pop_request(key)
             )
 
+    def run_first(
+        self,
+        definition: Definition,
+        solution_name: str,
+        inputs: Sequence[Any],
+        on_done: Callable[[Verdict | None], None],
+    ) -> bool:
+        """Run a loaded solution once in a child process, in the background.
+
+        Args:
+            definition: What the solution implements.
+            solution_name: The solution.
+            inputs: Of the call; integers are copied now, in the caller's stream.
+            on_done: Called in any thread with the verdict; with None if the run was dropped.
+
+        Returns:
+            Whether the run is queued; False if copies of the inputs take too much memory.
+        """
+        from .recorded_call import RecordedCall, copied_bytes
+
+        if not self._first_runs.accepts(copied_bytes(inputs)):
+            return False
+        solution = self._results[solution_name].solution
+        self._first_runs.add(FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
+        return True
+
     def submit(self, job: Callable[[], None], name: str) -> None:
         """Run any job in the background thread. An exception is logged as a warning and counted."""
         self._executor.submit(job, name)
@@ -164,7 +247,10 @@ class BuildService:
 
         def build() -> None:
             try:
-                self._build(pairs, BuildOptions(lambda *step: steps.put(step), is_cancelled, jobs))
+                options = BuildOptions(
+                    lambda *step: steps.put(step), lambda: is_cancelled() or self._executor.is_closed, jobs
+                )
+                self._build(pairs, options)
             finally:
                 steps.put(None)
 
@@ -178,7 +264,8 @@ class BuildService:
             requests = dict(self._requests)
         try:
             # One compiler at a time: the engine needs the other cores.
-            self._build([request.pair for request in requests.values()], BuildOptions(jobs=1))
+            options = BuildOptions(is_cancelled=lambda: self._executor.is_closed, jobs=1)
+            self._build([request.pair for request in requests.values()], options)
         finally:
             for key in requests:
                 self._call_back(key)
@@ -186,6 +273,7 @@ class BuildService:
     def _build(self, pairs: list[Pair], options: BuildOptions) -> None:
         batch = BuildBatch(len(pairs), self._get_registry, self._set_result, options, self._cache_root)
         unknown = []
+        self._shared.is_building = True
         try:
             for pair in pairs:
                 result = self._results.get(pair[1].name)
@@ -195,8 +283,10 @@ class BuildService:
                 else:
                     unknown.append(pair)
             batch.build(unknown)
-        except BuildCancelled:
+        except Cancelled:
             logger.info("building ahead was interrupted after %d of %d solutions", batch.done, batch.total)
+        finally:
+            self._shared.is_building = False
 
     def _set_result(self, result: BuildResult) -> None:
         self._results[result.solution.name] = result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 from fib_compile import Runnable
@@ -11,14 +11,19 @@ from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import Definition, FibError, Solution
 
 from ..build_service.service import BuildService
-from ..config import ApplyConfig
+from ..config import ApplyConfig, OnMiss
+from ..events import Quarantined, emit
+from ..importing import is_importing
 from ..key import ApplyKey
-from ..log import logger
-from ..selection.miss_policy import ranking_for
-from ..selection.rules import Candidate, HardwareRankings, Ranking
+from ..replicas.agreement import AgreedKernels
+from ..selection.fallback_times import is_faster_than_equivalent
+from ..selection.miss_policy import NearestKeys, ranking_for
+from ..selection.rankings import Candidate, HardwareRankings, Ranking
 
 BEING_BUILT = "being built"
 """The only reason for a miss that ends by itself."""
+NOT_AGREED = "not agreed"
+"""The reason for a miss that ends when the replicas are synchronized."""
 
 
 @attrs.frozen
@@ -40,6 +45,8 @@ class CandidatePool:
         build_service: Builds and holds solutions.
         load_solution: Reads a solution by its name.
         quarantined: Solutions that must not be called, each with the reason.
+        wait_seconds: How long a call may wait for solutions that are being built; 0 serves it by the fallback.
+        agreed: What all replicas may call; None if there are no replicas.
     """
 
     def __init__(
@@ -51,15 +58,22 @@ class CandidatePool:
         build_service: BuildService,
         load_solution: Callable[[str], Solution],
         quarantined: Mapping[str, str],
+        wait_seconds: float = 0.0,
+        agreed: AgreedKernels | None = None,
     ) -> None:
+        self.agreed = agreed
         self.definition = definition
         self.rankings = rankings
         self.config = config
         self.build_service = build_service
         self.quarantined = quarantined
         """Solutions that are no longer called, each with the reason; replaced on change, never edited."""
+        self.reported = quarantined
+        """The same; of replicas also those that are called until the next synchronization."""
         self._load_solution = load_solution
+        self._wait_seconds = wait_seconds
         self._requested: set[str] = set()
+        self._nearest: dict[str, NearestKeys] = {}
         self._lock = ForkSafeLock()
         renew_on_fork(self)
 
@@ -71,39 +85,75 @@ class CandidatePool:
         """The ranking that serves a key on a device; None if only the fallback may."""
         hardware = hardware_from_device("cuda:0" if device == "cuda" else device)
         names = (hardware, *self.config.other_hardware)
-        rankings = next((self.rankings[name] for name in names if name in self.rankings), None)
-        return ranking_for(rankings, key, self.config)
+        name = next((name for name in names if name in self.rankings), None)
+        if name is None:
+            return None
+        nearest = None
+        key = self.rankings[name].key_of(key)
+        if self.config.on_miss_policy is OnMiss.NEAREST and key not in self.rankings[name].by_key:
+            nearest = self._nearest.get(name)
+            if nearest is None:
+                nearest = self._nearest[name] = NearestKeys(self.rankings[name].by_key, self.config.nearest)
+        return ranking_for(self.rankings[name], key, self.config, nearest)
 
-    def first_loaded(self, ranking: Ranking, *, is_planned: bool = False) -> LoadedCandidate | None:
-        """The first usable candidate if it is loaded; requests its build and returns None if it is not.
+    def first_loaded(
+        self, ranking: Ranking, *, is_planned: bool = False, fallback_equivalents: frozenset[str] = frozenset()
+    ) -> LoadedCandidate | None:
+        """The first usable candidate if it is loaded; requests its build and returns None if it is not built in time.
 
         Args:
             ranking: The candidates.
             is_planned: Whether solutions with ``setup`` can be used.
+            fallback_equivalents: Solutions that are the fallback in another form. Others that are not faster than
+                these are skipped, unless `ApplyConfig.require_speedup` is off.
         """
+        equivalents = [c for c in ranking.candidates if c.solution in fallback_equivalents]
         for candidate in self._usable(ranking):
             if candidate.has_setup and not is_planned:
                 continue
-            runnable = self.build_service.find(candidate.solution)
+            if equivalents and self._is_no_speedup(candidate, equivalents):
+                continue
+            runnable = self._find(candidate.solution)
             if runnable is None:
                 self._request(candidate.solution)
+                if self._wait_seconds and not is_importing() and self.build_service.wait(self._wait_seconds):
+                    runnable = self._find(candidate.solution)
+                    if runnable is None and self.build_service.problem(candidate.solution) is not None:
+                        continue  # its build failed
+            if runnable is None:
                 return None
             if runnable.setup is None or is_planned:
                 return LoadedCandidate(candidate.solution, runnable, candidate)
         return None
 
+    def _find(self, solution: str) -> Runnable | None:
+        """A loaded solution."""
+        if self.agreed is not None:
+            return self.agreed.runnables.get(solution)
+        return self.build_service.find(solution)
+
+    def _is_no_speedup(self, candidate: Candidate, equivalents: Sequence[Candidate]) -> bool:
+        if candidate in equivalents or not self.config.require_speedup:
+            return False
+        return not all(is_faster_than_equivalent(candidate, other, self.config.margin) for other in equivalents)
+
     def miss_reason(self, ranking: Ranking) -> str:
         """Why no candidate serves plain calls now."""
         plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
+        if self.agreed is not None:
+            return NOT_AGREED if plain else "by plan only"
         loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
         if None in loaded:
             return BEING_BUILT
         return "by plan only" if loaded or not plain else "nothing built"
 
     def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
-        """The candidates that are neither quarantined nor left out."""
+        """The candidates that are neither quarantined nor left out; of replicas, those that all have."""
         for candidate in ranking.candidates:
-            if candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
+            if self.agreed is not None:
+                if candidate.solution in self.agreed.runnables and candidate.solution not in self.quarantined:
+                    yield candidate
+            elif candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
                 yield candidate
 
     def _request(self, name: str) -> None:
@@ -118,13 +168,18 @@ class CandidatePool:
             self.quarantine(name, str(error))
 
     def quarantine(self, solution: str, reason: str) -> bool:
-        """Exclude a solution; returns False if it was excluded before."""
+        """Exclude a solution; returns False if it was excluded before, or stays in use until the next synchronization.
+
+        One replica alone must not exclude it: the others would call it.
+        """
         with self._lock:
-            if solution in self.quarantined:
+            if solution in self.reported:
                 return False
-            self.quarantined = {**self.quarantined, solution: reason}
-        logger.warning("%s: solution %r is quarantined: %s", self.definition.name, solution, reason)
-        return True
+            self.reported = {**self.reported, solution: reason}
+            if self.agreed is None:
+                self.quarantined = self.reported
+        emit(Quarantined(self.definition.name, solution, reason))
+        return self.agreed is None
 
     def candidate(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:
         """What traces record of a solution at a key, e.g. its tolerance."""

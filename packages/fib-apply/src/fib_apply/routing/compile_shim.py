@@ -96,6 +96,8 @@ def _generate(
     def register() -> bool:
         return operator.register()
 
+    # `torch.compiler.assume_constant_result` does this too, but imports Dynamo: seconds, in which engines stall.
+    vars(register)["_dynamo_marked_constant"] = True
     dtypes = {argument.spec.dtype for argument in schema.arguments if not argument.spec.is_scalar}
     scope = {
         **default_values(schema.parameters),
@@ -105,7 +107,7 @@ def _generate(
         "_fib_type": type,
         "_fib_tensors": (torch.Tensor, torch.nn.Parameter),
         # Dynamo calls it while it traces: registration takes a millisecond, which only users of torch.compile pay.
-        "_fib_register": torch.compiler.assume_constant_result(register),  # type: ignore[no-untyped-call]
+        "_fib_register": register,
     }
     source = schema.traced_source(operator.name)
     return CompileShim(compile_function(source, "traced", scope, f"fib-apply operator {operator.name}"), operator.name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from weakref import WeakValueDictionary
+
+from fib_schema.definition import TORCH_DTYPE_NAMES
 
 from ..errors import CannotRoute
 from .operator_schema import NAMESPACE, OperatorSchema
@@ -15,7 +18,20 @@ if TYPE_CHECKING:
     import torch
 
 _lock = threading.Lock()
-_registered: list[Any] = []  # torch drops an operator whose Python object is collected
+_registered: list[str] = []
+"""The names of all registered operators."""
+
+
+@functools.cache
+def _library() -> Any:  # torch does not type it
+    """The library of all operators; torch drops them when it is collected.
+
+    A call of an operator that `torch.library.custom_op` registers takes 6 us longer: it has kernels in Python for
+    autograd, and checks aliases that `CustomOperator` excludes.
+    """
+    import torch
+
+    return torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 class CustomOperator:
@@ -28,6 +44,8 @@ class CustomOperator:
         self._schema = schema
         self._entry = entry
         self._is_registered = False
+        self._device_index = next(i for i, one in enumerate(schema.arguments) if one is schema.device_argument)
+        self._results: list[tuple[Any, tuple[int | list[tuple[int, int]], ...]]] = []
 
     @classmethod
     def named(cls, name: str, schema: OperatorSchema, entry: Callable[..., Any]) -> CustomOperator:
@@ -49,11 +67,27 @@ class CustomOperator:
     def _register(self) -> None:
         import torch
 
-        mutated = [f"a{index}" for index, argument in enumerate(self._schema.arguments) if argument.is_output]
-        name, schema = f"{NAMESPACE}::{self.name}", self._schema.schema()
-        made = torch.library.custom_op(name, self._run, mutates_args=mutated, schema=schema)
-        made.register_fake(self._fake)
-        _registered.append(made)
+        for spec in self._schema.definition.outputs.values():
+            axes = self._schema.result_axes(spec)
+            sizes = tuple(axis if isinstance(axis, int) else self._schema.places[axis] for axis in axes)
+            self._results.append((getattr(torch, TORCH_DTYPE_NAMES[spec.dtype]), sizes))
+        library = _library()
+        library.define(self.name + self._schema.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(self.name, self._run, "CompositeExplicitAutograd")
+        if self._schema.is_destination_passing:
+            library.impl(self.name, self._mutate, "ADInplaceOrView", with_keyset=True)
+        torch.library.register_fake(f"{NAMESPACE}::{self.name}", self._fake, lib=library)
+        _registered.append(self.name)
+
+    def _mutate(self, keys: torch.DispatchKeySet, *args: Any) -> None:
+        """Increment the versions of outputs, so that autograd notices that they are overwritten; then run."""
+        import torch
+
+        for argument, value in zip(self._schema.arguments, args, strict=True):
+            if argument.is_output:
+                torch.autograd.graph.increment_version(value)
+        operator = getattr(getattr(torch.ops, NAMESPACE), self.name).default
+        operator.redispatch(keys & torch._C._after_ADInplaceOrView_keyset, *args)  # noqa: SLF001 torch has no public name
 
     def _run(self, *args: Any) -> Any:
         result = self._entry(*args)
@@ -62,20 +96,16 @@ class CustomOperator:
     def _fake(self, *args: Any) -> Any:
         if self._schema.is_destination_passing:
             return None
-        like = self._device_tensor(args)
+        like = args[self._device_index]
         return _unwrap_single([like.new_empty(sizes, dtype=dtype) for dtype, sizes in self._schema.output_shapes(args)])
-
-    def _device_tensor(self, args: Sequence[Any]) -> torch.Tensor:
-        pairs = zip(self._schema.arguments, args, strict=True)
-        found: torch.Tensor = next(arg for argument, arg in pairs if argument is self._schema.device_argument)
-        return found
 
     def _outputs(self, result: Any, args: Sequence[Any]) -> Any:
         """The results as graphs expect them: contiguous, and in memory of their own."""
         import torch
 
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        self._validate(results, args)
+        if not self._are_valid(results, args):
+            self._raise_invalid(results, args)
         taken = {arg.untyped_storage().data_ptr() for arg in args if isinstance(arg, torch.Tensor)}
         for index, tensor in enumerate(results):
             own = tensor.contiguous()
@@ -85,15 +115,35 @@ class CustomOperator:
             results[index] = own
         return _unwrap_single(results)
 
-    def _validate(self, results: Sequence[Any], args: Sequence[Any]) -> None:
-        device = self._device_tensor(args).device
+    def _are_valid(self, results: Sequence[Any], args: Sequence[Any]) -> bool:
+        """Whether results have the declared dtypes, shapes and device; called for each call of a graph."""
+        device = args[self._device_index].device
+        if len(results) != len(self._results):
+            return False
+        for found, (dtype, sizes) in zip(results, self._results, strict=True):
+            if getattr(found, "dtype", None) is not dtype or found.device != device or len(found.shape) != len(sizes):
+                return False
+            for size, wanted in zip(found.shape, sizes, strict=True):
+                if size != (wanted if isinstance(wanted, int) else _size_at(wanted, args)):
+                    return False
+        return True
+
+    def _raise_invalid(self, results: Sequence[Any], args: Sequence[Any]) -> NoReturn:
+        device = args[self._device_index].device
         found = [
             (getattr(r, "dtype", type(r)), list(getattr(r, "shape", ())), getattr(r, "device", None)) for r in results
         ]
         wanted = [(dtype, list(sizes), device) for dtype, sizes in self._schema.output_shapes(args)]
-        if found != wanted:
-            problem = f"in a compiled graph it must return {_describe(wanted)}, got {_describe(found)}"
-            raise CannotRoute(self._schema.definition.name, problem)
+        problem = f"in a compiled graph it must return {_describe(wanted)}, got {_describe(found)}"
+        raise CannotRoute(self._schema.definition.name, problem)
+
+
+def _size_at(places: Sequence[tuple[int, int]], args: Sequence[Any]) -> Any:
+    """The size of an axis: that of the first argument that is present."""
+    for index, dim in places:
+        if args[index] is not None:
+            return args[index].shape[dim]
+    return None
 
 
 def _unwrap_single(results: list[Any]) -> Any:

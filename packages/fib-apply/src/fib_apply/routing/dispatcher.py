@@ -6,29 +6,31 @@ take the slow path of the `resolver`, which caches an entry for the next equal c
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 import torch
 from fib_compile.signatures import default_values
 
 from ..config import OnError
 from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
-from ..metrics import CallMetrics, DefinitionStats
+from ..memory import is_out_of_memory
+from ..metrics import CallMetrics
+from ..signal_errors import is_from_signal_handler
+from . import shadow
 from .call_variant import Kernel
 from .candidates import CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
-from .guards import compile_guard
+from .guards import GuardOptions, compile_guard
+from .native.module import loaded_guards
 from .parameter_map import ParameterMap
 from .resolver import Resolver, device_of, is_capturing, needs_alignment
-from .shadow import OutputMismatch, compare_outputs
-from .validation import Rejection
+from .validation import Rejection, has_nested
 
-_ERRORS = (Exception, SystemExit)
-"""Errors that a solution may raise; it must not end the engine."""
+_FAILED = object()
 
 
 class Dispatcher:
@@ -54,6 +56,8 @@ class Dispatcher:
         self.config = pool.config
         self.sources: dict[str, str] = {}
         """The generated code of routes, by function name."""
+        self.notes: dict[str, str] = {}
+        """What callers add for explanations, by the name of their function."""
         self._metrics = CallMetrics() if metrics is None else metrics
         self._resolver = Resolver(pool, key_builder, self._metrics, is_counted=is_counted)
         self._options = RouteOptions(
@@ -85,27 +89,34 @@ class Dispatcher:
             fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
                 serves the call.
         """
-        source = self.sources[name] = route_source(name, self.definition, mapped, self._options)
+        variants = self._resolver.variants(fallback_equivalents)
+        native = loaded_guards()
+        if native is not None and not all(variant.use_native_table(native) for variant in variants):
+            native = None
+        options = attrs.evolve(self._options, is_native=native is not None)
+        source = self.sources[name] = route_source(name, self.definition, mapped, options)
         scope: dict[str, Any] = {
             **default_values(mapped.extras),
             "_fib_fallback": fallback,
             "_fib_result_type": self._result_type,
             "_fib_type": type,
             "_fib_no_shapes": (AttributeError, TypeError),
-            "_fib_errors": _ERRORS,
+            "_fib_errors": Exception,
             "_fib_count_extra": self._metrics.miss("arguments").increment,
             "_fib_normalize": self._normalize,
             "_fib_handle_error": self._handle_error,
             "_fib_compare": self._compare,
-            "_fib_random": random.random,
+            "_fib_random": shadow.draw,
         }
-        variants = self._resolver.variants(fallback_equivalents)
+        if native is not None:
+            scope["_fib_miss"] = native.MISS
         for label, variant in zip((VALUE_RETURNING, DESTINATION_PASSING), variants, strict=True):
             scope |= {
                 f"_fib_inline_cache_{label}": variant.inline_cache,
                 f"_fib_find_{label}": variant.entries.get,
                 f"_fib_count_miss_{label}": variant.count_miss,
                 f"_fib_promote_{label}": variant.promote,
+                f"_fib_table_{label}": variant.table,
                 f"_fib_resolve_{label}": partial(self._resolver.resolve, variant),
             }
         return compile_function(source, name, scope)
@@ -121,11 +132,11 @@ class Dispatcher:
         kernel = self._resolver.resolve(variant, args)
         if kernel is None:
             return fallback()
-        if self._options.shadow_ratio and random.random() < self._options.shadow_ratio:
+        if self._options.shadow_ratio and shadow.draw() < self._options.shadow_ratio:
             return self._compare(kernel, args, fallback)
         try:
             return self._call(kernel, args)
-        except _ERRORS as error:
+        except Exception as error:
             if not self._options.catches:
                 raise
             self._handle_error(error, kernel)
@@ -155,38 +166,77 @@ class Dispatcher:
         """Stop calling a solution; the next candidate replaces it."""
         self._resolver.quarantine(solution, reason)
 
+    def invalidate(self) -> None:
+        """Resolve all calls again."""
+        self._resolver.invalidate()
+
+    def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
+        """Why a solution that compiles when it is called is not ready for a key; None if it is."""
+        return self._resolver.first_run_problem(solution, key)
+
+    def compiled_runs(self) -> set[str]:
+        """The names of first runs whose kernels are compiled; see `AgreedKernels`."""
+        return self._resolver.compiled_runs()
+
     def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
         self._handle_error_of(self._resolver.solution_of(kernel), error)
 
     def _handle_error_of(self, solution: str, error: BaseException) -> None:
-        """Count an error; then raise it, or quarantine the solution."""
+        """Count an error of a solution; then raise it, or quarantine the solution. Errors of others are only raised."""
+        if is_from_signal_handler(error):
+            raise error
         self._metrics.error(solution).increment()
         if self.config.on_error is OnError.RAISE:
             raise error
         self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
+        if self.pool.agreed is not None:
+            raise error  # the fallback would be another kernel than that of the other replicas
 
     def _compare(self, kernel: Kernel, args: Sequence[Any], fallback: Callable[[], Any]) -> Any:
         """Call the solution and the fallback; quarantine the solution if the results differ. Returns the fallback's."""
         device = device_of(args)
         if is_capturing(device):
             return self._call(kernel, args)
-        solution = self._resolver.solution_of(kernel)
         inputs, outputs = args[: self._arity], args[self._arity :]
-        copies = tuple(output.clone() for output in outputs)
-        try:
-            found = self._call(kernel, (*inputs, *copies))
-        except _ERRORS as error:
-            self._metrics.error(solution).increment()
-            self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
+        copies = shadow.copy_outputs(outputs)
+        solution = self._resolver.solution_of(kernel)
+        if copies is None or (found := self._run_shadow(solution, kernel, (*inputs, *copies))) is _FAILED:
+            del copies  # the fallback may need the memory
             return fallback()
-        expected = fallback()
-        key = self._resolver.key(args)
         try:
-            recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device)
-            compare_outputs(self.definition, copies or found, tuple(outputs) or expected, recorded)
-        except OutputMismatch as mismatch:
-            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
+            expected = fallback()
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            for output, copy in zip(outputs, copies, strict=True):
+                output.copy_(copy)
+            return found  # as without comparison
+        try:
+            self._compare_outputs(solution, args, copies or found, tuple(outputs) or expected)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
         return None if outputs else expected
+
+    def _run_shadow(self, solution: str, kernel: Kernel, args: Sequence[Any]) -> Any:
+        """The result of a solution, or `_FAILED`; it is quarantined unless it found no memory."""
+        try:
+            return self._call(kernel, args)
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
+            if not is_out_of_memory(error):
+                self._metrics.error(solution).increment()
+                self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
+            return _FAILED
+
+    def _compare_outputs(self, solution: str, args: Sequence[Any], found: Any, expected: Any) -> None:
+        key = self._resolver.key(args)
+        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
+        try:
+            shadow.compare_outputs(self.definition, found, expected, recorded)
+        except shadow.OutputMismatch as mismatch:
+            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
 
     # -- planned calls -------------------------------------------------------------------------------
 
@@ -218,7 +268,7 @@ class Dispatcher:
             fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
                 is returned.
         """
-        loaded, key = self._plannable(inputs)
+        loaded, key = self._plannable(inputs, fallback_equivalents)
         if loaded is None or loaded.runnable.setup is None:
             return None
         return fallback if loaded.solution in fallback_equivalents else self._planned(loaded, key, inputs, fallback)
@@ -229,19 +279,20 @@ class Dispatcher:
         count = self._metrics.hit(f"{key}, planned").increment
         try:
             planned = loaded.runnable.plan(*inputs)
-        except _ERRORS as error:
+        except Exception as error:
             if not self._options.catches:
                 raise
             self._handle_error_of(loaded.solution, error)
             return fallback
-        guard = compile_guard(inputs, is_aligned=needs_alignment(loaded.runnable))
+        guard = compile_guard(inputs, GuardOptions(is_aligned=needs_alignment(loaded.runnable)))
         arity, quarantined, is_counted = self._arity, self.pool.quarantined, self._options.is_counted
         validator = self._destination_passing.validator
 
         def run(*args: Any) -> Any:
             has_outputs = len(args) > arity
             if (
-                not guard(*args[:arity])
+                has_nested(args)
+                or not guard(*args[:arity])
                 or (has_outputs and validator.rejection(args))
                 or self.pool.quarantined is not quarantined
             ):
@@ -252,7 +303,7 @@ class Dispatcher:
                 if has_outputs:
                     return planned.call_destination_passing(*args)
                 return self._normalize(planned.call_value_returning(*args))
-            except _ERRORS as error:
+            except Exception as error:
                 if not self._options.catches:
                     raise
                 self._handle_error_of(loaded.solution, error)
@@ -260,24 +311,23 @@ class Dispatcher:
 
         return run
 
-    def _plannable(self, inputs: Sequence[Any]) -> tuple[LoadedCandidate | None, ApplyKey | None]:
+    def _plannable(
+        self, inputs: Sequence[Any], fallback_equivalents: frozenset[str] = frozenset()
+    ) -> tuple[LoadedCandidate | None, ApplyKey | None]:
         """The best solution for inputs, with or without ``setup``."""
         validator = self._value_returning.validator
         if validator.rejection(inputs) is not None or isinstance(key := self._resolver.key(inputs), Rejection):
             return None, None
         ranking = self.pool.ranking(key, device_of(inputs))
-        return (None if ranking is None else self.pool.first_loaded(ranking, is_planned=True)), key
+        if ranking is None:
+            return None, key
+        return self.pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents), key
 
     def _raise_unplanned(self, *args: Any) -> Any:
         del args
         raise NoKernel(self.definition.name, "no solution can be planned for it")
 
     # -- metrics -------------------------------------------------------------------------------------
-
-    def stats(self) -> DefinitionStats:
-        """The current counts."""
-        is_caught = self.config.on_error is OnError.FALLBACK or self.config.shadow_ratio > 0
-        return self._metrics.snapshot(is_caught=is_caught)
 
     def count_invalid_arguments(self) -> None:
         """Count a call whose arguments do not match the definition."""

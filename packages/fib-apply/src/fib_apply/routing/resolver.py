@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -11,23 +13,23 @@ from fib_compile import Runnable
 from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import SupportedLanguages
 
+from ..build_service.probe_process import Verdict
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
 from ..metrics import CallMetrics, Counter
+from ..signal_errors import is_from_signal_handler
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .candidates import BEING_BUILT, CandidatePool, LoadedCandidate
-from .guards import are_aligned, compile_guard
-from .validation import Rejection
-from .warm_up import warm_up_job
+from .candidates import BEING_BUILT, NOT_AGREED, CandidatePool, LoadedCandidate
+from .guards import GuardOptions, are_aligned, specialization
+from .validation import Rejection, has_nested
 
-_Run: TypeAlias = tuple[str, ApplyKey, str]
-"""A solution, a key and a device."""
+_Run: TypeAlias = tuple[str, ApplyKey, str, tuple[Any, ...]]
+"""A solution, a key, a device, and what kernels specialize on in scalars."""
 
 _JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
-_ALIGNED_BUILD_TYPES = frozenset({"tvm_ffi", "torch", "tilelang", "cute_dsl"})
-"""Solutions with possibly unchecked vectorised loads. Triton, Helion and cuTile specialize on the alignment."""
 _SOLUTION_ATTRIBUTE = "fib_solution"
-_MAX_WARM_RUNS = 65_536
+_MAX_RUNS = 8_192
+_BEING_COMPILED, _NOT_COMPILED, _NOT_CALLED = "being compiled", "not compiled", "not called yet"
 _UNCOUNTED = Counter()
 
 
@@ -44,6 +46,16 @@ class _Call:
 
     def cache(self, entry: CacheEntry) -> None:
         self.variant.install(self.shapes, entry, self.generation)
+
+
+class _RecentRuns(dict[_Run, float]):
+    """A bounded set of runs, each with the time when it became ready; the oldest are forgotten, and made again."""
+
+    def add(self, run: _Run, ready_at: float) -> None:
+        if len(self) >= _MAX_RUNS:
+            for old in list(itertools.islice(self, _MAX_RUNS // 2)):
+                self.pop(old, None)
+        self[run] = ready_at
 
 
 class Resolver:
@@ -66,15 +78,17 @@ class Resolver:
         self._arity = len(pool.definition.inputs)
         self._lock = ForkSafeLock()
         self._logged: set[str] = set()
-        self._warm: set[_Run] = set()
-        self._warming_up: set[_Run] = set()
+        self._warm = _RecentRuns()
+        self._compiled = _RecentRuns()
+        self._not_compiled = _RecentRuns()
+        self._requested: set[_Run] = set()
         self._kernels: dict[tuple[str, bool], Kernel] = {}
         self._variants: dict[frozenset[str], tuple[CallVariant, CallVariant]] = {}
         renew_on_fork(self)
 
     def renew_after_fork(self) -> None:
-        """Forget warm-ups: no thread finishes them in the child."""
-        self._warming_up.clear()
+        """Forget requested runs: no thread makes them in the child."""
+        self._requested.clear()
 
     def variants(self, fallback_equivalents: frozenset[str] = frozenset()) -> tuple[CallVariant, CallVariant]:
         """The value-returning and the destination-passing variant of calls whose fallback equals certain solutions."""
@@ -85,6 +99,7 @@ class Resolver:
                         self._pool.definition,
                         is_destination_passing=is_destination_passing,
                         is_cached=self._key_builder.is_by_shape,
+                        is_counted=self._is_counted,
                         fallback_equivalents=fallback_equivalents,
                     )
                     for is_destination_passing in (False, True)
@@ -94,6 +109,8 @@ class Resolver:
 
     def resolve(self, variant: CallVariant, args: Sequence[Any]) -> Kernel | None:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
+        if has_nested(args):
+            return self._miss("tensor")
         call = _Call(variant, args, variant.generation, variant.shapes(args))
         if call.shapes is not None and (entry := variant.find(call.shapes, args)) is not None:
             _, kernel, count = entry
@@ -112,7 +129,9 @@ class Resolver:
         try:
             key = self._key_builder.build_from_args(args[: self._arity])
             hash(key)
-        except Exception as error:  # noqa: BLE001 a registered key builder may raise anything: the engine must go on
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             problem = f"the key builder raised {type(error).__name__}: {error}"
             if problem not in self._logged:
                 self._logged.add(problem)
@@ -125,7 +144,7 @@ class Resolver:
         ranking = self._pool.ranking(key, device)
         if ranking is None or not ranking.candidates:
             return self._miss("not recorded" if ranking is None else "nothing chosen", call)
-        loaded = self._pool.first_loaded(ranking)
+        loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
         if loaded is None:
             reason = self._pool.miss_reason(ranking)
             return self._miss(reason, None if reason == BEING_BUILT else call)
@@ -133,29 +152,35 @@ class Resolver:
             return self._miss("the fallback is the best", call)
         if needs_alignment(loaded.runnable) and not are_aligned(call.args):
             return self._miss("unaligned")
-        return self._warm_kernel(call, loaded, (loaded.solution, key, device))
+        specializations = tuple(map(specialization, call.args)) if compiles_when_called(loaded.runnable) else ()
+        return self._warm_kernel(call, loaded, (loaded.solution, key, device, specializations))
 
     def _warm_kernel(self, call: _Call, loaded: LoadedCandidate, run: _Run) -> Kernel | None:
-        """The kernel, if it may run now; its first run is never captured, and in the background if it compiles."""
+        """The kernel, if it may run now. Its first run is never captured. A child process first runs what compiles."""
         is_warm, may_capture = run in self._warm, loaded.candidate.may_capture
+        service = self._pool.build_service
+        ready_at = self._warm.get(run) or self._compiled.get(run) or service.loaded_at(loaded.solution)
+        may_capture = may_capture and ready_at <= service.capture_gate
         if is_capturing(run[2]) and not (may_capture and is_warm):
             return self._miss("capturing")
-        if not is_warm and loaded.runnable.metadata.build_type in _JIT_BUILD_TYPES:
-            self._warm_up(run, loaded, call.args)
-            return self._miss("being compiled")
+        is_jit = compiles_when_called(loaded.runnable)
+        is_compiled = not is_jit or self._is_compiled(run, is_warm=is_warm)
+        if not is_compiled:
+            return self._miss(self._request_first_run(run, loaded.solution, call.args))
         kernel = self._kernel(loaded, is_destination_passing=call.variant.is_destination_passing)
         count = self._metrics.hit(str(run[1])).increment if self._is_counted else _UNCOUNTED.increment
         if self._is_counted:
             count()
         entry = None
         if call.shapes is not None:
-            guard = compile_guard(
-                call.args,
+            options = GuardOptions(
                 outputs=len(call.args) - self._arity,
                 is_aligned=needs_alignment(loaded.runnable),
                 may_capture=may_capture,
+                is_specialized=is_jit,
             )
-            entry = guard, kernel, count
+            guard = call.variant.guard(call.args, options)
+            entry = None if guard is None else (guard, kernel, count)
         if is_warm:
             if entry is not None:
                 call.cache(entry)
@@ -163,7 +188,7 @@ class Resolver:
 
         def first_run(*values: Any) -> Any:
             result = kernel(*values)
-            self._mark_warm(run)
+            self._mark_warm(run, ready_at)
             if entry is not None:
                 call.cache(entry)
             return result
@@ -171,30 +196,62 @@ class Resolver:
         setattr(first_run, _SOLUTION_ATTRIBUTE, loaded.solution)
         return first_run
 
-    def _mark_warm(self, run: _Run) -> None:
-        if len(self._warm) >= _MAX_WARM_RUNS:
-            self._warm.clear()  # they become warm again with their next run
-        self._warm.add(run)
+    def _is_compiled(self, run: _Run, *, is_warm: bool) -> bool:
+        """Whether the kernels of a run are compiled; of replicas, on all."""
+        agreed = self._pool.agreed
+        if agreed is None:
+            return is_warm or run in self._compiled
+        return self._run_name(run) in agreed.runs
 
-    def _warm_up(self, run: _Run, loaded: LoadedCandidate, args: Sequence[Any]) -> None:
-        """Make the first run in the background, once."""
+    def _run_name(self, run: _Run) -> str:
+        """The name of a run that is the same on all replicas: the device without its number."""
+        solution, key, device, specializations = run
+        kind = device.partition(":")[0]
+        return "\0".join([solution, self._pool.definition.name, key.encode, kind, repr(specializations)])
+
+    def compiled_runs(self) -> set[str]:
+        """The names of the runs whose kernels are compiled."""
+        return {self._run_name(run) for run in [*self._compiled, *self._warm]}
+
+    def _mark_warm(self, run: _Run, ready_at: float) -> None:
+        self._warm.add(run, ready_at)
+        self._compiled.pop(run, None)
+
+    def _request_first_run(self, run: _Run, solution: str, args: Sequence[Any]) -> str:
+        """Request the first run in a child process, once; returns the reason of the miss."""
+        agreed = self._pool.agreed
+        if agreed is not None and (run in self._compiled or self._run_name(run) in agreed.own_runs):
+            return NOT_AGREED
         with self._lock:
-            if run in self._warming_up:
+            if run in self._not_compiled:
+                return _NOT_COMPILED
+            if run in self._requested:
+                return _BEING_COMPILED
+            self._requested.add(run)
+
+        def on_done(verdict: Verdict | None) -> None:
+            if verdict is not None and verdict.reason is None:
+                self._compiled.add(run, time.monotonic())
+            self._requested.discard(run)
+            if verdict is None or verdict.reason is None:
                 return
-            self._warming_up.add(run)
-        warm_up = warm_up_job(self._pool.definition, loaded.runnable, args)
-
-        def job() -> None:
-            try:
-                warm_up()
-            except Exception as error:  # noqa: BLE001 a solution may raise anything
-                self.quarantine(loaded.solution, f"its first run failed: {type(error).__name__}: {error}")
+            if verdict.is_reproducible:
+                self.quarantine(solution, f"its first run failed: {verdict.reason}")
             else:
-                self._mark_warm(run)
-            finally:
-                self._warming_up.discard(run)
+                self._leave_uncompiled(run, verdict.reason)
 
-        self._pool.build_service.submit(job, f"first run of {loaded.solution}")
+        inputs = args[: self._arity]
+        if self._pool.build_service.run_first(self._pool.definition, solution, inputs, on_done):
+            return _BEING_COMPILED
+        self._leave_uncompiled(run, "its integer inputs are too large to be copied")
+        return _NOT_COMPILED
+
+    def _leave_uncompiled(self, run: _Run, reason: str) -> None:
+        """Leave calls like this to the fallback; the solution is not to blame."""
+        self._not_compiled.add(run, time.monotonic())
+        self._requested.discard(run)
+        name, (solution, key, *_) = self._pool.definition.name, run
+        logger.warning("%s: %s is not used for %s, because it could not be run first: %s", name, solution, key, reason)
 
     def _kernel(self, loaded: LoadedCandidate, *, is_destination_passing: bool) -> Kernel:
         """The function to call: the solution's own if it has the calling convention."""
@@ -217,7 +274,9 @@ class Resolver:
         if self._is_counted:
             count()
         if call is not None and call.shapes is not None:
-            call.cache((compile_guard(call.args, has_grad=torch.is_grad_enabled()), None, count))
+            guard = call.variant.guard(call.args, GuardOptions(has_grad=torch.is_grad_enabled()))
+            if guard is not None:
+                call.cache((guard, None, count))
         return None
 
     def count_invalid_arguments(self) -> None:
@@ -227,9 +286,22 @@ class Resolver:
     def quarantine(self, solution: str, reason: str) -> None:
         """Stop calling a solution; the next candidate replaces it."""
         if self._pool.quarantine(solution, reason):
-            for variants in list(self._variants.values()):
-                for variant in variants:
-                    variant.invalidate()
+            self.invalidate()
+
+    def invalidate(self) -> None:
+        """Drop all cached entries."""
+        for variants in list(self._variants.values()):
+            for variant in variants:
+                variant.invalidate()
+
+    def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
+        """Why the kernels of a solution are not compiled for a key; None if they are."""
+        states = (
+            (None, (*self._warm.copy(), *self._compiled.copy())),
+            (_BEING_COMPILED, self._requested.copy()),
+            (_NOT_COMPILED, self._not_compiled.copy()),
+        )
+        return next((state for state, runs in states if any(run[:2] == (solution, key) for run in runs)), _NOT_CALLED)
 
 
 def device_of(args: Sequence[Any]) -> str:
@@ -238,8 +310,16 @@ def device_of(args: Sequence[Any]) -> str:
 
 
 def needs_alignment(runnable: Runnable) -> bool:
-    """Whether a solution may only be called with aligned tensors."""
-    return runnable.metadata.build_type in _ALIGNED_BUILD_TYPES
+    """Whether a solution may only be called with aligned tensors.
+
+    Kernels may have unchecked vectorised loads, or be compiled once more for other addresses.
+    """
+    return runnable.metadata.build_type != SupportedLanguages.PYTHON
+
+
+def compiles_when_called(runnable: Runnable) -> bool:
+    """Whether a solution compiles kernels for the arguments of its calls."""
+    return runnable.metadata.build_type in _JIT_BUILD_TYPES
 
 
 def is_capturing(device: str) -> bool:

@@ -13,6 +13,9 @@ import attrs
 import torch
 from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
 from fib_schema import AxisError, Definition, TensorSpec, constraint_names, evaluate_constraint
+from torch.utils._device import DeviceContext
+
+from ..axis_reader import compile_axis_reader
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -46,6 +49,8 @@ class CallValidator:
         self._inputs = len(definition.inputs)
         self.arity = len(self._specs)
         """Number of arguments."""
+        self._read_axes = compile_axis_reader(definition)
+        self._const_axes = definition.const_axes
         self._dtypes = [None if spec.shape is None else torch_dtype(spec.dtype) for spec in self._specs.values()]
         self._scalars = {
             name: dtype_str_to_python_dtype(spec.dtype) for name, spec in self._specs.items() if spec.shape is None
@@ -62,6 +67,8 @@ class CallValidator:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         if not tensors:
             return Rejection("arguments", "no argument is a tensor")
+        if has_nested(tensors):
+            return Rejection("tensor", "a tensor is nested")
         if problem := mode_problem(tensors):
             return Rejection("mode", problem)
         is_cacheable = all(map(_is_strided, tensors))
@@ -83,20 +90,20 @@ class CallValidator:
             return Rejection("grad", "a tensor requires a gradient", is_cacheable=True)
         if problem := self._size_problem(args):
             return Rejection("size", problem, is_cacheable=True)
-        problem = self._overlap(args)
+        problem = self._overlap(args) if len(args) > self._inputs else None
         return None if problem is None else Rejection("overlap", problem)
 
     def _size_problem(self, args: Sequence[Any]) -> str | None:
         definition, inputs, outputs = self._definition, args[: self._inputs], args[self._inputs :]
         try:
-            axes = definition.get_axes_values_from_inputs(inputs)
+            axes = self._read_axes(inputs)
             shapes = definition.get_output_shapes(axes) if outputs else []
         except AxisError as error:
             return str(error)
         for name, shape, value in zip(definition.outputs, shapes, outputs, strict=False):  # there may be no outputs
             if shape is not None and tuple(value.shape) != shape:
                 return f"{name}: shape {list(value.shape)} instead of {list(shape)}"
-        return self._constraint_problem({**definition.const_axes, **axes})
+        return self._constraint_problem({**self._const_axes, **axes}) if definition.constraints else None
 
     def _constraint_problem(self, axes: Mapping[str, int]) -> str | None:
         for constraint in self._definition.constraints:  # constraints on values would need a device synchronization
@@ -128,11 +135,18 @@ def _scalar_problem(spec: TensorSpec, kind: type, value: object) -> str | None:
 
 
 def _is_strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return not (value.is_nested or torch._is_functional_tensor(value))  # noqa: SLF001 torch has no public name for it
+
+
+def has_nested(args: Sequence[Any]) -> bool:
+    """Whether a tensor is nested. It may be of layout strided, but has no shape, and torch's guards abort for it."""
+    return any(isinstance(arg, torch.Tensor) and arg.is_nested for arg in args)
 
 
 def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any) -> str | None:
-    if type(value) not in _PLAIN_TYPES or value.layout is not torch.strided:
+    if type(value) not in _PLAIN_TYPES or not _is_strided(value):
         return f"{type(value).__name__} is not a plain strided tensor"
     if value.dtype is not dtype:
         return f"{value.dtype} instead of {dtype}"
@@ -154,6 +168,14 @@ def mode_problem(tensors: Sequence[torch.Tensor]) -> str | None:
         return "autocast is enabled"
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001
         return "a torch dispatch mode or functorch transform is active"
+    if has_function_mode():
+        return "a torch function mode is active"
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
         return f"the current CUDA device is not {device}"
     return None
+
+
+def has_function_mode() -> bool:
+    """Whether a torch function mode is active, other than that of a default device, which concerns no kernel."""
+    places = range(torch._C._len_torch_function_stack())  # noqa: SLF001 torch has no public name for it
+    return any(not isinstance(torch._C._get_function_stack_at(place), DeviceContext) for place in places)  # noqa: SLF001

@@ -1,0 +1,109 @@
+"""Recorded calls: descriptions of a call's inputs from which a child process makes inputs of its own.
+
+Of tensors, shape, dtype and device are recorded. Values are copied only where they can decide what a kernel reads:
+integers and booleans, e.g. page tables. All other tensors get random values in the child.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import json
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import attrs
+import torch
+
+_MAX_SMALL_BYTES = 1 << 20
+"""Larger tensors of one byte per element hold quantized weights or masks, which no kernel takes addresses from."""
+
+
+@attrs.frozen(eq=False)
+class _TensorRecord:
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    values: torch.Tensor | None
+    """A copy; None for random values."""
+
+
+_Record: TypeAlias = "_TensorRecord | int | float | bool | None"
+
+
+@attrs.frozen(eq=False)
+class RecordedCall:
+    """The inputs of one call."""
+
+    records: tuple[_Record, ...]
+    copied: Any
+    """The CUDA event after which the copies hold their values; None on the CPU."""
+    size_bytes: int
+    """Memory of the copies."""
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any]) -> RecordedCall:
+        """Record a call in the caller's stream: the caller may overwrite its tensors afterwards."""
+        records = tuple(_record(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
+        copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        return cls(records, copied, copied_bytes(inputs))
+
+    def to_json(self) -> bytes:
+        """One line; waits until the copies hold their values."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return json.dumps([_to_plain(record) for record in self.records]).encode()
+
+
+def copied_bytes(inputs: Sequence[Any]) -> int:
+    """Memory of the copies that recording a call makes."""
+    return sum(value.nbytes for value in inputs if isinstance(value, torch.Tensor) and _is_copied(value))
+
+
+def make_inputs(line: bytes) -> list[Any]:
+    """Make the inputs of a recorded call; the device of its tensors becomes the current one."""
+    inputs = [_from_plain(value) for value in json.loads(line)]
+    device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return inputs
+
+
+def _is_copied(tensor: torch.Tensor) -> bool:
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return False
+    return tensor.element_size() > 1 or tensor.nbytes <= _MAX_SMALL_BYTES
+
+
+def _record(tensor: torch.Tensor) -> _TensorRecord:
+    values = tensor.detach().clone() if _is_copied(tensor) else None
+    return _TensorRecord(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device), values)
+
+
+def _to_plain(record: _Record) -> Any:
+    if not isinstance(record, _TensorRecord):
+        return record
+    data = None
+    if record.values is not None:
+        values = record.values.cpu()
+        data = base64.b64encode(ctypes.string_at(values.data_ptr(), values.nbytes)).decode()
+    return {"shape": record.shape, "dtype": record.dtype, "device": record.device, "data": data}
+
+
+def _from_plain(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    shape, dtype, device = value["shape"], getattr(torch, value["dtype"]), value["device"]
+    if value["data"] is not None:
+        data = bytearray(base64.b64decode(value["data"]))
+        flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.reshape(shape).to(device)
+    made = torch.empty(shape, dtype=dtype, device=device)
+    if dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128):
+        return made.normal_()
+    if dtype is torch.bool:
+        return made.random_(0, 2)
+    # Small values of both signs in all formats of one byte, and no infinities or NaN.
+    made.view(torch.uint8).random_(0, 64)
+    return made

@@ -1,0 +1,62 @@
+"""The end of the interpreter while background work runs: the exit code is the program's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_schema import Definition, TraceSet
+
+PROGRAM = """
+import pathlib, sys, time, torch, fib_apply
+@fib_apply.apply("scale")
+def scale(x):
+    return 2 * x
+fib_apply.enable_apply(sys.argv[1], fib_apply.ApplyConfig(aot_ratio=0.0))
+scale(torch.ones(2, 4))
+began = pathlib.Path(sys.argv[2])
+while not began.exists():
+    time.sleep(0.01)
+sys.exit(7)
+"""
+BEGIN = """
+import os, pathlib, time
+if os.environ.get("FIB_ENABLE_APPLY") != "0":
+    pathlib.Path({path!r}).touch()
+{step}
+def run(x, y):
+    y.copy_(2 * x)
+"""
+IN_PROCESS = "    import torch\n    a = torch.ones(700, 700)\n    while True: {step}"
+
+
+@pytest.mark.parametrize(
+    ("step", "language"),
+    [
+        (IN_PROCESS.format(step="a @ a"), "python"),
+        (IN_PROCESS.format(step="torch.linalg.svd(a[:300, :300])"), "python"),
+        ("    time.sleep(1000)", "python"),
+        ("else:\n    pathlib.Path({path!r}).touch()\n    time.sleep(1000)", "python"),
+        ("else: time.sleep(0)", "triton"),
+    ],
+    ids=["in torch", "in LAPACK", "asleep", "probing", "before a first run"],
+)
+def test_the_exit_code_is_the_program_s(
+    step: str, language: str, definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
+) -> None:
+    began = tmp_path / "began"
+    content = BEGIN.format(path=str(began), step=step.replace("{path!r}", repr(str(began))))
+    found = TraceSet.from_path(tmp_path)
+    found.add_definitions([definition])
+    found.add_solutions([new_solution("slow", language=language, content=content)])
+    found.add_traces([new_trace("slow", m=2)])
+
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(began)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    assert (ended.returncode, ended.stderr) == (7, "")

@@ -1,0 +1,307 @@
+"""First runs of solutions that compile when they are called: in a child process, never beside the engine's calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, enable_apply
+from fib_apply.build_service import first_runs
+from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    Performance,
+    RandomInput,
+    ScalarInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from torch.distributed import HashStore
+
+WIDTH, SIZES = 64, range(1, 4)
+WORKSPACE = """import os, pathlib, threading, torch
+space = torch.empty(64, 64)
+def run(x, indices):
+    with pathlib.Path({log!r}).open("a") as file:
+        file.write(f"{{os.getpid()}}-{{threading.get_ident()}} {{x.shape[0]}} {{indices.tolist()}}\\n")
+    part = space[: x.shape[0]]
+    part.copy_(x)
+    for _ in range(20):
+        part.add_(1)
+    return part - 20
+"""
+
+
+def definition() -> Definition:
+    return Definition(
+        "scale",
+        "elementwise",
+        axes={"m": AxisVar(), "n": AxisConst(WIDTH), "k": AxisConst(2)},
+        inputs={"x": TensorSpec(("m", "n"), "float32"), "indices": TensorSpec(("k",), "int64")},
+        outputs={"y": TensorSpec(("m", "n"), "float32")},
+        reference="def run(x, indices):\n    return x.clone()\n",
+    )
+
+
+def data_set(*sources: str, language: str = "triton") -> TraceSet:
+    """Solutions from the fastest to the slowest, recorded for all sizes."""
+    d = definition()
+    solutions, traces = [], []
+    for place, source in enumerate(sources):
+        spec = BuildSpec(language, ("cpu",), "main.py::run", destination_passing_style=False)
+        solutions.append(Solution(f"s{place}", d.name, "tester", spec, (SourceFile("main.py", source),)))
+        latency = 0.1 + place
+        evaluation = Evaluation(
+            EvaluationStatus.PASSED,
+            Environment("cpu"),
+            "2026-01-01T00:00:00Z",
+            correctness=Correctness(0.0, 0.0),
+            performance=Performance(latency, 10.0, 10.0 / latency),
+        )
+        inputs = {"x": RandomInput(), "indices": RandomInput()}
+        traces += [Trace(d.name, Workload({"m": m}, inputs, f"w{m}"), f"s{place}", evaluation) for m in SIZES]
+    return TraceSet(None, {d.name: d}, {d.name: solutions}, {}, {d.name: traces})
+
+
+@pytest.fixture(name="scale")
+def scale_fixture() -> Any:
+    @apply("scale")
+    def scale(x: Any, indices: Any) -> Any:
+        return x + 1000
+
+    return scale
+
+
+INDICES = torch.tensor([3, 5])
+
+
+def runs(log: Path) -> tuple[list[str], list[str]]:
+    """The arguments of runs in this thread, and of those in other processes; there are none in other threads."""
+    here, elsewhere = [], []
+    for line in log.read_text().splitlines():
+        place, _, arguments = line.partition(" ")
+        process, _, thread = place.partition("-")
+        if int(process) == os.getpid():
+            assert int(thread) == threading.get_ident()
+            here.append(arguments)
+        else:
+            elsewhere.append(arguments)
+    return here, elsewhere
+
+
+def is_served(scale: Any, m: int) -> bool:
+    x = torch.full((m, WIDTH), float(m))
+    found = scale(x, INDICES)
+    assert torch.equal(found, x) or torch.equal(found, x + 1000), f"wrong result for {m} rows: {found.flatten()[0]}"
+    return torch.equal(found, x)
+
+
+def wait_for(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+def test_first_runs_never_overlap_with_calls_of_the_solution(scale: Any, tmp_path: Path) -> None:
+    """A solution with a module-level workspace gives no wrong result while other sizes run for the first time."""
+    log = tmp_path / "runs"
+    with enable_apply(data_set(WORKSPACE.format(log=str(log)))) as runtime:
+        is_served(scale, 1)
+        assert runtime.wait_until_built(120)
+        assert is_served(scale, 1)
+        for m in SIZES:
+            is_served(scale, m)
+            while not runtime.wait_until_built(0):
+                assert is_served(scale, 1)
+            assert is_served(scale, m)
+
+    here, elsewhere = runs(log)
+    assert elsewhere == [f"{m} [3, 5]" for m in SIZES]
+    assert here[0] == "1 [3, 5]"
+
+
+def test_shadow_runs_are_made_in_the_thread_of_the_call(tmp_path: Path) -> None:
+    log = tmp_path / "runs"
+
+    @apply("scale")
+    def scale(x: Any, indices: Any) -> Any:
+        return x.clone()
+
+    with enable_apply(data_set(WORKSPACE.format(log=str(log))), ApplyConfig(shadow_ratio=1.0), stats=True) as runtime:
+        for _ in range(2):
+            is_served(scale, 2)
+            assert runtime.wait_until_built(120)
+        assert runtime.left_out() == {}
+
+    assert runs(log) == (["2 [3, 5]"], ["2 [3, 5]"])
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise ValueError('no such size')", "its first run failed: ValueError: no such size"),
+        ("import os; os.abort()", "its first run failed: it ended the process that ran it by SIGABRT"),
+        ("raise SystemExit(3)", "its first run failed: SystemExit: 3"),
+    ],
+)
+def test_a_first_run_that_fails_quarantines_the_solution(scale: Any, source: str, reason: str) -> None:
+    with enable_apply(
+        data_set(f"def run(x, indices):\n    {source}\n", "def run(x, indices):\n    return x\n")
+    ) as runtime:
+        for _ in range(4):
+            is_served(scale, 1)
+            assert runtime.wait_until_built(120)
+        assert runtime.left_out() == {"s0": reason}
+        assert is_served(scale, 1)  # by the next candidate
+
+
+def test_a_first_run_without_memory_blames_nobody(scale: Any, caplog: pytest.LogCaptureFixture) -> None:
+    source = "import torch\ndef run(x, indices):\n    torch.empty(1 << 60)\n"
+    with enable_apply(data_set(source), stats=True) as runtime:
+        for _ in range(2):
+            assert not is_served(scale, 1)
+            assert runtime.wait_until_built(120)
+        assert not is_served(scale, 1)
+        assert runtime.left_out() == {}
+        assert dict(runtime.stats()["scale"].misses) == {"being compiled": 1, "not compiled": 2}
+    assert "s0 is not used for m=1, because it could not be run first: RuntimeError" in caplog.text
+
+
+def test_queued_first_runs_hold_no_floats_and_few_bytes_of_integers(
+    scale: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The oldest runs are dropped beyond the byte budget, and requested again by the next call."""
+    monkeypatch.setattr(first_runs, "_MAX_QUEUED_BYTES", 2 * INDICES.nbytes)
+    busy = threading.Event()
+    with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
+        runtime._router.build_service.submit(lambda: wait_for(busy), "a job")
+        queue = runtime._router.build_service._first_runs
+        for m in SIZES:
+            x = torch.zeros(m, WIDTH)
+            kept = weakref.ref(x)
+            scale(x, INDICES)
+            del x
+            assert kept() is None
+        assert [run.call.records[0].shape[0] for run in queue._queued] == [2, 3]  # type: ignore[union-attr]
+        busy.set()
+        assert runtime.wait_until_built(120)
+        assert [is_served(scale, m) for m in SIZES] == [False, True, True]
+        assert runtime.wait_until_built(120)
+        assert is_served(scale, 1)
+
+
+def test_a_call_with_integers_beyond_the_budget_is_not_copied(scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_runs, "_MAX_QUEUED_BYTES", INDICES.nbytes - 1)
+    with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
+        assert not is_served(scale, 1)
+        assert runtime._router.build_service.progress.pending == 0
+        assert dict(runtime.stats()["scale"].misses) == {"not compiled": 1}
+
+
+def test_a_recorded_call_gives_equal_integers_and_finite_floats() -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64)
+    inputs = [torch.zeros(3, 2, dtype=dtype) for dtype in dtypes]
+    large = torch.full((1 << 21,), 200, dtype=torch.uint8)
+    inputs += [torch.tensor([[1 << 40], [-1]]), torch.tensor([True, False]), torch.empty(0, dtype=torch.int32), large]
+
+    made = make_inputs(RecordedCall.of([*inputs, 3, 0.5, True, None]).to_json())
+
+    assert made[-4:] == [3, 0.5, True, None]
+    assert [(x.shape, x.dtype) for x in made[:-4]] == [(x.shape, x.dtype) for x in inputs]
+    assert all(x.to(torch.complex64).isfinite().all() for x in made[: len(dtypes)])
+    assert all(torch.equal(a, b) for a, b in zip(made[5:8], inputs[5:8], strict=True))
+    assert copied_bytes(inputs) == 16 + 2
+
+
+def test_calls_with_another_alignment_do_not_compile_in_the_engine(scale: Any) -> None:
+    aligned = torch.zeros(WIDTH + 4)[:WIDTH].view(1, WIDTH)
+    unaligned = torch.zeros(WIDTH + 4)[1 : WIDTH + 1].view(1, WIDTH)
+    with enable_apply(data_set("def run(x, indices):\n    return x.clone()\n"), stats=True) as runtime:
+        scale(aligned, INDICES)
+        assert runtime.wait_until_built(120)
+        found = [float(scale(x, INDICES)[0, 0]) for x in (aligned, aligned, unaligned, aligned)]
+        assert found == [0, 0, 1000, 0]
+        assert dict(runtime.stats()["scale"].misses) == {"being compiled": 1, "unaligned": 1}
+
+
+def test_scalars_on_which_kernels_specialize_are_run_first_each() -> None:
+    d = Definition(
+        "add",
+        "elementwise",
+        axes={"m": AxisVar()},
+        inputs={"x": TensorSpec(("m",), "float32"), "count": TensorSpec(None, "int32")},
+        outputs={"y": TensorSpec(("m",), "float32")},
+        reference="def run(x, count):\n    return x + count\n",
+    )
+    evaluation = Evaluation(
+        EvaluationStatus.PASSED,
+        Environment("cpu"),
+        "2026-01-01T00:00:00Z",
+        correctness=Correctness(0.0, 0.0),
+        performance=Performance(0.1, 10.0, 100.0),
+    )
+    spec = BuildSpec("triton", ("cpu",), "main.py::run", destination_passing_style=False)
+    source = SourceFile("main.py", "def run(x, count):\n    return x + count\n")
+    workload = Workload({"m": 4}, {"x": RandomInput(), "count": ScalarInput(3)}, "w")
+    found = TraceSet(
+        None,
+        {d.name: d},
+        {d.name: [Solution("s", d.name, "tester", spec, (source,))]},
+        {},
+        {d.name: [Trace(d.name, workload, "s", evaluation)]},
+    )
+    add = apply("add")(lambda x, count: x - 1)
+    x = torch.zeros(4)
+    with enable_apply(found) as runtime:
+        for new, equal in ((3, 5), (16, 48), (1, 1), (1 << 20, 32)):
+            if new != 1 << 20:
+                assert float(add(x, new)[0]) == -1
+                assert runtime.wait_until_built(120)
+            for count in (new, equal, equal):
+                assert float(add(x, count)[0]) == count
+
+
+def test_replicas_use_a_compiled_kernel_when_all_have_it() -> None:
+    """A kernel that is compiled on one replica only is used by none, and is not compiled again at each call."""
+    store, source = HashStore(), "def run(x, indices):\n    return x.clone()\n"
+    runtimes = [
+        ApplyRuntime(data_set(source), replicas=ReplicaGroup.of_store(store, rank, 2, name="compiled"))
+        for rank in range(2)
+    ]
+
+    def synchronize() -> None:
+        with ThreadPoolExecutor(2) as executor:
+            found = list(executor.map(lambda runtime: runtime.synchronize(120.0), runtimes))
+        assert [result.problem for result in found] == ["", ""]
+
+    def is_served(runtime: ApplyRuntime) -> bool:
+        x = torch.ones(1, WIDTH)
+        found = runtime.dispatch("scale", (x, INDICES), fallback=lambda x, indices: x + 1000)
+        return torch.equal(found, x)
+
+    synchronize()
+    first, second = runtimes
+    for _ in range(3):
+        assert not is_served(first)
+        assert first.wait_until_built(120)
+    synchronize()
+    assert [is_served(runtime) for runtime in runtimes] == [False, False]
+    assert second.wait_until_built(120)
+    assert [is_served(runtime) for runtime in runtimes] == [False, False]
+    synchronize()
+    assert [is_served(runtime) for runtime in runtimes] == [True, True]

@@ -1,0 +1,214 @@
+"""No lock is held while other code runs, and no call, decoration or import waits for a build."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import (
+    ApplyKeyFactory,
+    ApplyRuntime,
+    AxesOnlyKeyBuilder,
+    add_listener,
+    apply,
+    enable_apply,
+    get_runtime,
+    remove_listener,
+)
+from fib_schema import Definition, TraceSet
+
+SECONDS = 10.0
+"""After which a thread counts as blocked."""
+
+
+def in_other_thread(call: Callable[[], object]) -> bool:
+    """Whether a call returns in a thread of its own, while this one waits."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    return not thread.is_alive()
+
+
+@pytest.fixture(name="found")
+def found_fixture(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+    solution = new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")
+    return TraceSet(None, {"scale": definition}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+
+
+def decorate() -> Any:
+    return apply("scale")(lambda x: 2 * x)
+
+
+def test_a_listener_may_wait_for_a_thread_that_decorates_and_enables(found: TraceSet) -> None:
+    results: list[bool] = []
+
+    class Waiting:
+        def bind(self, definition: str, names: tuple[str, ...]) -> None:
+            if threading.current_thread() is threading.main_thread() and len(results) < 4:
+                results.append(in_other_thread(decorate))
+                results.append(in_other_thread(lambda: enable_apply(found).stop()))
+
+    listener = Waiting()
+    add_listener(listener)
+    try:
+        decorate()
+        with enable_apply(found):
+            pass
+    finally:
+        remove_listener(listener)
+    assert len(results) >= 4
+    assert all(results)
+
+
+def test_a_key_builder_may_wait_for_a_thread_that_calls(found: TraceSet) -> None:
+    results: list[bool] = []
+    scale = decorate()
+
+    class Waiting(AxesOnlyKeyBuilder):
+        def __init__(self, definition: Definition) -> None:
+            super().__init__(definition)
+            if threading.current_thread() is threading.main_thread():
+                results.append(in_other_thread(lambda: apply("scale", args=(torch.ones(2, 4),), fallback=scale)))
+
+    with enable_apply(found) as runtime:
+        ApplyKeyFactory.register("elementwise", Waiting)
+        runtime.reload()
+        scale(torch.ones(2, 4))
+    assert results
+    assert all(results)
+
+
+def test_a_solution_may_reload_while_it_is_built(
+    definition: Definition, new_solution: Any, new_trace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "import fib_apply\nruntime = getattr(fib_apply, 'of_a_test', None)\nif runtime: runtime.reload()\n"
+    solution = new_solution("fast", content=content + "def run(x, y):\n    y.copy_(3 * x)\n")
+    found = TraceSet(None, {"scale": definition}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+    runtime = ApplyRuntime(found)
+    monkeypatch.setitem(sys.modules["fib_apply"].__dict__, "of_a_test", runtime)
+    assert in_other_thread(runtime.prepare)
+    assert runtime.left_out() == {}
+
+
+def test_the_last_of_concurrent_reloads_counts(found: TraceSet, new_definition: Any, tmp_path: Path) -> None:
+    other = TraceSet.from_path(tmp_path)
+    other.add_definitions([new_definition("another")])
+    runtime = ApplyRuntime(found)
+    inner: list[bool] = []
+    runtime._on_progress = lambda *_: inner or inner.append(in_other_thread(lambda: runtime.rebuild(other)))
+    runtime.reload()
+    assert inner == [True]
+    assert runtime.table.definitions == ("another",)
+
+
+def test_a_call_site_that_is_bound_while_the_runtime_changes_gets_the_new_one(found: TraceSet) -> None:
+    """A slow listener delays the first binding until another thread has bound the site to a runtime."""
+    first = threading.Event()
+    runtime = ApplyRuntime(found)
+
+    class Slow:
+        def bind(self, definition: str, names: tuple[str, ...]) -> None:
+            if threading.current_thread() is threading.main_thread() and not first.is_set():
+                first.set()
+                assert in_other_thread(runtime.start)
+
+    listener = Slow()
+    add_listener(listener)
+    try:
+        scale = decorate()
+        assert get_runtime() is runtime
+        assert scale(torch.ones(2, 4))[0, 0] == 3
+    finally:
+        remove_listener(listener)
+
+
+SERVER = """
+import os, sys, threading, torch, fib_apply
+@fib_apply.apply("scale")
+def scale(x):
+    return 2 * x
+x = torch.ones(2, 4)
+first = float(scale(x)[0, 0])
+open(sys.argv[1], "w").close()  # the build waits for this file
+assert fib_apply.wait_until_built(120)
+print(first, float(scale(x)[0, 0]))
+"""
+SLOW = """
+import os, pathlib, time
+from fib_apply import apply
+@apply("scale")
+def other(x):
+    return x
+while os.environ["FIB_ENABLE_APPLY"] == "1" and not pathlib.Path({path!r}).exists():
+    time.sleep(0.01)
+def run(x, y):
+    y.copy_(3 * x)
+"""
+
+
+def write(folder: Path, definition: Definition, solution: Any, trace: Any) -> None:
+    folder.mkdir(exist_ok=True)
+    found = TraceSet.from_path(folder)
+    found.add_definitions([definition])
+    found.add_solutions([solution])
+    found.add_traces([trace])
+
+
+def run(program: str, *arguments: str, **variables: str) -> str:
+    command = [sys.executable, "-c", program, *arguments]
+    environment = {**os.environ, **variables}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
+
+
+def test_calls_do_not_wait_for_builds_of_the_runtime_of_the_environment(
+    definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
+) -> None:
+    """The solution decorates a function when it is built, and is built only after the first call has returned."""
+    go = tmp_path / "go"
+    write(tmp_path / "set", definition, new_solution("fast", content=SLOW.format(path=str(go))), new_trace("fast", m=2))
+    printed = run(SERVER, str(go), FIB_ENABLE_APPLY="1", FIB_DATASET_PATH=str(tmp_path / "set"))
+    assert printed == "2.0 3.0"
+
+
+def test_enabling_in_a_module_that_a_solution_imports_does_not_wait(
+    definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "engine.py").write_text(
+        "import os, fib_apply\nif os.environ.get('FIB_ENABLE_APPLY') != '0':\n"
+        f"    runtime = fib_apply.enable_apply({str(tmp_path / 'set')!r})\n"
+    )
+    content = "import engine\ndef run(x, y):\n    y.copy_(3 * x)\n"
+    write(tmp_path / "set", definition, new_solution("fast", content=content), new_trace("fast", m=2))
+    program = (
+        f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport torch, engine, fib_apply\n"
+        "assert fib_apply.wait_until_built(120)\n"
+        "print(float(fib_apply.apply('scale')(lambda x: 2 * x)(torch.ones(2, 4))[0, 0]), engine.runtime.left_out())\n"
+    )
+    assert run(program) == "3.0 {}"
+
+
+CANCELLED = """
+import fib_apply, torch
+@fib_apply.apply("scale")
+def scale(x):
+    return 2 * x
+fib_apply.disable_apply()
+assert fib_apply.wait_until_built(120)
+print(fib_apply.get_runtime(), float(scale(torch.ones(2, 4))[0, 0]))
+"""
+
+
+def test_disabling_also_ends_a_runtime_that_is_being_started(
+    definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
+) -> None:
+    write(tmp_path, definition, new_solution("fast", content="def run(x, y): y.copy_(3 * x)\n"), new_trace("fast", m=2))
+    assert run(CANCELLED, FIB_ENABLE_APPLY="1", FIB_DATASET_PATH=str(tmp_path)) == "None 2.0"

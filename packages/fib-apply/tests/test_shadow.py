@@ -1,0 +1,146 @@
+"""Shadow mode: bounded memory, no allocation failure for the caller, random numbers of its own."""
+
+from __future__ import annotations
+
+import random
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import ApplyConfig, apply, enable_apply
+from fib_apply.routing.shadow import OutputMismatch, compare_outputs
+from fib_schema import Definition, TraceSet
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SHADOW = ApplyConfig(shadow_ratio=1.0, on_error="fallback")
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of new tensors that live at once, and can fail beyond a limit."""
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        super().__init__()
+        self.limit, self.live, self.peak = limit, 0, 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor) and not any(_shares(tensor, other) for other in args):
+                self._add(tensor)
+        return result
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        size = tensor.nbytes
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(tensor, self._remove, size)
+        if self.live > self.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+
+    def _remove(self, size: int) -> None:
+        self.live -= size
+
+
+def _shares(tensor: torch.Tensor, other: Any) -> bool:
+    return isinstance(other, torch.Tensor) and tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def test_the_comparison_takes_less_memory_than_an_output(definition: Definition) -> None:
+    found, expected = torch.ones(1 << 20, 4), torch.ones(1 << 20, 4)
+    with Allocations() as allocations:
+        compare_outputs(definition, found, expected, None)
+    assert allocations.peak <= found.nbytes
+
+
+def test_wrong_elements_are_counted_over_the_whole_output(definition: Definition) -> None:
+    found, expected = torch.ones(1 << 20, 4), torch.ones(1 << 20, 4)
+    found[::1000, 0] = 2
+    with pytest.raises(OutputMismatch, match=r"1049 of 4194304 elements"):
+        compare_outputs(definition, found, expected, None)
+    with pytest.raises(OutputMismatch, match=r"1 of 1 elements"):
+        compare_outputs(definition, torch.tensor(1.0), torch.tensor(2.0), None)
+    compare_outputs(definition, torch.empty(0, 4), torch.empty(0, 4), None)
+    compare_outputs(
+        definition, torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]), None
+    )
+
+
+def data_set(content: str, definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+    solution = new_solution("fast", content=content)
+    return TraceSet(None, {"scale": definition}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+
+
+OUT_OF_MEMORY = "import torch\ndef run(x, y):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n"
+PLAIN = "def run(x, y):\n    y.copy_(2 * x)\n"
+
+
+@pytest.fixture(name="scale")
+def scale_fixture() -> Any:
+    @apply("scale")
+    def scale(x: Any, y: Any = None) -> Any:
+        return 2 * x if y is None else y.copy_(2 * x)
+
+    return scale
+
+
+@pytest.mark.parametrize("is_passing", [False, True])
+def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(
+    is_passing: bool, scale: Any, definition: Definition, new_solution: Any, new_trace: Any
+) -> None:
+    x, y = torch.ones(2, 4), torch.zeros(2, 4)
+    with enable_apply(data_set(OUT_OF_MEMORY, definition, new_solution, new_trace), SHADOW, stats=True) as runtime:
+        result = scale(x, y) if is_passing else scale(x)
+        assert torch.equal(y if is_passing else result, 2 * x)
+        assert runtime.left_out() == {}
+
+
+@pytest.mark.parametrize("step", ["clone", "compare_outputs"])
+def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
+    step: str, scale: Any, definition: Definition, new_solution: Any, new_trace: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    x, y = torch.ones(2, 4), torch.zeros(2, 4)
+    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), SHADOW) as runtime:
+        scale(x, y)
+        with monkeypatch.context() as patch:
+            if step == "clone":
+                patch.setattr("fib_apply.routing.shadow.torch.Tensor.clone", fail)
+            else:
+                patch.setattr("fib_apply.routing.shadow.compare_outputs", fail)
+            y.zero_()
+            scale(x, y)
+            result = scale(x)
+        assert torch.equal(y, 2 * x)
+        assert torch.equal(result, 2 * x)
+        assert runtime.left_out() == {}
+
+
+@pytest.mark.parametrize("is_passing", [False, True])
+def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(
+    is_passing: bool, definition: Definition, new_solution: Any, new_trace: Any
+) -> None:
+    @apply("scale")
+    def scale(x: Any, y: Any = None) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    x, y = torch.ones(2, 4), torch.zeros(2, 4)
+    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), SHADOW):
+        result = scale(x, y) if is_passing else scale(x)
+    assert torch.equal(y if is_passing else result, 2 * x)
+
+
+def test_the_global_random_generator_is_not_used(
+    scale: Any, definition: Definition, new_solution: Any, new_trace: Any
+) -> None:
+    x = torch.ones(2, 4)
+    config = ApplyConfig(shadow_ratio=0.5)
+    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), config):
+        scale(x)
+        before = random.getstate()
+        for _ in range(10):
+            scale(x)
+            apply("scale", args=(x,), fallback=scale)
+        assert random.getstate() == before
