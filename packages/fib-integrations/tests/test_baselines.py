@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from fib_apply import enable_apply
@@ -62,6 +63,40 @@ def test_original_serves_where_its_baseline_is_the_best_solution(
         stats = runtime.stats()[example.definition.name]
     assert stats.hits == {}
     assert stats.misses == ({} if example.is_planned else {"the fallback is the best": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "is_in_place"), [("fused_add_rmsnorm", True), ("rope in place", True), ("rmsnorm", False)]
+)
+@one_version
+def test_explanation_states_the_kernels_that_routing_adds(
+    name: str, is_in_place: bool, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    example = next(example for example in EXAMPLES if example.name == name)
+    solution = reference_solution(example.definition)
+    install_flashinfer_integrations()
+    traces = (passed(solution, example.definition, inputs_of_examples[name]),)
+    with enable_apply(data_set(example.definition, traces, (solution,))) as runtime:
+        example.prepare(flashinfer)()
+        text = runtime.explain(example.definition.name)
+    assert ("routing adds 2 kernels to a call" in text) is is_in_place
+    assert ("the comparison with the fallback does not contain them" in text) is is_in_place
+
+
+@one_version
+def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(
+    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    example = BY_DEFINITION["rmsnorm_h8"]
+    _, own = baseline(example.definition)
+    other, inputs = reference_solution(example.definition), inputs_of_examples["rmsnorm"]
+    own_trace = passed(own, example.definition, inputs, 0.1)
+    install_flashinfer_integrations()
+    for latency_ms, hits in ((0.0985, 0), (0.05, 1)):
+        trace = attrs.evolve(passed(other, example.definition, inputs, latency_ms), workload=own_trace.workload)
+        with enable_apply(data_set(example.definition, (own_trace, trace), (own, other)), stats=True) as runtime:
+            example.prepare(flashinfer)()
+            assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == hits
 
 
 @one_version
@@ -142,3 +177,15 @@ def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> 
         main([command, "--help"])
     assert exit.value.code == 0
     assert f"fib-integrations {command}" in capsys.readouterr().out.split("examples:")[1]
+
+
+@pytest.mark.parametrize("option", ["--json", "--dry-run"])
+def test_command_names_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    for file in ("definitions/gemm/bad.json", "solutions/me/gemm/bad/worse.json"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("{")
+    assert main(["baselines", str(tmp_path), option]) == 0
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2
+    assert "definitions/gemm/bad.json" in errors[0]
+    assert "solutions/me/gemm/bad/worse.json" in errors[1]

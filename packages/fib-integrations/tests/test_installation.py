@@ -260,10 +260,11 @@ CALLING = """
 from fib_integrations.startup import load_plugin
 load_plugin()
 import torch, flashinfer
-from fib_apply import get_runtime
+from fib_apply import get_runtime, wait_until_built
 from fib_integrations import status
 print(sum(target.state == "installed" for target in status()))
 flashinfer.norm.rmsnorm(torch.ones(3, 8), torch.ones(8))
+assert wait_until_built(120)
 print(get_runtime() is not None)
 """
 FORK_SERVER = """
@@ -361,7 +362,7 @@ def test_runtime_starts_at_the_first_call(flashinfer: Any, monkeypatch: pytest.M
     install_flashinfer_integrations(["rmsnorm"])
     function = flashinfer.norm.rmsnorm.__fib_patched__
     assert started == []
-    monkeypatch.setattr(installation.apply_runtime, "connect", lambda function: function.rebind(None))
+    monkeypatch.setattr(installation.apply_runtime, "connect", lambda function: function.make_binding(None)())
     flashinfer.norm.rmsnorm(random(3, 8), random(8))
     assert function.wrapper.__globals__["_fib_dispatch"] is None
 

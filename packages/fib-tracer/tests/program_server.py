@@ -52,6 +52,7 @@ def _server() -> socket.socket:
     """A connection to the server, which ends when the connection is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
+    environment["FIB_APPLY_NATIVE"] = "0"  # compiling takes longer than the programs
     command = [sys.executable, __file__, str(theirs.fileno())]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)
     theirs.close()

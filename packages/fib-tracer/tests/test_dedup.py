@@ -178,6 +178,17 @@ def test_incomparable_workloads_are_kept_and_reported(root: Path, five: list[Tra
         assert uuids(root) == ["a", "b", "c", "e"]
 
 
+@pytest.mark.parametrize("is_dry", [True, False])
+def test_bad_definitions_and_blobs_are_reported(root: Path, five: list[Trace], is_dry: bool) -> None:
+    (root / "definitions" / "gather" / "bad.json").write_text("{")
+    healthy = dedup(root, is_dry=True).removals
+    (stored_tensors,) = {trace.workload.inputs["rows"].path for trace in five if trace.workload.uuid == "d"}
+    (root / stored_tensors).write_bytes(b"rubbish")
+    report = dedup(root, is_dry=is_dry)
+    assert {problem.source.rpartition("/")[2] for problem in report.problems} == {"bad.json", "gather_h8.jsonl:4"}
+    assert [removal for removal in report.removals if removal.uuid != "d"] == [r for r in healthy if r.uuid != "d"]
+
+
 def test_orphans_are_removed_on_request(root: Path, five: list[Trace]) -> None:
     stored(TraceSet.from_path(root), "orphan", 3)
     dedup(root)

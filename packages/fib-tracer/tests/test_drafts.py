@@ -43,6 +43,20 @@ def test_inputs_that_are_sometimes_given_are_optional() -> None:
     }
 
 
+def test_functions_of_one_definition_may_have_different_parameters() -> None:
+    draft = Draft("odd", ("x",))
+    draft.add({"x": torch.ones(2), "w": torch.ones(1)})
+    draft.accept(("w", "x"))
+    draft.add({"x": torch.ones(3), "w": torch.ones(4)})
+    draft.add({"x": torch.ones(3)})
+    plain = draft.to_plain()
+    assert plain["axes"] == {"x_dim0": {"type": "var"}, "w_dim0": {"type": "const", "value": 4}}
+    assert plain["inputs"] == {
+        "x": {"shape": ["x_dim0"], "dtype": "float32"},
+        "w": {"shape": ["w_dim0"], "dtype": "float32", "optional": True},
+    }
+
+
 def test_a_draft_stops_after_the_last_call_it_needs() -> None:
     draft = Draft("many", ("x",))
     told = [draft.add({"x": torch.ones(size)}) for size in range(MAX_CALLS + 5)]

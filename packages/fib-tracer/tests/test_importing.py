@@ -494,3 +494,12 @@ def test_every_dump_of_a_real_flashinfer_can_be_read(folder: Path, root: Path) -
     for call in reader.seen:
         assert call.module.startswith("flashinfer")
         assert any(isinstance(value, torch.Tensor) for value in call.arguments.values()) or "." in call.function
+
+
+def test_bad_definitions_of_the_data_set_are_reported(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+    gathered(dump)
+    (root / "definitions" / "gather" / "bad.json").write_text("{")
+    report = imported(dump, root, reader)
+    assert [Path(problem.source).name for problem in report.problems] == ["bad.json"]
+    assert not report.is_ok
+    assert report.stats["gather_h8"].stored == 1

@@ -393,3 +393,12 @@ def test_a_call_that_waits_too_long_for_memory_is_dropped(
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
     assert runtime.budget.reserved_bytes == 0
+
+
+def test_each_bad_definition_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("bad", "worse"):
+        (root / "definitions" / f"{name}.json").write_text("{")
+    with caplog.at_level(logging.WARNING, "fib_tracer"), enable_tracing(root, EVERYTHING) as runtime:
+        runtime.start()
+    messages = [record.message for record in caplog.records]
+    assert [sum(f"definitions/{name}.json" in message for message in messages) for name in ("bad", "worse")] == [1, 1]

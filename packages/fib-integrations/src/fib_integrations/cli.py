@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 from fib_schema import TraceSet
 from fib_schema.command import print_problems, run_command
+from fib_schema.command_parser import CommandParser
 
 from .adapter import Adapter
 from .adapters import all_adapters, select_adapters
@@ -65,7 +66,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="fib-integrations", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -156,6 +157,8 @@ def _baselines(options: argparse.Namespace) -> int:
     """Write the baselines, and list definitions without one."""
     trace_set = TraceSet.from_path(options.dataset)
     made = make_baselines(trace_set, select_adapters(None), author=options.author, names=options.definitions)
+    if not options.definitions:
+        list(trace_set.solutions.values())  # reads them: a bad file may be a baseline that seems to exist
     print_problems(trace_set.problems)
     if not options.dry_run:
         trace_set.add_solutions(made.solutions)

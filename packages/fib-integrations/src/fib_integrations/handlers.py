@@ -67,10 +67,19 @@ class HandlerFactory:
         """
         handler: Handler = self._call_original
         if dispatcher is not None and (plan is None or plan.is_routable):
+            if self.target.added_kernels:
+                dispatcher.notes[self.target.path] = self._note()
             inputs = values[: len(definition.inputs)]
             planned = None if plan is None else self._planned(dispatcher, inputs, baselines)
             handler = planned or self._routed(dispatcher, definition, baselines, is_dps=is_dps)
         return _with_listeners(definition, handler)
+
+    def _note(self) -> str:
+        kernels = self.target.added_kernels
+        return (
+            f"{self.target.path}: routing adds {len(kernels)} kernels to a call ({', '.join(kernels)}); "
+            "the comparison with the fallback does not contain them"
+        )
 
     def _call_original(self, *values: Any) -> OriginalResult:
         *_, args, kwargs = values

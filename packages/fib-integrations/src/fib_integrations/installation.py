@@ -146,5 +146,6 @@ def _start() -> None:
     global _is_started  # noqa: PLW0603 one start per process
     with _lock:
         _is_started = True
-        for function in _patched_functions().values():
-            apply_runtime.connect(function)
+        functions = _patched_functions().values()
+    for function in functions:  # without the lock: listeners of other packages start here
+        apply_runtime.connect(function)

@@ -178,8 +178,11 @@ class PatchedFunction:
 
     # -- switching -----------------------------------------------------------------------------------
 
-    def rebind(self, runtime: Runtime | None) -> None:
-        """Route calls through a runtime, notify listeners only, or call the original directly."""
+    def make_binding(self, runtime: Runtime | None) -> Callable[[], None]:
+        """Return what routes calls through a runtime, notifies listeners only, or calls the original directly."""
+        return functools.partial(self._bind, runtime)
+
+    def _bind(self, runtime: Runtime | None) -> None:
         if not self._is_active:
             return
         self._runtime = runtime

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fib_schema.command import run_command
+from fib_schema.command_parser import CommandParser
 
 from . import commands
 from .dumps.importing import MAX_CALL_BYTES
@@ -100,7 +101,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="fib-tracer", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -113,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, texts: tuple[str, str]
+    subparsers: argparse._SubParsersAction[CommandParser], name: str, summary: str, texts: tuple[str, str]
 ) -> argparse.ArgumentParser:
     command = subparsers.add_parser(
         name,
@@ -134,7 +135,7 @@ def _add_definitions(command: argparse.ArgumentParser) -> None:
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
 
 
-def _add_import(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_import(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "import", "import FlashInfer's dumps", (_IMPORT, _IMPORT_EXAMPLES))
     command.add_argument("source", type=Path, metavar="SOURCE", help="a folder with dumps at any depth, or one file")
     _add_dataset(command)
@@ -154,14 +155,14 @@ def _add_import(subparsers: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=commands.import_)
 
 
-def _add_stats(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_stats(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "stats", "show statistics of workloads", (_STATS, _STATS_EXAMPLES))
     _add_dataset(command)
     _add_definitions(command)
     command.set_defaults(run=commands.stats)
 
 
-def _add_dedup(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_dedup(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "dedup", "remove duplicate workloads", (_DEDUP, _DEDUP_EXAMPLES))
     _add_dataset(command)
     command.add_argument("--dry-run", action="store_true", help="only show what would be removed")
@@ -169,7 +170,7 @@ def _add_dedup(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.set_defaults(run=commands.dedup)
 
 
-def _add_sample(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_sample(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "sample", "make a smaller data set", (_SAMPLE, _SAMPLE_EXAMPLES))
     _add_dataset(command)
     command.add_argument("--output", type=Path, required=True, metavar="OTHER", help="a folder that is new or empty")
@@ -183,6 +184,6 @@ def _add_sample(subparsers: argparse._SubParsersAction[argparse.ArgumentParser])
     command.set_defaults(run=commands.sample)
 
 
-def _add_policies(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_policies(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "policies", "list the policies", (_POLICIES, _POLICIES_EXAMPLES))
     command.set_defaults(run=commands.policies)

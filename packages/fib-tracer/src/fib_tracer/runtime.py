@@ -20,6 +20,7 @@ from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
 from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import TraceSet
+from fib_schema.problem_groups import problem_lines
 
 from . import signals
 from .capture.binding import Callback
@@ -28,6 +29,7 @@ from .capture.drafts import Draft, can_be_drafted
 from .capture.graphs import GraphCalls, is_capturing
 from .capture.recorder import CaptureContext, Recorder
 from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
+from .data_problems import definition_errors
 from .errors import InvalidSetting
 from .stats import DefinitionStats, ErrorLog, logger
 from .storage.writer import Writer
@@ -69,6 +71,8 @@ class TracingRuntime:
         if max_bytes < 1:
             raise InvalidSetting("max_bytes", max_bytes, "at least 1 byte")
         self._trace_set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
+        self._unused = definition_errors(self._trace_set)
+        """Errors of the data set, until they are logged."""
         self.config = to_registry(tracing_config)
         self.config.check(self._trace_set.definitions, self._trace_set.definition_names())
         self.budget = ByteBudget(max_bytes)
@@ -96,7 +100,10 @@ class TracingRuntime:
     # -- starting and stopping -----------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Record from now on, instead of the runtime that was started before."""
+        """Record from now on, instead of the runtime that was started before; errors of the data set are logged."""
+        for line in problem_lines(self._unused):
+            logger.warning("the data set has a file that is not used: %s", line)
+        self._unused = []
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._context.copier.prepare()
         signals.register(self._flush_at_exit)
@@ -161,6 +168,7 @@ class TracingRuntime:
 
     def _bind_draft(self, definition: str, names: tuple[str, ...]) -> Callback:
         draft = self._drafts.setdefault(definition, Draft(definition, names))
+        draft.accept(names)
 
         def callback(*values: Any) -> None:
             try:

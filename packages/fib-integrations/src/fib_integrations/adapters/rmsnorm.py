@@ -123,6 +123,7 @@ FUSED_ADD_RMSNORM = Adapter(
             convert=convert_fused_add_rmsnorm,
             describe=_describe,
             finalize=_finalize_fused_add,
+            added_kernels=("residual.add_(input)", "input.copy_(result)"),
             shadow=_shadow_fused_add,
             ignored=frozenset({"enable_pdl"}),
         ),

@@ -91,6 +91,7 @@ ROPE = Adapter(
             convert=convert_rope,
             describe=_describe,
             finalize=_finalize_in_place,
+            added_kernels=("query.copy_(result)", "key.copy_(result)"),
             shadow=_shadow_in_place,
         ),
     ),

@@ -39,14 +39,19 @@ class Draft:
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
-        self._names = tuple(names)
+        self._names = dict.fromkeys(names)
         self.renew_after_fork()
 
     def renew_after_fork(self) -> None:
         """Start without calls."""
         self._lock = threading.RLock()
-        self._forms: dict[tuple[Any, ...], None] = {}
+        self._forms: dict[tuple[tuple[str, Any], ...], None] = {}
         self._calls = 0
+
+    def accept(self, names: Sequence[str]) -> None:
+        """Take the parameters of another function that is called for the definition, too."""
+        with self._lock:
+            self._names |= dict.fromkeys(names)
 
     def add(self, arguments: Mapping[str, Any]) -> bool:
         """Add a call; returns whether it is the last one that is needed.
@@ -58,7 +63,8 @@ class Draft:
             return False
         with self._lock:
             self._calls += 1
-            self._forms[tuple(_form(arguments.get(name)) for name in self._names)] = None
+            forms = ((name, _form(arguments.get(name))) for name in self._names)
+            self._forms[tuple((name, form) for name, form in forms if form is not None)] = None
             return self._calls == MAX_CALLS
 
     @property
@@ -69,9 +75,8 @@ class Draft:
     def to_plain(self) -> dict[str, Any]:
         """As plain objects in the form of a definition."""
         with self._lock:
-            calls = list(self._forms)
-        columns = zip(*calls, strict=True) if calls else [()] * len(self._names)
-        given = {n: [f for f in forms if f is not None] for n, forms in zip(self._names, columns, strict=True)}
+            calls = [dict(call) for call in self._forms]
+        given = {name: [call[name] for call in calls if name in call] for name in self._names}
         axes: dict[tuple[int, ...], str] = {}
         inputs = {name: _input(name, forms, axes, len(calls)) for name, forms in given.items() if forms}
         return {

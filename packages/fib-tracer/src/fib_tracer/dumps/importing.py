@@ -18,6 +18,7 @@ from fib_schema import FibError, Problem, TraceSet
 from fib_schema.folder_walk import walk
 
 from ..config import Settings, TracingConfig
+from ..data_problems import definition_errors
 from ..errors import InvalidSetting
 from ..recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
 from ..runtime import TracingRuntime
@@ -44,7 +45,7 @@ class ImportReport:
     calls: Counter[tuple[str, str]] = attrs.field(factory=Counter)
     """The number of calls by function and outcome: `RECORDED`, `NO_COMPUTATION`, or why they were not recorded."""
     problems: list[Problem] = attrs.field(factory=list)
-    """What is damaged."""
+    """The damaged objects, in the dumps and in the data set."""
     readers: list[str] = attrs.field(factory=list)
     stats: Mapping[str, DefinitionStats] = attrs.field(factory=dict)
     """Counts of the recorded calls, by definition."""
@@ -132,6 +133,7 @@ def import_dumps(
     used = _installed_readers(report.problems) if readers is None else dict(readers)
     report.readers = sorted(used)
     _CallImport(trace_set, options, list(used.values()), report).run(found.sessions)
+    report.problems += definition_errors(trace_set)
     return report
 
 

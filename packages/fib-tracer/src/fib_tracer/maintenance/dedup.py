@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,7 +21,6 @@ from fib_schema import (
     Problem,
     SafetensorsInput,
     ScalarInput,
-    Severity,
     Trace,
     TraceSet,
     Workload,
@@ -30,12 +29,14 @@ from fib_schema import (
 )
 from fib_schema.blobs import load_tensor
 from fib_schema.data_files import list_data_files, read_lines
-from fib_schema.locks import lock_open_file
+from fib_schema.locks import lock_folders_of
 
+from ..data_problems import definition_errors
 from ..policies.calls import RANDOM
 from ..storage.records import workload_digest
-from .survey import blob_files, blob_folder, blobs_in, blobs_of
+from .survey import blob_files, blob_folder, blob_problems, blobs_in, blobs_of
 
+_LOCK_NAME = ".dedup.lock"
 Uuids: TypeAlias = "set[tuple[str, str]]"
 """Names of definitions, and uuids of their workloads."""
 
@@ -82,7 +83,7 @@ class DedupReport:
     """Files of tensors that were removed, relative to the root."""
     blob_bytes: int = 0
     problems: list[Problem] = attrs.field(factory=list)
-    """What could not be compared, and was left unchanged."""
+    """What could not be compared, and was left unchanged; bad blobs and definitions."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
@@ -111,33 +112,30 @@ def dedup(
     trace_set = TraceSet.from_path(dataset)
     report = DedupReport()
     if not trace_set.workloads_path.is_dir():
-        report.problems += [problem for problem in trace_set.problems if problem.severity is Severity.ERROR]
+        report.problems += definition_errors(trace_set)
         return report
-    with _exclusive(trace_set.workloads_path):
+    with nullcontext() if is_dry else _exclusive(trace_set.workloads_path):
         lines = list(_lines(trace_set, report.problems))
         report.workloads = len(lines)
+        bad_blobs = list(blob_problems(trace_set, ((str(line), line.trace) for line in lines)))
         removed = list(_removed(trace_set, lines, report))
         if not is_dry:
             _rewrite(removed, report.problems)
         _remove_blobs(trace_set, lines, removed, report, is_dry=is_dry, removes_orphans=removes_orphans)
     known = {problem.source for problem in report.problems}
-    report.problems += [p for p in trace_set.problems if p.severity is Severity.ERROR and p.source not in known]
+    others = [*bad_blobs, *definition_errors(trace_set)]
+    report.problems += [problem for problem in others if problem.source not in known]
     return report
 
 
 @contextmanager
 def _exclusive(folder: Path) -> Iterator[None]:
     """Lock out other deduplications: two could each remove the workload that the other keeps."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    unlock = lock_folders_of([os.fspath(folder / "any")], _LOCK_NAME)
     try:
-        unlock = lock_open_file(descriptor, os.fspath(folder))
-        try:
-            yield
-        finally:
-            if unlock is not None:
-                unlock()
+        yield
     finally:
-        os.close(descriptor)
+        unlock()
 
 
 # -- lines -------------------------------------------------------------------------------------------

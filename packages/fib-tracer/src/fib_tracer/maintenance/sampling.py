@@ -15,7 +15,6 @@ from fib_schema import (
     Problem,
     Report,
     SafetensorsInput,
-    Severity,
     TargetNotEmpty,
     Trace,
     TraceSet,
@@ -26,6 +25,7 @@ from fib_schema.blobs import check_blob, load_tensor
 from fib_schema.files import staged
 
 from ..config import TracingConfig
+from ..data_problems import errors_of
 from ..policies.calls import Call, WorkloadEntry
 from ..policies.filtering import FilterPolicy, Verdict
 from .survey import blobs_of
@@ -91,7 +91,7 @@ def sample(
         draft.mkdir()
         _write(source, definitions, draft, config, report)
     found = source.all_problems() if names is None else source.problems
-    report.problems += [problem for problem in found if problem.severity is Severity.ERROR]
+    report.problems += errors_of(found)
     report.validation = validate(target)
     return report
 

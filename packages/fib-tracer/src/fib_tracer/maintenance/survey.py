@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -179,8 +180,9 @@ def blob_files(trace_set: TraceSet) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in walk(trace_set.blob_workloads_path):
         file = Path(entry.path)
-        if os.path.isfile(file) and (not entry.name.startswith(".") or _is_abandoned(file)):  # noqa: PTH113 never raises
-            found[file.relative_to(root).as_posix()] = file.stat().st_size
+        with contextlib.suppress(FileNotFoundError):  # its writer has just given it another name
+            if os.path.isfile(file) and (not entry.name.startswith(".") or _is_abandoned(file)):  # noqa: PTH113 never raises
+                found[file.relative_to(root).as_posix()] = file.stat().st_size
     return found
 
 
