@@ -11,9 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
+import fib_compat
 import pytest
 from fib_apply import disable_apply, set_apply_hook, set_runtime
-from fib_tracer import PolicyRegistry, disable_tracing
+from fib_compat.names.policies import PolicyRegistry
+from fib_tracer import disable_tracing
+
+fib_compat.install()
+INSTALL = "import fib_compat; fib_compat.install()\n"
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 PROGRAMS = Path(__file__).parent / "programs"
 Run = Callable[..., str]
@@ -38,11 +44,11 @@ def clean_process(cache_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def run(cache_path: Path) -> Run:
-    """Run Python in a process of its own, where a warning is an error; return stdout, and fail if that fails."""
+    """Run code in a process of its own, where a warning is an error; return stdout, and fail if that fails."""
 
-    def run(*words: object, **environment: str) -> str:
+    def run(code: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-W", "error", *map(str, words)],
+            [sys.executable, "-W", "error", "-c", INSTALL + code],
             env={**os.environ, "FIB_CACHE_PATH": str(cache_path), **environment},
             capture_output=True,
             text=True,

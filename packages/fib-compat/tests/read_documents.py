@@ -145,6 +145,49 @@ def _listed(arguments: str) -> list[str]:
     return [match[1] for match in found if match]
 
 
+# -- tables of names ------------------------------------------------------------------------------------
+
+_OWN_MODULE = {
+    "get_default_registry": "apply.presets",
+    "apply": "apply.apply_api",
+    "enable_apply": "apply.apply_api",
+    "disable_apply": "apply.apply_api",
+    "render_report": "data.validate_render",
+}
+"""Of the names of rows with several modules; the others are in the first one."""
+_MEMBERS = frozenset({"submit", "drain", "reset", "can_evaluate", "build_baseline", "check_correctness"})
+_MEMBERS |= {"eval_performance", "evaluate"}
+_NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)?)(\([^()]*\))?(?: ->.*)?")
+
+
+def table(text: str) -> Iterator[Row]:
+    """The rows of ``## Further current names``."""
+    for modules, names in re.findall(r"^\| (`[a-z].*?`) \| (.*) \|$", text.partition("## Further")[2], re.MULTILINE):
+        yield from _table_row(re.findall(r"`([\w.]+)`", modules), names)
+
+
+def agents(text: str) -> Iterator[Row]:
+    """The functions for agents."""
+    section = text.partition("## `flashinfer_bench.agents`")[2].partition("\n## ")[0]
+    for names in re.findall(r"^\| (`.*?`) \|", section, re.MULTILINE):
+        yield from _table_row(["agents"], names)
+
+
+def _table_row(modules: list[str], names: str) -> Iterator[Row]:
+    owner = ""
+    for span in re.findall(r"(?<!-> )`([^`]+)`", names):
+        found = _NAME.fullmatch(span)
+        if found is None or (found[1].isupper() and found[1].startswith("FIB_")):
+            continue
+        name = found[1]
+        if name in _MEMBERS:
+            name = f"{owner}.{name}"
+        owner = name.partition(".")[0] if name[0].isupper() else owner
+        module = _OWN_MODULE.get(name, modules[0])
+        row = {"module": f"flashinfer_bench.{module if module in modules else modules[0]}", "name": name}
+        yield row if found[2] is None else {**row, "parameters": _listed(found[2].replace("*,", ""))}
+
+
 # -- values and options ---------------------------------------------------------------------------------
 
 
@@ -157,7 +200,7 @@ def values(text: str) -> dict[str, list[str]]:
 
 def flags(text: str) -> dict[str, list[str]]:
     """The options of each command."""
-    section = text.partition("## Command line")[2]
+    section = text.partition("## Command line")[2].partition("\n## ")[0]
     found: dict[str, list[str]] = {}
     for part in re.split(r"^- |; ", section, flags=re.MULTILINE):
         if command := re.match(r"\s*`([a-z-]+)([a-z |]*)", part):
@@ -170,9 +213,10 @@ def main() -> None:
     folder = Path(sys.argv[1])
     current = (folder / "api-current.md").read_text("utf-8")
     today = [row for page in ("compile.md", "traceset.md") for row in rendered((folder / page).read_text("utf-8"))]
+    agent_tools = (folder / "agents-and-service.md").read_text("utf-8")
     older = list(first_release((folder / "api-v1.md").read_text("utf-8")))
     content = {
-        "current": _public([*today, *facts(current)]),
+        "current": _public([*today, *facts(current), *table(current), *agents(agent_tools)]),
         "first_release": _public(older),
         "values": values(current),
         "flags": flags(current),

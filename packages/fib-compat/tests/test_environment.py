@@ -11,7 +11,7 @@ from flashinfer_bench import Correctness, Environment, Evaluation, Performance, 
 Run = Callable[..., str]
 
 CALL = """
-import torch
+import fib_apply, torch
 from flashinfer_bench import apply
 
 @apply("rmsnorm_h64")
@@ -19,6 +19,7 @@ def rmsnorm(x, weight):
     print("fallback")
     return torch.nn.functional.rms_norm(x, (64,), weight, 1e-6)
 
+assert fib_apply.wait_until_built(120)
 rmsnorm(torch.ones(8, 64), torch.ones(64))
 rmsnorm(torch.ones(21, 64), torch.ones(64))
 """
@@ -41,16 +42,16 @@ def measured(data_set: Path) -> Path:
 
 
 def test_nothing_starts_without_a_variable(measured: Path, run: Run) -> None:
-    assert run("-c", CALL, FIB_DATASET_PATH=str(measured)).split() == ["fallback", "fallback"]
+    assert run(CALL, FIB_DATASET_PATH=str(measured)).split() == ["fallback", "fallback"]
     assert batches(measured) == [1, 8]
 
 
 def test_apply_starts_by_its_variable(measured: Path, run: Run) -> None:
-    assert run("-c", CALL, FIB_DATASET_PATH=str(measured), FIB_ENABLE_APPLY="1").split() == ["fallback"]
+    assert run(CALL, FIB_DATASET_PATH=str(measured), FIB_ENABLE_APPLY="1").split() == ["fallback"]
 
 
 def test_tracing_starts_by_its_variable(data_set: Path, run: Run) -> None:
-    run("-c", CALL, FIB_DATASET_PATH=str(data_set), FIB_ENABLE_TRACING="1")
+    run(CALL, FIB_DATASET_PATH=str(data_set), FIB_ENABLE_TRACING="1")
     assert batches(data_set) == [1, 8, 21]
 
 

@@ -1,13 +1,16 @@
-"""Imports: no torch, `apply` as function and module, a warning about a conflicting distribution."""
+"""Imports: nothing without `install`, no torch, `apply` as function and module, the real package."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+INSTALL = "import fib_compat; fib_compat.install()\n"
 Run = Callable[..., str]
 
 TORCH_FREE = [
@@ -22,7 +25,6 @@ TORCH_FREE = [
     "env",
     "utils",
     "cli",
-    "replaced",
 ]
 ORDERS = [
     "import flashinfer_bench.apply",
@@ -35,53 +37,83 @@ ORDERS = [
 def test_importing_the_package_imports_no_torch(run: Run) -> None:
     heavy = ("torch", "numpy", "triton", "flashinfer")
     code = f"import sys, flashinfer_bench; print([name for name in {heavy} if name in sys.modules])"
-    assert run("-c", code) == "[]"
+    assert run(code) == "[]"
 
 
 def test_modules_without_tensors_import_no_torch(run: Run) -> None:
     names = ", ".join(f"flashinfer_bench.{name}" for name in TORCH_FREE)
-    assert run("-c", f"import sys, {names}; print('torch' in sys.modules)") == "False"
+    assert run(f"import sys, {names}; print('torch' in sys.modules)") == "False"
 
 
 def test_help_imports_no_torch(run: Run) -> None:
-    code = (
-        "import sys; from flashinfer_bench.cli.main import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass\n"
-    )
-    assert run("-c", f"{code}print('torch' in sys.modules)").endswith("False")
+    code = "import sys; from fib_compat.cli.main import cli\ntry: cli(['run', '--help'])\nexcept SystemExit: pass\n"
+    assert run(f"{code}print('torch' in sys.modules)").endswith("False")
 
 
 @pytest.mark.parametrize("first", ORDERS)
 def test_apply_is_the_function_in_every_order_of_imports(first: str, run: Run) -> None:
     """There is a submodule of that name too, and importing a submodule binds its name in the package."""
     code = f"{first}\nfrom flashinfer_bench import apply\nimport flashinfer_bench, fib_apply\n"
-    assert run("-c", f"{code}print(apply is fib_apply.apply is flashinfer_bench.apply)") == "True"
+    assert run(f"{code}print(apply is fib_apply.apply is flashinfer_bench.apply)") == "True"
 
 
 def test_modules_are_attributes_of_the_package(run: Run) -> None:
     code = (
         "import flashinfer_bench as fib\nprint(fib.compile.BuilderRegistry.__module__, fib.env.get_fib_enable_apply())"
     )
-    assert run("-c", code, FIB_ENABLE_APPLY="1") == "fib_compile.registry True"
+    assert run(code, FIB_ENABLE_APPLY="1") == "fib_compile.registry True"
 
 
 def test_other_packages_get_the_model_methods_only_from_fib_compat(run: Run) -> None:
     code = "from fib_schema import Definition\nprint(hasattr(Definition, 'model_dump'))\nimport flashinfer_bench\n"
-    assert run("-c", f"{code}print(hasattr(Definition, 'model_dump'))").split() == ["False", "True"]
+    assert run(f"{code}print(hasattr(Definition, 'model_dump'))").split() == ["False", "True"]
 
 
-@pytest.mark.parametrize("use", ["import flashinfer_bench", "from flashinfer_bench.cli import cli"])
-def test_a_conflicting_distribution_is_reported(use: str, run: Run, tmp_path: Path) -> None:
-    """A folder of metadata represents it, because its files or ours would be overwritten."""
-    folder = tmp_path / "flashinfer_bench-0.1.2.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: flashinfer-bench\nVersion: 0.1.2\n")
-    code = f"import sys, warnings\nsys.path.append({str(tmp_path)!r})\nwarnings.simplefilter('always')\n"
-    code += f"with warnings.catch_warnings(record=True) as found:\n    {use}\nprint(len(found), found[0].message)"
-    output = run("-c", code)
-    assert output.startswith("1 flashinfer-bench 0.1.2 and fib-compat are both installed")
-    assert "pip uninstall -y flashinfer-bench fib-compat && pip install fib-compat" in output
+IMPORT_ONLY = """
+import sys
+before, finders = set(sys.modules), list(sys.meta_path)
+import fib_compat
+new = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names}
+print(sorted(new), finders == sys.meta_path, fib_compat.__all__)
+try:
+    import flashinfer_bench
+except ImportError as error:
+    print(error)
+"""
+REAL_FIRST = """
+import sys
+sys.path.insert(0, FOLDER)
+import flashinfer_bench, fib_compat
+try:
+    fib_compat.install()
+except RuntimeError as error:
+    print(error, len(sys.meta_path))
+"""
 
 
-def test_without_a_conflict_nothing_is_reported(run: Run) -> None:
-    """`run` turns a warning into an error."""
-    assert run("-c", "import flashinfer_bench; print(flashinfer_bench.__version__)") == version("fib-compat")
+def python(code: str) -> str:
+    """Run code in a process of its own, where `install` is not called."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_without_install_importing_changes_nothing() -> None:
+    lines = python(IMPORT_ONLY).splitlines()
+    assert lines == ["['fib_compat'] True ['__version__', 'install']", "No module named 'flashinfer_bench'"]
+
+
+def test_install_imports_no_torch(run: Run) -> None:
+    assert run("import sys; print('torch' in sys.modules, 'flashinfer_bench' in sys.modules)") == "False False"
+
+
+def test_install_refuses_to_replace_an_imported_package(tmp_path: Path) -> None:
+    (tmp_path / "flashinfer_bench.py").write_text("")
+    output = python(REAL_FIRST.replace("FOLDER", repr(str(tmp_path))))
+    assert output.startswith(f"flashinfer_bench is already imported from {tmp_path}/flashinfer_bench.py")
+    assert "call fib_compat.install() before the first import" in output
+
+
+def test_install_precedes_a_package_that_is_not_imported_yet(tmp_path: Path) -> None:
+    (tmp_path / "flashinfer_bench.py").write_text("raise SystemExit('the real one')")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{INSTALL}import flashinfer_bench\n"
+    assert python(f"{code}print(flashinfer_bench.__version__)") == f"{version('fib-compat')}\n"

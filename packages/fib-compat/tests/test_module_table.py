@@ -6,22 +6,34 @@ import importlib
 import importlib.util
 import pickle
 import runpy
-import subprocess
 import sys
+from collections.abc import Callable
 
+import fib_compat
 import pytest
-from flashinfer_bench._module_table import MODULES, TableFinder, install_finder
+from fib_compat.errors import NotOfferedAttribute, NotOfferedImport
+from fib_compat.finder import TableFinder
+from fib_compat.table import MODULES, NOT_INSTALLED, names_of, origin_of
+
+FULL_NAMES = [f"flashinfer_bench.{name}".rstrip(".") for name in MODULES if name != "__main__"]
+Run = Callable[..., str]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", FULL_NAMES)
 def test_a_row_becomes_a_module_with_its_names(name: str) -> None:
-    module = importlib.import_module(f"flashinfer_bench.{name}")
-    source, _, names = MODULES[name].partition(": ")
-    assert module.__all__ == names.split()
+    module = importlib.import_module(name)
+    assert module.__all__ == sorted(names_of(name))
     for exported in module.__all__:
-        assert getattr(module, exported) is getattr(importlib.import_module(source), exported)
+        origin = origin_of(name, exported)
+        assert getattr(module, exported) is getattr(importlib.import_module(origin.module), origin.name)
+        assert exported in dir(module)
     assert module.__doc__
-    assert hasattr(module, "__path__") == any(other.startswith(f"{name}.") for other in MODULES)
+
+
+def test_no_row_names_something_twice() -> None:
+    for name, row in MODULES.items():
+        words = [word.partition("=")[0] for part in row.split("; ") for word in part.partition(": ")[2].split()]
+        assert sorted(words) == list(names_of(f"flashinfer_bench.{name}".rstrip("."))), name
 
 
 def test_a_name_outside_the_table_is_a_missing_module() -> None:
@@ -42,6 +54,12 @@ def test_import_tools_treat_a_row_like_a_file(monkeypatch: pytest.MonkeyPatch) -
     assert "Solution" in names["__all__"]
 
 
+def test_a_star_import_has_all_names() -> None:
+    names: dict[str, object] = {}
+    exec("from flashinfer_bench import *", names)
+    assert set(names_of("flashinfer_bench")) <= set(names)
+
+
 def test_objects_pickle_by_the_module_that_defines_them() -> None:
     for path, name in (("data.trace", "Trace"), ("compile.registry", "get_registry"), ("tracer.types", "TracingRule")):
         value = getattr(importlib.import_module(f"flashinfer_bench.{path}"), name)
@@ -49,10 +67,27 @@ def test_objects_pickle_by_the_module_that_defines_them() -> None:
 
 
 def test_the_finder_is_installed_once() -> None:
-    install_finder()
-    assert [type(finder).__name__ for finder in sys.meta_path].count("TableFinder") == 1
+    fib_compat.install()
+    assert [type(finder) for finder in sys.meta_path].count(TableFinder) == 1
 
 
-def test_importing_a_row_imports_the_package_first() -> None:
+def test_importing_a_row_imports_the_package_first(run: Run) -> None:
     code = "from flashinfer_bench.data.definition import Definition; print(hasattr(Definition, 'model_dump'))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
+    assert run(code) == "True"
+
+
+@pytest.mark.parametrize("name", NOT_INSTALLED)
+def test_a_module_of_another_package_says_what_to_install(name: str) -> None:
+    package = importlib.import_module("flashinfer_bench")
+    assert not hasattr(package, name)
+    with pytest.raises(NotOfferedAttribute, match=f"pip install fib-{name}"):
+        getattr(package, name)
+    for statement in (f"import flashinfer_bench.{name}", f"from flashinfer_bench import {name}"):
+        with pytest.raises(NotOfferedImport, match=f"pip install fib-{name}"):
+            exec(statement)
+
+
+def test_a_name_that_nobody_documents_is_an_attribute_error() -> None:
+    package = importlib.import_module("flashinfer_bench.utils")
+    with pytest.raises(AttributeError, match=r"module 'flashinfer_bench\.utils' has no attribute 'nothing'"):
+        _ = package.nothing

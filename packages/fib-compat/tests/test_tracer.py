@@ -10,9 +10,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from fib_compat.errors import NotOfferedArgument
 from fib_tracer import RANDOM, TracingConfig, TracingConfigRegistry
 from flashinfer_bench import AxisVar, Definition, TensorSpec, TraceSet
-from flashinfer_bench.errors import NotOffered
 from flashinfer_bench.tracer import Tracer, TracingRule, disable_tracing, enable_tracing, get_tracer, presets, rule
 from flashinfer_bench.tracer.types import TraceEntry
 
@@ -102,7 +102,7 @@ def test_enabling_again_replaces_the_tracer(tmp_path: Path, monkeypatch: pytest.
     assert get_tracer() is second is not first
     disable_tracing()
     assert get_tracer() is None
-    with pytest.raises(NotOffered, match="pass dataset_path="):
+    with pytest.raises(NotOfferedArgument, match="pass dataset_path="):
         enable_tracing(out_dir=tmp_path)
 
 

@@ -1,0 +1,7 @@
+"""The command ``fib-compat``."""
+
+from __future__ import annotations
+
+from .main import cli
+
+__all__ = ["cli"]

@@ -1,0 +1,1 @@
+"""Migration of programs from `flashinfer_bench` to the FIB packages."""

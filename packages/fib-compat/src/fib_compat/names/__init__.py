@@ -1,0 +1,1 @@
+"""Implementations of documented names that no FIB package has. `fib_compat.table` states the name of each."""

@@ -1,0 +1,112 @@
+"""Layouts of caches, scales and output buffers of attention calls, as adapters need them.
+
+Shapes: NHD caches are ``[pages, page_size, heads, dim]`` or ``[tokens, heads, dim]``; HND caches have the heads before
+the page's or the sequence's tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+__all__ = [
+    "infer_kv_layout_from_args",
+    "infer_paged_kv_layout_from_tensors",
+    "infer_ragged_kv_layout_from_tensors",
+    "normalize_paged_kv_to_nhd",
+    "normalize_ragged_kv_to_nhd",
+    "pick_sm_scale_gqa",
+    "pick_sm_scale_mla",
+    "write_back_outputs",
+]
+
+
+def infer_kv_layout_from_args(inst: object) -> str | None:
+    """The layout that an attention wrapper was made with: ``NHD``, ``HND``, or None if it does not tell."""
+    layout = getattr(inst, "_kv_layout", None)
+    return layout if layout in ("NHD", "HND") else None
+
+
+def infer_paged_kv_layout_from_tensors(paged_kv_cache: Any, num_kv_heads: int) -> str | None:
+    """The layout of a paged cache by its shape; None if both layouts fit, or none does.
+
+    Args:
+        paged_kv_cache: A pair of 4-d tensors, or one 5-d tensor ``[pages, 2, ...]``.
+        num_kv_heads: The number of heads.
+    """
+    if isinstance(paged_kv_cache, (tuple, list)):
+        shape = tuple(paged_kv_cache[0].shape)
+    else:
+        shape = (paged_kv_cache.shape[0], *paged_kv_cache.shape[2:])
+    return _layout(shape, 4, num_kv_heads)
+
+
+def infer_ragged_kv_layout_from_tensors(ragged_k_or_v: torch.Tensor, num_kv_heads: int) -> str | None:
+    """The layout of a ragged 3-d tensor by its shape; None if both layouts fit, or none does."""
+    return _layout(tuple(ragged_k_or_v.shape), 3, num_kv_heads)
+
+
+def _layout(shape: tuple[int, ...], dimensions: int, num_kv_heads: int) -> str | None:
+    if len(shape) != dimensions:
+        return None
+    is_nhd, is_hnd = shape[-2] == num_kv_heads, shape[-3] == num_kv_heads
+    return None if is_nhd == is_hnd else "NHD" if is_nhd else "HND"
+
+
+def normalize_paged_kv_to_nhd(paged_kv_cache: Any, kv_layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of a paged cache as NHD views; see `infer_paged_kv_layout_from_tensors`.
+
+    Raises:
+        ValueError: There is no such layout.
+    """
+    keys, values = paged_kv_cache if isinstance(paged_kv_cache, (tuple, list)) else paged_kv_cache.unbind(1)
+    return _to_nhd(keys, kv_layout), _to_nhd(values, kv_layout)
+
+
+def normalize_ragged_kv_to_nhd(ragged_k_or_v: torch.Tensor, kv_layout: str) -> torch.Tensor:
+    """A ragged tensor as an NHD view.
+
+    Raises:
+        ValueError: There is no such layout.
+    """
+    return _to_nhd(ragged_k_or_v, kv_layout)
+
+
+def _to_nhd(tensor: torch.Tensor, layout: str) -> torch.Tensor:
+    if layout not in ("NHD", "HND"):
+        raise ValueError(f"kv_layout must be 'NHD' or 'HND', got {layout!r}")
+    return tensor if layout == "NHD" else tensor.transpose(-3, -2)
+
+
+def pick_sm_scale_gqa(head_dim: int, maybe: Any) -> float:
+    """The given scale of scores, else ``1 / sqrt(head_dim)``."""
+    return 1.0 / math.sqrt(head_dim) if maybe is None else float(maybe)
+
+
+def pick_sm_scale_mla(head_dim_qk_nope: int, head_dim_qk_pe: int, maybe: Any) -> float:
+    """The given scale of scores, else that of the width before absorption."""
+    return pick_sm_scale_gqa(head_dim_qk_nope + head_dim_qk_pe, maybe)
+
+
+def write_back_outputs(
+    *,
+    output: torch.Tensor,
+    lse: torch.Tensor,
+    want_lse: bool,
+    out_buf: torch.Tensor | None = None,
+    lse_buf: torch.Tensor | None = None,
+) -> Any:
+    """Copy results into the caller's buffers, if there are any; returns what the caller of an attention call expects.
+
+    Args:
+        output: The result.
+        lse: The log-sum-exp of the scores.
+        want_lse: Whether both are returned.
+        out_buf: The buffer of the result.
+        lse_buf: The buffer of the log-sum-exp.
+    """
+    result = output if out_buf is None else out_buf.copy_(output)
+    scores = lse if lse_buf is None else lse_buf.copy_(lse)
+    return (result, scores) if want_lse else result

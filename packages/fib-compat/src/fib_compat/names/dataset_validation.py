@@ -1,0 +1,242 @@
+"""Validation of a data set by definition: layout, records, baselines, and whether references and baselines run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+import attrs
+from fib_bench import BenchmarkConfig
+from fib_bench.coverage import run_references
+from fib_compile import BuilderRegistry, BuildError
+from fib_compile.device import list_cuda_devices
+from fib_schema import (
+    FibError,
+    Problem,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    get_fib_dataset_path,
+    parse_json,
+    validate,
+)
+from fib_schema.folder_walk import walk
+
+from .dataset_report import CheckMessage, CheckResult, DatasetReport, DefinitionReport, ReportConfig
+from .dataset_report import compute_definition_status as status_of
+
+__all__ = ["ALL_CHECKS", "CPU_CHECKS", "validate_dataset"]
+
+ALL_CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
+CPU_CHECKS = ALL_CHECKS[:-1]
+_BASELINE = "baseline"
+_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
+_LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
+_FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
+
+
+def validate_dataset(
+    dataset: str | os.PathLike[str] | None = None,
+    *,
+    checks: Iterable[str] = ALL_CHECKS,
+    op_types: Sequence[str] | None = None,
+    definitions: Sequence[str] | None = None,
+    disable_gpu: bool = False,
+    device: str | None = None,
+) -> DatasetReport:
+    """Check a data set.
+
+    Args:
+        dataset: Its folder; None means ``FIB_DATASET_PATH`` or the default.
+        checks: Of `ALL_CHECKS`.
+        op_types: Only definitions of these types, besides `definitions`; None with None means all.
+        definitions: Only these definitions, besides those of `op_types`.
+        disable_gpu: Whether no GPU is used: ``benchmark`` is skipped, and ``baseline`` builds nothing.
+        device: The device of the check ``benchmark``; None means the first GPU, without which the check is skipped.
+
+    Raises:
+        DataSetNotFound: There is no such directory (a FileNotFoundError).
+        UnknownName: There is no such check, definition or operation type (a KeyError).
+    """
+    root = get_fib_dataset_path() if dataset is None else Path(dataset)
+    wanted = tuple(checks)
+    for check in wanted:
+        if check not in ALL_CHECKS:
+            raise UnknownName("check", check, ALL_CHECKS)
+    gpus = [] if disable_gpu else list_cuda_devices()
+    run = _Validation(root, wanted, device or next(iter(gpus), None), builds_baselines=bool(gpus))
+    known = _definition_files(root)
+    selected = _select(known, op_types, definitions)
+    config = ReportConfig(str(root), wanted, disable_gpu, op_types, definitions)
+    by_definition, other = run.findings(known)
+    reports = []
+    for name in selected:
+        found = {check: run.result(check, name, by_definition.get((name, check), [])) for check in wanted}
+        reports.append(DefinitionReport(name, known[name], status_of(found), found))
+    timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+    return DatasetReport(config, timestamp, tuple(reports), CheckResult.of(other))
+
+
+def _definition_files(root: Path) -> dict[str, str]:
+    """The operation type of each definition by file names, because damaged files have no readable names."""
+    folder = root / "definitions"
+    files = [Path(entry.path).relative_to(folder) for entry in walk(folder) if entry.name.endswith(".json")]
+    return {path.stem: path.parts[0] if len(path.parts) > 1 else "" for path in sorted(files)}
+
+
+def _select(known: Mapping[str, str], op_types: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:
+    """The definitions of some types, and some by name.
+
+    Raises:
+        UnknownName: The data set has no such definition or type.
+    """
+    if op_types is None and names is None:
+        return list(known)
+    for kind, wanted, existing in (("op_type", op_types, set(known.values())), ("definition", names, set(known))):
+        for name in wanted or ():
+            if name not in existing:
+                raise UnknownName(kind, name, tuple(sorted(existing)))
+    return [name for name, op_type in known.items() if op_type in (op_types or ()) or name in (names or ())]
+
+
+@attrs.define
+class _Validation:
+    """The state of one validation."""
+
+    root: Path
+    checks: tuple[str, ...]
+    device: str | None
+    builds_baselines: bool
+    _opened: TraceSet | None = None
+
+    @property
+    def trace_set(self) -> TraceSet:
+        """The data set."""
+        if self._opened is None:
+            self._opened = TraceSet.from_path(self.root)
+        return self._opened
+
+    def findings(
+        self, known: Mapping[str, str]
+    ) -> tuple[dict[tuple[str, str], list[CheckMessage]], list[CheckMessage]]:
+        """The findings of `fib_schema.validate` by definition and check, and those that belong to no definition."""
+        report = validate(self.root)
+        grouped: dict[tuple[str, str], list[CheckMessage]] = {}
+        other: list[CheckMessage] = []
+        for problem in (*report.problems, *report.warnings):
+            message = CheckMessage(str(problem.severity), _text(problem))
+            check = _check_of(problem)
+            owner = _owner(problem.file, known)
+            if owner is not None:
+                grouped.setdefault((owner, check), []).append(message)
+            elif check in self.checks or problem.code == "no-data-set":
+                other.append(message)
+        return grouped, other
+
+    def result(self, check: str, name: str, messages: list[CheckMessage]) -> CheckResult:
+        """The result of one check of one definition."""
+        if check == "benchmark" and self.device is None:
+            return CheckResult("skipped", (CheckMessage("info", "no GPU is used"),))
+        found = {"workload": self._empty_axes, "baseline": self._baseline, "benchmark": self._benchmark}.get(check)
+        if found is not None and name in self.trace_set.definition_names():
+            messages = [*messages, *found(name)]
+        return CheckResult.of(messages)
+
+    def _empty_axes(self, name: str) -> list[CheckMessage]:
+        """An error for each axis of size 0."""
+        return [
+            CheckMessage("error", f"workload {trace.workload.uuid}: axis {axis!r} is 0; sizes are at least 1")
+            for trace in self.trace_set.workloads.get(name, [])
+            for axis, size in trace.workload.axes.items()
+            if size == 0
+        ]
+
+    def _baseline(self, name: str) -> list[CheckMessage]:
+        """Findings of the solutions below ``solutions/baseline/`` and the traces below ``traces/baseline/``."""
+        solutions = self._baseline_solutions(name)
+        traces = self._baseline_traces(name)
+        found = []
+        if not solutions:
+            found.append(CheckMessage("warning", "there is no baseline solution"))
+        if not traces:
+            found.append(CheckMessage("warning", "there is no baseline trace"))
+        for trace in traces:
+            place = f"baseline trace of {trace.solution!r} on workload {trace.workload.uuid}"
+            if trace.solution not in solutions:
+                found.append(CheckMessage("error", f"{place}: there is no such baseline solution"))
+            elif not trace.is_successful():
+                status = "no evaluation" if trace.evaluation is None else str(trace.evaluation.status)
+                found.append(CheckMessage("warning", f"{place}: {status}"))
+        missing = {trace.workload.uuid for trace in self.trace_set.workloads.get(name, [])}
+        missing -= {trace.workload.uuid for trace in traces}
+        if traces and missing:
+            found.append(CheckMessage("warning", f"there is no baseline trace of {len(missing)} workloads"))
+        return [*found, *(self._build(name, solutions) if self.builds_baselines else [])]
+
+    def _build(self, name: str, solutions: Mapping[str, Solution]) -> list[CheckMessage]:
+        found = []
+        for solution in solutions.values():
+            try:
+                BuilderRegistry.get_instance().build(self.trace_set.get_definition(name), solution)
+            except (BuildError, FibError) as error:
+                found.append(CheckMessage("error", f"baseline {solution.name!r} cannot be built: {error}"))
+        return found
+
+    def _baseline_solutions(self, name: str) -> dict[str, Solution]:
+        return {s.name: s for s in self.trace_set.solutions.get(name, []) if s.author == _BASELINE}
+
+    def _baseline_traces(self, name: str) -> list[Trace]:
+        found = []
+        for entry in walk(self.root / "traces" / _BASELINE):
+            if entry.name != f"{name}.jsonl":
+                continue
+            for line in Path(entry.path).read_bytes().splitlines():
+                try:
+                    found.append(parse_json(line, Trace))
+                except FibError:
+                    continue  # the check `trace` reports it
+        return found
+
+    def _benchmark(self, name: str) -> list[CheckMessage]:
+        """An error for each workload that the reference or a baseline does not pass."""
+        assert self.device is not None  # else the check is skipped
+        config = BenchmarkConfig(device=self.device, quick=True)
+        runs = run_references(self.trace_set, config, [name])
+        problems = [f"reference: {problem}" for problem in (runs[name].problems if name in runs else ())]
+        problems += self._run_baselines(name, config)
+        return [CheckMessage("error", problem) for problem in problems]
+
+    def _run_baselines(self, name: str, config: BenchmarkConfig) -> list[str]:
+        from fib_bench import Benchmark
+
+        names = tuple(self._baseline_solutions(name))
+        if not names:
+            return []
+        selected = attrs.evolve(config, definitions=(name,), solutions=names)
+        result = Benchmark(self.trace_set, selected).run(dump_traces=False)
+        failed = [trace for trace in result.traces if not trace.is_successful()]
+        return [
+            *(f"could not run: {skip}" for skip in result.skipped),
+            *(f"{t.solution} on workload {t.workload.uuid}: {t.evaluation and t.evaluation.status}" for t in failed),
+        ]
+
+
+def _text(problem: Problem) -> str:
+    source = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    place = source if problem.path == "$" else f"{source} at {problem.path}"
+    return f"{place}: {problem.message}"
+
+
+def _check_of(problem: Problem) -> str:
+    if problem.code in _LAYOUT_CODES:
+        return "layout"
+    return _FOLDERS.get(PurePosixPath(problem.file).parts[0] if problem.file else "", "layout")
+
+
+def _owner(file: str, known: Mapping[str, str]) -> str | None:
+    """The definition that a file belongs to, by its path."""
+    path = PurePosixPath(file)
+    return next((name for name in (path.stem, *reversed(path.parts[:-1])) if name in known), None)
