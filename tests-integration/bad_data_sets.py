@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth of the kinds")
     parser.add_argument("--list", action="store_true", help="list kinds and commands")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all cases, with their output, as JSON Lines")
+    parser.add_argument("--resume", metavar="FILE", type=Path, help="leave out cases without a problem in such a file")
     parser.add_argument("--show", action="store_true", help="print the output of every case")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the data sets of all cases there")
     parser.add_argument("-j", type=int, default=cpu_count(), metavar="N", help="cases at once (default: all cores)")
@@ -45,10 +46,11 @@ def main() -> int:
     if arguments.list:
         print("\n".join([*(kind.name for kind in kinds), "", *(command.name for command in commands)]))
         return 0
+    done = _cases_without_problem(arguments.resume) if arguments.resume else frozenset()
     results = []
     file = arguments.json.open("w") if arguments.json else None
     print(f"{len(kinds)} kinds, {len(commands)} commands", file=sys.stderr)
-    for result in run_cases(kinds, commands, at_once=arguments.j, keep=arguments.keep):
+    for result in run_cases(kinds, commands, at_once=arguments.j, keep=arguments.keep, done=done):
         results.append(result)
         if file is not None:
             print(json.dumps(vars(result)), file=file, flush=True)
@@ -58,6 +60,12 @@ def main() -> int:
             print(f"\r{len(results)} of {len(kinds) * len(commands)} cases", end="", file=sys.stderr)
     print_table(results)
     return int(any(result.problems for result in results))
+
+
+def _cases_without_problem(path: Path) -> frozenset[tuple[str, str]]:
+    """Kind and command of the cases of an earlier run that had no problem."""
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return frozenset((row["kind"], row["command"]) for row in rows if not row["problems"])
 
 
 if __name__ == "__main__":

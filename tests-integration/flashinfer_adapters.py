@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
-from fib_apply import ApplyRuntime, enable_apply
+from fib_apply import ApplyConfig, ApplyRuntime, enable_apply
 from fib_bench import Benchmark, BenchmarkConfig, EvalConfig
 from fib_compile import BuilderRegistry
 from fib_compile.device import hardware_from_device
@@ -58,6 +58,8 @@ from flashinfer_calls import CASES, Call, Case, Sizes
 HERE = Path(__file__).resolve()
 SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support"
 DEVICE_LIMIT = 1.02
+EQUAL_KERNELS = ApplyConfig(require_speedup=False)
+"""Calls are routed to the kernels that they replace."""
 HOST_LIMITS_NS = {"nothing enabled": 200.0, "rmsnorm": 1500.0, "paged decode": 3000.0}
 """Limits of the host time added to a call: by all patches, and by a hit."""
 _ROUNDS, _CHUNK = 101, 40
@@ -258,7 +260,7 @@ def probe_together(trace_sets: Iterable[TraceSet]) -> None:
         definitions |= trace_set.definitions
         solutions |= trace_set.solutions
         traces |= trace_set.traces
-    enable_apply(TraceSet(None, definitions, solutions, {}, traces)).stop()
+    enable_apply(TraceSet(None, definitions, solutions, {}, traces), EQUAL_KERNELS).stop()
 
 
 def check_substitutions(
@@ -269,7 +271,10 @@ def check_substitutions(
     probe_together(substitutes.values())
     for case in _while_patched(cases):
         row = rows[case.name]
-        with _noting_errors(row, "substituted"), enable_apply(substitutes[case.name], stats=True) as runtime:
+        with (
+            _noting_errors(row, "substituted"),
+            enable_apply(substitutes[case.name], EQUAL_KERNELS, stats=True) as runtime,
+        ):
             found = _results(bench, case)
             stats = runtime.stats().get(case.definition)
             if stats is None or not stats.hits:
@@ -313,7 +318,10 @@ def check_device_times(bench: Bench, cases: Sequence[Case], rows: Rows, measured
     if bench.device == "cpu":
         return
     names = {case.definition: baseline_name(measured.get_definition(case.definition)) for case in timed}
-    runtimes = {case.name: ApplyRuntime(_only(measured, case.definition, names[case.definition])) for case in timed}
+    runtimes = {
+        case.name: ApplyRuntime(_only(measured, case.definition, names[case.definition]), EQUAL_KERNELS)
+        for case in timed
+    }
     unpatched, routed = (defaultdict[str, list[float]](list) for _ in range(2))
     for _ in range(_DEVICE_ROUNDS):
         for case in timed:
@@ -411,12 +419,12 @@ def claims_of(bench: Bench, cases: Sequence[Case], rows: Rows, measured: TraceSe
 def _hit_ns(bench: Bench, case: Case, claimed: TraceSet, inputs: Sequence[Any]) -> float:
     (solution,) = claimed.solutions[case.definition]
     direct = BuilderRegistry.get_instance().build(claimed.get_definition(case.definition), solution).function
-    with enable_apply(claimed, stats=True) as runtime:
+    with enable_apply(claimed, EQUAL_KERNELS, stats=True) as runtime:
         bench.call(case)()
         stats = runtime.stats().get(case.definition)
         if stats is None or not stats.hits:
             raise LookupError(f"no hit: {dict(stats.misses) if stats else 'never asked'}")
-    with enable_apply(claimed):
+    with enable_apply(claimed, EQUAL_KERNELS):
         call = bench.call(case)
         for _ in range(3):
             call()

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import torch
 from fib_bench import Benchmark, BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.evaluators import evaluator_for
+from fib_bench.timing.work import work_of
 from fib_schema import (
     BuildSpec,
     Definition,
@@ -113,3 +115,18 @@ def test_every_definition_has_the_evaluator_of_its_op_type() -> None:
     for definition in public_set().definitions.values():
         name = evaluator_for(definition, ResolvedEvalConfig()).name
         assert name == EVALUATORS.get(definition.op_type, "default"), definition.name
+
+
+def test_the_work_of_every_definition_is_known() -> None:
+    """Integers are zero: the names of inputs and axes decide."""
+    unknown = []
+    for name, definition in public_set().definitions.items():
+        axes = {axis: 2 for axis in definition.axes if axis not in definition.const_axes}
+        values: dict[str, torch.Tensor | int] = {}
+        for (key, spec), shape in zip(definition.inputs.items(), definition.get_input_shapes(axes), strict=True):
+            if shape is None:
+                values[key] = 0
+            elif "int" in spec.dtype or key.startswith("routing"):
+                values[key] = torch.zeros(shape, dtype=torch.int32)
+        unknown += [] if work_of(definition, axes, values) else [name]
+    assert unknown == []

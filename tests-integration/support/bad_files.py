@@ -372,7 +372,7 @@ def _dedup(root: Path) -> list[str]:
 
 
 def _view(root: Path) -> list[str]:
-    from flashinfer_bench.cli.data_sets import load_traces
+    from fib_compat.cli.data_sets import load_traces
 
     return [str(problem) for problem in load_traces([root]).all_problems()]
 

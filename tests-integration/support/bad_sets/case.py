@@ -49,7 +49,7 @@ def preload(*, has_torch: bool) -> None:
     assert fib_apply
     assert fib_bench
     assert rich
-    for name in ("fib-bench", "fib-apply", "fib-compile", "fib-tracer", "fib-integrations", "flashinfer-bench"):
+    for name in ("fib-bench", "fib-apply", "fib-compile", "fib-tracer", "fib-integrations", "fib-compat"):
         (found,) = entry_points(group="console_scripts", name=name)
         MAIN[name] = found.load()
     if has_torch:
@@ -126,12 +126,19 @@ class Running:
         return Outcome(code, output, self._is_shown(output), seconds, self._page())
 
     def _page(self) -> str:
-        file = self.folder / "out"
-        return file.read_text("utf-8", "surrogateescape") if self.command.writes == "." and file.is_file() else ""
+        file = self._written()
+        is_text = file is not None and (self.command.writes == "." or file.suffix == ".txt")
+        return file.read_text("utf-8", "surrogateescape") if file is not None and is_text and file.is_file() else ""
 
     def _is_shown(self, output: str) -> bool:
-        written = self.folder / "out" / self.command.writes
-        return self.command.shows in output and (not self.command.writes or written.exists())
+        return self.command.shows in output and (not self.command.writes or self._written() is not None)
+
+    def _written(self) -> Path | None:
+        """What the command was to write, if it did."""
+        out = self.folder / "out"
+        if self.command.writes in ("", "."):
+            return out if self.command.writes and out.exists() else None
+        return next(out.glob(self.command.writes), None)
 
     def remove(self) -> None:
         """Remove the folder; `shutil` cannot remove deeply nested ones."""

@@ -46,7 +46,7 @@ class Command:
         opens: Further parts whose damage it is run on; nothing of these has to be named.
         codes: The documented exit codes.
         shows: Text that shows in its output that the rest was processed; empty: nothing has to be shown.
-        writes: A file below `Case.out` that shows that the rest was processed.
+        writes: A pattern for a file below `Case.out` that shows that the rest was processed.
         is_execution: It uses the content of records, so that errors which show in use have to be named.
         function: Runs instead of a command line.
         is_machine_readable: Its output is JSON or CSV.
@@ -80,6 +80,8 @@ class Command:
 
     def takes(self, kind: Kind) -> bool:
         """Whether the kind of damage can concern it."""
+        if kind.is_endless and self.name in ("fib-apply warm", "fib_apply.enable_apply"):
+            return False  # they grant a compiler 600 s, more than a case has
         if self.only:
             return kind.part in self.only
         return kind.part == "set" or kind.part in self.reads | self.lists | self.opens
@@ -165,15 +167,17 @@ def _command(*words: str, reads: str, lists: str = "", **fields: Any) -> Command
 _ALL = "definition solution workload trace blob"
 _COPY = {"reads": _ALL, "writes": "definitions/activation/keeper.json"}
 _MERGE = {"reads": "", "lists": _ALL}  # it copies files byte for byte
+_REPAIR = {"reads": "", "lists": " ".join(RECORDS), "opens": frozenset({"blob"})}  # the other set has the blob
 _SUMMARY = {"reads": "trace workload", "lists": "definition solution"}
 _TABLE = {"reads": "definition trace", "lists": "solution"}
 _STATS = {"reads": "definition workload"}
 _SAMPLE = {"reads": "definition workload blob", "writes": "definitions/activation/keeper.json"}
+_ONE_EACH = {**_SAMPLE, "reads": "definition workload", "opens": frozenset({"blob"})}  # it may leave out the blob
 _ENGINE = {"has_torch": True, "seconds": 60, "shows": "called keeper"}
 _RUN: dict[str, Any] = {"is_execution": True, "has_torch": True, "seconds": 90}
 _SETS = frozenset({"set", "settings"})
 _H200 = ("--hardware", HARDWARE)
-_BENCH, _REPORT, _COMPAT = "fib-bench", ("fib-bench", "report"), "flashinfer-bench"
+_BENCH, _REPORT, _COMPAT = "fib-bench", ("fib-bench", "report"), "fib-compat"
 COMMANDS = (
     _command(
         _BENCH,
@@ -208,7 +212,7 @@ COMMANDS = (
     _command(*_REPORT, "compare", "{other}", "{set}", reads="trace", shows=""),
     _command(*_REPORT, "compare", "{set}", "{other}", "--json", reads="trace"),
     _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--csv", reads="trace"),
-    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", shows="", **_MERGE),
+    _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", shows="", **_REPAIR),
     _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", writes=_COPY["writes"], **_MERGE),
     _command(*_REPORT, "html", "{set}", "--output", "{out}", reads="trace definition", lists="solution", writes="."),
     _command(_BENCH, "migrate", "{set}", "{out}", **_COPY),
@@ -229,13 +233,15 @@ COMMANDS = (
     _command("fib-apply", "warm", "{set}", has_torch=True, seconds=60, shows="ready keeper_py", **_TABLE),
     _command("fib_apply.enable_apply", "{set}", function=enable_apply, **_TABLE, **_ENGINE),
     _command("fib_tracer.enable_tracing", "{set}", function=enable_tracing, reads="definition", **_ENGINE),
-    _command("fib-compile", "build", "{set}", reads="definition solution", shows="keeper_cpp"),
+    _command(
+        "fib-compile", "build", "{set}", "--timeout", "30", reads="definition solution", shows="keeper_cpp", seconds=90
+    ),
     _command("fib-tracer", "stats", "{set}", **_STATS),
     _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
     _command("fib-tracer", "dedup", "{set}", "--dry-run", reads="workload", opens=frozenset({"blob"}), shows=""),
     _command("fib-tracer", "dedup", "{set}", "--orphans", reads="workload", opens=frozenset({"blob"}), shows=""),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
-    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_SAMPLE),
+    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_ONE_EACH),
     _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),
     _command("fib-tracer", "import", "{set}", "{other}", "--json", reads="", opens=RECORDS, shows=""),
     _command("fib-integrations", "baselines", "{set}", "--dry-run", reads="definition", lists="solution", shows=""),
@@ -256,7 +262,7 @@ COMMANDS = (
     _command(_COMPAT, "report", "summary", "--local", "{set}", **_SUMMARY),
     _command(_COMPAT, "report", "best", "--local", "{set}", reads="trace"),
     _command(_COMPAT, "report", "visualize", "--local", "{set}", reads="trace"),
-    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", shows="", **_MERGE),
+    _command(_COMPAT, "report", "merge", "--local", "{set}", "{other}", "--output", "{out}", shows="", **_REPAIR),
     _command(_COMPAT, "validate", "--dataset", "{set}", reads=_ALL, is_execution=True, shows=""),
     _command(
         _COMPAT,
@@ -283,6 +289,7 @@ COMMANDS = (
         "{out}",
         reads="",
         shows="",
+        writes="validation_*.txt",
         only=_SETS | {"definition"},
     ),
 )

@@ -26,9 +26,10 @@ class Kind:
         keeps_rest: The rest of the set has to be processed.
         path: Where the set is that commands get, relative to the folder of the case.
         is_unprivileged: Commands run without root's right to ignore the permissions of files.
-        shows_when: ``listed``: already the listing of names fails; ``parsed``; or ``used``: only `run` and
-            `validate` have to name it.
+        shows_when: ``listed``: already the listing of names fails; ``parsed``; ``used``: only `run` and
+            `validate` have to name it, `run` by its record; or ``validated``: only `validate` does.
         is_warned: ``validate`` has to name it, error or not.
+        is_endless: Its compilation ends at the limit of the compiler.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Kind:
     is_unprivileged: bool = False
     shows_when: str = "parsed"
     is_warned: bool = False
+    is_endless: bool = False
 
 
 class Raw(str):

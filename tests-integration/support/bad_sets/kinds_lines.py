@@ -9,7 +9,7 @@ from typing import Any
 
 from .healthy import BLOB, TRACES, WORKLOADS, trace, workload
 from .kind import REMOVED, Kind, Raw, edit_json, field_kinds, nested
-from .kinds_values import BIDI, HUGE, HUGER, LAZY, LONG, SILENT, WARNED
+from .kinds_values import BIDI, HUGE, HUGER, LAZY, LONG, SILENT, VALIDATED, WARNED
 
 _UNNAMED: dict[str, Any] = {"is_error": None, "named": ()}
 
@@ -26,10 +26,10 @@ _WORKLOAD = field_kinds(
         ("uuid of another workload", "workload/uuid", "victim-2", LAZY),
         # A uuid identifies a workload of its definition.
         ("uuid of the keeper", "workload/uuid", "keeper-1", _UNNAMED | {"keeps_rest": False}),
-        ("definition unknown", "definition", "nobody", {"named": ("victim.jsonl", "nobody")} | LAZY),
+        ("definition unknown", "definition", "nobody", {"named": ("victim.jsonl", "nobody")} | VALIDATED),
         ("definition a path", "definition", "../keeper"),
         ("definition a number", "definition", 3),
-        ("definition the keeper", "definition", "keeper", {"keeps_rest": False} | LAZY),
+        ("definition the keeper", "definition", "keeper", {"keeps_rest": False} | VALIDATED),
         ("no workload", "workload", REMOVED),
         ("workload a list", "workload", []),
         ("axes missing", "workload/axes", REMOVED),
@@ -80,7 +80,12 @@ _WORKLOAD = field_kinds(
         ),
         ("blob path absolute", "workload/inputs/x", {"type": "safetensors", "path": "/dev/zero", "tensor_key": "x"}),
         ("blob path with NUL", "workload/inputs/x", {"type": "safetensors", "path": "blob/\0", "tensor_key": "x"}),
-        ("blob path a record", "workload/inputs/x", {"type": "safetensors", "path": WORKLOADS, "tensor_key": "x"}),
+        (
+            "blob path a record",
+            "workload/inputs/x",
+            {"type": "safetensors", "path": WORKLOADS, "tensor_key": "x"},
+            LAZY,
+        ),
         ("blob path the set", "workload/inputs/x", {"type": "safetensors", "path": ".", "tensor_key": "x"}),
         ("blob path empty", "workload/inputs/x", {"type": "safetensors", "path": "", "tensor_key": "x"}),
         (
@@ -112,8 +117,8 @@ _EXTRA, _TIMING = f"{_P}/extra", f"{_P}/extra/timing"
 _TRACE = field_kinds(
     TRACES,
     [
-        ("definition unknown", "definition", "nobody", {"named": ("victim.jsonl", "nobody")} | LAZY),
-        ("definition the keeper", "definition", "keeper", {"keeps_rest": False} | LAZY),
+        ("definition unknown", "definition", "nobody", {"named": ("victim.jsonl", "nobody")} | VALIDATED),
+        ("definition the keeper", "definition", "keeper", {"keeps_rest": False} | VALIDATED),
         ("definition a list", "definition", []),
         ("solution unknown", "solution", "nobody", WARNED),
         ("solution a number", "solution", 3),
@@ -196,7 +201,7 @@ _TRACE = field_kinds(
         ("baseline a number", f"{_EXTRA}/baseline", 4, _UNNAMED),
         ("roofline a string", f"{_EXTRA}/roofline", "high", _UNNAMED),
         ("device a string", f"{_E}/environment/device", "x", _UNNAMED),
-        ("misspelled key", "evalution", {}, WARNED | {"is_warned": True}),
+        ("misspelled key", f"{_E}/correctness/extras", {}, WARNED | {"is_warned": True}),
     ],
 )
 

@@ -14,6 +14,7 @@ HUGER = Raw("7" * 5000)
 LONG = "n" * 10_000
 LAZY = {"shows_when": "used"}
 LISTED = {"shows_when": "listed"}
+VALIDATED = {"shows_when": "validated"}
 WARNED: dict[str, Any] = {"is_error": None}
 """Legitimate, or at most a warning."""
 SILENT: dict[str, Any] = {"is_error": None, "named": ()}
@@ -87,7 +88,7 @@ _DEFINITION = field_kinds(
         ("constraints a string", "constraints", "n > 0"),
         ("constraint a number", "constraints", [1]),
         ("constraint that does not parse", "constraints", ["n >"]),
-        ("constraint with an unknown name", "constraints", ["m > 0"]),
+        ("constraint with an unknown name", "constraints", ["m > 0"], LAZY),
         ("constraint that pads", "constraints", ["'%9999999999d' % n"], LAZY),
         ("constraint with a huge power", "constraints", ["9**9**9 > n"], LAZY),
         ("constraint with a huge shift", "constraints", ["1 << 99999999999 > n"], LAZY),
@@ -106,7 +107,7 @@ _DEFINITION = field_kinds(
         ("tags with a number", "tags", ["fast", 3]),
         ("description a number", "description", 7),
         ("description a lone surrogate", "description", Raw('"\\udfff"'), WARNED | {"named": ()}),
-        ("misspelled key", "constrains", ["n > 0"], WARNED | {"is_warned": True}),
+        ("misspelled key", "descripton", "Scales.", WARNED | {"is_warned": True}),
         ("unknown key nested 900 deep", "surplus", nested(900), SILENT),
         ("unknown key nested 100,000 deep", "surplus", nested(100_000), WARNED),
         (
@@ -134,8 +135,8 @@ _SOLUTION = field_kinds(
         ("name with bidi characters", "name", BIDI, WARNED),
         ("name a lone surrogate", "name", Raw('"\\udc80"'), LISTED),
         ("name of 10,000 characters", "name", LONG, WARNED),
-        ("definition unknown", "definition", "nobody", LAZY | {"named": ("victim_py", "nobody")}),
-        ("definition in another case", "definition", "Victim", LAZY | {"named": ("victim_py", "Victim")}),
+        ("definition unknown", "definition", "nobody", VALIDATED | {"named": ("victim_py", "nobody")}),
+        ("definition in another case", "definition", "Victim", VALIDATED | {"named": ("victim_py", "Victim")}),
         ("definition null", "definition", None),
         ("author a number", "author", 1),
         ("author a path", "author", "../me", WARNED),
@@ -155,7 +156,7 @@ _SOLUTION = field_kinds(
         ("entry point with NUL", "spec/entry_point", "main.py::run\0", LAZY | WARNED),
         ("entry point of 10,000 characters", "spec/entry_point", "main.py::" + LONG, LAZY | WARNED),
         ("destination_passing_style a string", "spec/destination_passing_style", "false"),
-        ("destination_passing_style misspelled", "spec/destination_passing_stlye", True, WARNED | {"is_warned": True}),
+        ("misspelled key", "descripton", "Scales.", WARNED | {"is_warned": True}),
         ("dependencies a string", "spec/dependencies", "torch"),
         ("compile options a list", "spec/compile_options", ["-O3"], WARNED),
         ("sources null", "sources", None),
@@ -307,6 +308,7 @@ _OTHERS = [
         ("victim_py",),
         None,
         shows_when="used",
+        is_endless=True,
     ),
     Kind(
         "solution: C++ with a plugin flag",

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,12 @@ class Result:
 
 
 def run_cases(
-    kinds: Sequence[Kind], commands: Sequence[Command] = COMMANDS, *, at_once: int = 2, keep: Path | None = None
+    kinds: Sequence[Kind],
+    commands: Sequence[Command] = COMMANDS,
+    *,
+    at_once: int = 2,
+    keep: Path | None = None,
+    done: Collection[tuple[str, str]] = (),
 ) -> Iterator[Result]:
     """Run every command on every kind.
 
@@ -50,6 +55,7 @@ def run_cases(
         commands: What to run.
         at_once: The number of concurrent cases.
         keep: A folder that keeps the data sets of all cases; None: they are removed.
+        done: Kind and command of cases that are left out.
     """
     # Not `TemporaryDirectory`: a fork that ends would remove it.
     root = keep or Path(tempfile.mkdtemp(prefix="bad-sets-"))
@@ -59,7 +65,12 @@ def run_cases(
     try:
         for has_torch in (False, True):
             concerned = [command for command in commands if command.has_torch == has_torch]
-            cases = [(kind, command) for kind in kinds for command in concerned if command.takes(kind)]
+            cases = [
+                (kind, command)
+                for kind in kinds
+                for command in concerned
+                if command.takes(kind) and (kind.name, command.name) not in done
+            ]
             random.Random(0).shuffle(cases)  # a run that is interrupted has seen something of everything
             if cases:
                 preload(has_torch=has_torch)

@@ -14,6 +14,8 @@ _FOLDER = re.compile(r"/\S*/(?:light|heavy)/\d+/")
 """The folder of a case, which differs where the problem is the same."""
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_RUN_NAMES = ("could not run: victim / ", '"is_failure": true')
+"""How `run` names a workload or a definition that it cannot use; the keeper can be used."""
 _FLOOD_BYTES = 200_000
 """Output to a person: beyond this, nobody reads it."""
 
@@ -30,7 +32,7 @@ def problems(kind: Kind, command: Command, outcome: Outcome) -> Iterator[str]:
         yield "traceback: " + _last_line(output)
     elif outcome.code >= 0:
         yield from _broken_promises(kind, command, outcome)
-    if not command.is_machine_readable:
+    if not command.is_machine_readable and command.function is None:  # an engine's output is its own
         if raw := _RAW.search(output):
             yield f"raw: {raw.group()!r} in the output"
         if raw := _BIDI.search(outcome.page):
@@ -46,7 +48,9 @@ def _broken_promises(kind: Kind, command: Command, outcome: Outcome) -> Iterator
         yield from _wrong_code(kind, outcome)
     # JSON doubles the backslash of an escaped name.
     said = outcome.output + outcome.output.replace("\\\\", "\\") if "\\" in outcome.output else outcome.output
-    if _must_name(kind, command, outcome) and not any(text in said for text in kind.named):
+    said += outcome.page if command.writes.endswith(".txt") else ""
+    named = (*kind.named, *_RUN_NAMES) if kind.shows_when == "used" and "run" in command.words else kind.named
+    if _must_name(kind, command, outcome) and not any(text in said for text in named):
         yield f"unnamed: none of {', '.join(kind.named)} in the output"
     if kind.keeps_rest and not outcome.is_shown:
         yield f"rest: the keeper was not processed; {_last_line(outcome.output)}"
@@ -65,6 +69,8 @@ def _must_name(kind: Kind, command: Command, outcome: Outcome) -> bool:
     is_validate = "validate" in command.words and kind.part in command.reads
     if not kind.named:
         return False
+    if kind.shows_when == "validated":
+        return is_validate
     if kind.is_error is None:
         return is_validate and (kind.is_warned or outcome.code != 0)
     if kind.part == "set":

@@ -305,8 +305,9 @@ def _draw_chmod(rng: random.Random) -> Mutation:
 
 
 def _chmod(path: Path, mutation: Mutation) -> None:
-    """Change permissions."""
-    path.chmod(mutation["mode"])
+    """Change permissions; not those of a link's target, which may be a folder above the keeper."""
+    if not path.is_symlink():
+        path.chmod(mutation["mode"])
 
 
 _DRAW = (

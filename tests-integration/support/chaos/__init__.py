@@ -1,0 +1,1 @@
+"""A small server whose functions are routed, and the disturbances that `serving_chaos.py` subjects it to."""
