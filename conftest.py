@@ -19,6 +19,9 @@ if importlib.util.find_spec("hypothesis"):  # some packages test without it
         )
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
+# Compiling native guards takes 15 s of processor time in each new cache. Tests of native guards build them themselves.
+os.environ.setdefault("FIB_APPLY_NATIVE", "0")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:

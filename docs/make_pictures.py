@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 from fib_bench.cli.main import main as fib_bench
 from fib_bench.cli.tables import print_leaderboard
-from fib_bench.report import summarise
+from fib_bench.report import Entry, summarise
 from fib_schema import TraceSet
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -63,11 +63,16 @@ def _leaderboard(tab: Any, data_set: Path) -> None:
     """The output of `fib-bench report summary`."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     rows = summarise(TraceSet.from_path(data_set)).leaderboard
-    shown = (attrs.evolve(row, problem=row.problem and textwrap.shorten(row.problem, 46)) for row in rows)
-    print_leaderboard(console, shown)  # does not wrap lines: terminals do
+    print_leaderboard(console, map(_shortened, rows))  # does not wrap lines: terminals do
     svg = _REMOTE_FONT.sub("", console.export_svg(title="fib-bench report summary fib-demo"))
     tab.set_content(f"<body style='margin:0'>{svg}</body>")
     tab.locator("svg").first.screenshot(path=str(FOLDER / "leaderboard.png"))
+
+
+def _shortened(row: Entry) -> Entry:
+    """The row with failures that fit a line."""
+    failures = (attrs.evolve(failure, text=textwrap.shorten(failure.text, COLUMNS)) for failure in row.failures)
+    return attrs.evolve(row, failures=tuple(failures))
 
 
 def _report(tab: Any, data_set: Path) -> None:

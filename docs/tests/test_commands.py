@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = re.compile(
-    r"^ *(?:\$ )?((?:fib-(?:apply|bench|compile|integrations|schema|tracer)|flashinfer-bench) (?!.*: )\S.*)$", re.M
-)
+COMMAND = re.compile(r"^ *(?:\$ )?(fib-(?:apply|bench|compat|compile|integrations|schema|tracer) (?!.*: )\S.*)$", re.M)
 MODULES = {"fib-bench": "fib_bench.cli.main"}
 """Commands whose parser is not in the module ``cli``."""
 BEHIND = re.compile(r"\"\"\"| {2,}| [|>#]| && | \.\.\.|\\$")
@@ -39,8 +37,8 @@ def test_every_command_is_shown_somewhere() -> None:
 @pytest.mark.parametrize(("file", "command"), SHOWN)
 def test_a_shown_command_parses(file: str, command: str) -> None:
     program, *words = shlex.split(command)
-    if program == "flashinfer-bench":
-        parser = import_module("flashinfer_bench.cli.parser").make_parser()
+    if program == "fib-compat":
+        parser = import_module("fib_compat.cli.parser").make_parser()
     else:
         name = program.replace("-", "_")
         parser = import_module(MODULES.get(program, f"{name}.cli"))._parser()

@@ -126,6 +126,7 @@ class Shell:
 def shell() -> Iterator[Shell]:
     words = [sys.executable, str(Path(__file__).with_name("program_server.py"))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
+    environment["FIB_APPLY_NATIVE"] = "0"  # compiling takes longer than the programs
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as server:
         yield Shell(server)
         assert server.stdin
