@@ -540,7 +540,6 @@ class TestOperator:
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ignore::DeprecationWarning:copyreg")
-    @pytest.mark.filterwarnings("ignore:The distutils package is deprecated:DeprecationWarning")  # by setuptools
     @pytest.mark.parametrize("dynamic", [False, True])
     def test_inductor_calls_it(self, dynamic: bool) -> None:
         value, into = enabled(gemm, GEMM), enabled(gemm_into, GEMM)

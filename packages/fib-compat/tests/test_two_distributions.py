@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,11 @@ def pip(*words: object) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Our wheel, built from the sources, and the real one, from the package index."""
-    for tool in ("pip", "hatchling"):
-        pytest.importorskip(tool, reason=f"{tool} is not installed")
+    for tool in ("pip", "hatchling"):  # not imported: with pip, setuptools stops to replace distutils in this process
+        try:
+            metadata.distribution(tool)
+        except metadata.PackageNotFoundError:
+            pytest.skip(f"{tool} is not installed")
     if not (SOURCES / "pyproject.toml").exists():
         pytest.skip("the sources of fib-compat are part of the checkout only")
     folder = tmp_path_factory.mktemp("wheels")
