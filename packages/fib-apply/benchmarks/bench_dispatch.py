@@ -1,4 +1,4 @@
-"""What routing adds to a call on the CPU, in nanoseconds, beside the plain call and two floors.
+"""Cost of routing a call on the CPU, in nanoseconds, beside the plain call and two floors.
 
 The floors are written by hand for the very definition: one with the same guards as plain Python and a
 dictionary, and one with torch's own guards and a dictionary. All are measured interleaved in one process, in processor
@@ -62,7 +62,7 @@ LIMITS_NS = {
     "unknown definition": 60.0,
     "disabled": 25.0,
 }
-"""What may be added."""
+"""Limits of the added time, in nanoseconds."""
 _COUNTING_NS, _OF_THE_FLOOR = 80.0, 1.3
 _NEW_SIZES = range(100, 1100)
 

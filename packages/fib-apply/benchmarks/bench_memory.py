@@ -34,7 +34,7 @@ def resident_mb() -> float:
 
 
 def added_mb(policy: str, shapes: int, threads: int) -> tuple[float, float]:
-    """What distinct shapes add to the resident memory, and the microseconds of processor time of a call."""
+    """Resident memory that distinct shapes add, in MB, and the processor time of a call in microseconds."""
     two = small()
     memory = torch.empty(shapes + _WARM_UP + 100, 32)  # views of it are contiguous, and cost no memory
     with tempfile.TemporaryDirectory() as folder:

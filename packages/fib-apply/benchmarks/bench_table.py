@@ -64,7 +64,7 @@ def show(results: list[dict[str, float]]) -> None:
 
 
 def measure_table(root: Path) -> dict[str, float]:
-    """What making, opening and using a table takes."""
+    """Times of making, opening and using a table."""
     from fib_apply.selection.table import ApplyTable
 
     with tempfile.TemporaryDirectory(prefix="fib-bench-table-cache-") as cache:
@@ -91,7 +91,7 @@ def measure_table(root: Path) -> dict[str, float]:
 
 
 def measure_enabling(root: Path) -> dict[str, float]:
-    """What `enable_apply` takes beside building, of which there is nothing: the traces are of other hardware."""
+    """Times of `enable_apply` without builds: the traces are of other hardware."""
     import torch
     from fib_apply import enable_apply
 
@@ -107,7 +107,7 @@ def measure_enabling(root: Path) -> dict[str, float]:
 
 
 def measure_choosing(root: Path) -> dict[str, float]:
-    """What choosing takes, of traces that are in memory."""
+    """Times of choosing solutions from traces in memory."""
     import gc
 
     from fib_apply.config import ApplyConfig

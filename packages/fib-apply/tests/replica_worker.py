@@ -24,7 +24,7 @@ FOUND: dict[str, Any] = {}
 
 
 def served_by(runtime: ApplyRuntime) -> str:
-    """What serves a call: each solution adds another number."""
+    """Name of the solution that served a call, or ``fallback``: each solution adds another number."""
     x = torch.zeros(1, 4)
     found = runtime.dispatch("scale", (x,), fallback=lambda x: x)
     return {0: "fallback", 1: "fast", 2: "second", 3: "newest"}[int(found[0, 0])]

@@ -74,7 +74,7 @@ def written(root: Path, definitions: list[Definition], solutions: list[Solution]
 
 
 def answer_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """What a command prints as JSON."""
+    """JSON that a command prints."""
     assert main([*map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -60,7 +60,7 @@ def fill(root: Path) -> None:
 
 
 def call(folder: Path, **environment: str) -> tuple[str, str]:
-    """What `CALL` writes to stdout and stderr, in a fork of a process that has imported torch and nothing of ours."""
+    """Output of `CALL` on stdout and stderr, in a fork of a process that has imported torch and nothing of ours."""
     out, err = folder / "out", folder / "err"
     begin = f"import os, sys\nos.environ.update({environment!r})\n"
     begin += "".join(f"sys.{n} = open({str(path)!r}, 'w', 1)\n" for n, path in (("stdout", out), ("stderr", err)))

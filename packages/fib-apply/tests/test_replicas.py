@@ -52,7 +52,7 @@ def write_set(
 def results(
     tmp_path_factory: pytest.TempPathFactory, write_set: Callable[..., Path], new_trace: Callable[..., Trace]
 ) -> list[dict[str, Any]]:
-    """What each rank found; the last one is killed in the last scenario."""
+    """Results of each rank; the last one is killed in the last scenario."""
     folder = tmp_path_factory.mktemp("replicas")
     write_set(folder / "plain")
     write_set(folder / "newer", newest=0.1)

@@ -173,7 +173,7 @@ def enable(kit: Kit, *signers: PrivateKey) -> ApplyRuntime:
 
 
 def call(runtime: ApplyRuntime, mark: Path) -> str:
-    """Which solution served a call."""
+    """Name of the solution that served a call."""
     served = runtime.dispatch("scale", (torch.ones(1, 4),), fallback=lambda x: 0 * x)
     return "evil" if mark.exists() else {0: "fallback", 2: "good", 3: "flawed", 7: "evil"}[int(served[0, 0])]
 

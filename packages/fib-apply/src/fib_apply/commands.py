@@ -237,7 +237,7 @@ class _Row:
         )
 
     def _note(self) -> str:
-        """Why the fallback serves plain calls; empty if a solution does."""
+        """Reason why the fallback serves plain calls; empty if a solution does."""
         if self.ranking.plain is not None:
             return ""
         if self.ranking.candidates:

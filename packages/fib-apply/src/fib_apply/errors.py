@@ -49,7 +49,7 @@ class ConfigProblem:
     path: str
     """The keys that lead to it, joined by points; empty for the file as a whole."""
     message: str
-    """What was found, and the remedy."""
+    """The finding and the remedy."""
 
 
 @attrs.frozen

@@ -73,7 +73,7 @@ class BuildFinished(Event):
     seconds: float
     """For compiling and loading."""
     problem: str | None
-    """Why it is left out."""
+    """Reason for leaving the solution out; None if it is usable."""
 
     @property
     def severity(self) -> int:

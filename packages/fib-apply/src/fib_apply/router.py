@@ -183,7 +183,7 @@ class Router:
         return {run for found in self._made().values() for run in found.compiled_runs()}.union(agreed)
 
     def explain(self, name: str) -> str:
-        """Which solutions serve a definition's calls, why, and the generated code.
+        """Explanation of a definition's routing: the solutions, the reasons and the generated code.
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).

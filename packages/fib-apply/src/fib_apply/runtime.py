@@ -355,7 +355,7 @@ class ApplyRuntime:
         return self._router.left_out()
 
     def explain(self, name: str) -> str:
-        """Which solutions serve a definition's calls, why, and the generated code.
+        """Explanation of a definition's routing: the solutions, the reasons and the generated code.
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).

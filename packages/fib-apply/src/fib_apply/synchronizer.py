@@ -26,9 +26,9 @@ class Synchronizer:
 
     group: ReplicaGroup
     current: Router
-    """What is routed now."""
+    """The active router."""
     wanted: Router
-    """What is to be routed; the same, or that of a reload."""
+    """The router to activate; the same, or that of a reload."""
     on_progress: OnProgress
     is_off: bool = False
     """Whether this replica routes nothing."""

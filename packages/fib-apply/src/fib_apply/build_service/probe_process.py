@@ -65,7 +65,7 @@ class Verdict:
     """Result of one job."""
 
     reason: str | None
-    """Why the solution must not be used in this process; None if it is safe."""
+    """Reason not to use the solution in this process; None if it is safe."""
     is_reproducible: bool = True
     """Whether another probe would give the same verdict."""
 

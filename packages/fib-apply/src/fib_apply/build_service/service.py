@@ -48,7 +48,7 @@ class _Request:
 
 @attrs.define
 class _Shared:
-    """What a service and its successors share."""
+    """State that a service and its successors share."""
 
     executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
     is_building: bool = False
@@ -89,12 +89,12 @@ class BuildService:
         return result.runnable if result else None
 
     def problem(self, solution_name: str) -> str | None:
-        """Why a solution is left out; None if it is usable or has no result yet."""
+        """Reason for leaving a solution out; None if it is usable or has no result yet."""
         result = self._results.get(solution_name)
         return result.problem if result else None
 
     def loaded_at(self, solution_name: str) -> float:
-        """When a loaded solution was loaded, by `time.monotonic`."""
+        """Time at which a loaded solution was loaded, by `time.monotonic`."""
         return self._results[solution_name].finished_at
 
     def compiles_when_called(self, solution_name: str) -> bool:
@@ -114,7 +114,7 @@ class BuildService:
 
     @property
     def capture_gate(self) -> float:
-        """What became ready later, by `time.monotonic`, is not captured; infinite until the first warm-up."""
+        """Latest `time.monotonic` of readiness for a capture; infinite until the first warm-up."""
         return self._shared.capture_gate
 
     def close_capture_gate(self) -> None:

@@ -17,13 +17,13 @@ from ..selection.table import ApplyTable
 
 @attrs.frozen
 class KeyState:
-    """What serves the calls of a recorded key now."""
+    """Current server of the calls of a recorded key: a solution or the fallback."""
 
     key: ApplyKey
     solution: str | None
     """None if the fallback does."""
     reason: str | None
-    """Why the fallback does."""
+    """Reason why the fallback serves them; None if a solution does."""
 
 
 def key_states(

@@ -44,7 +44,7 @@ _optional = attrs.validators.optional
 
 @attrs.frozen(kw_only=True)
 class MetricsSettings:
-    """Where metrics are published; needs the extra ``metrics``.
+    """Destinations of metrics; needs the extra ``metrics``.
 
     Raises:
         InvalidSetting: A value is out of bounds (a ValueError).
@@ -64,7 +64,7 @@ class MetricsSettings:
 
 @attrs.frozen(kw_only=True)
 class ReloadSettings:
-    """What a reload is requested by, besides a call of `ApplyRuntime.reload`.
+    """Triggers of a reload besides `ApplyRuntime.reload`.
 
     Raises:
         InvalidSetting: A value is out of bounds (a ValueError).
@@ -75,7 +75,7 @@ class ReloadSettings:
     watch_seconds: float | None = attrs.field(
         default=None, validator=_optional(_between(0.1, 86400.0, "0.1 to 86400 seconds, or null"))
     )
-    """How often the files are compared with the loaded ones; None does not compare them."""
+    """Period of comparing the files with the loaded ones, in seconds; None does not compare them."""
 
 
 @attrs.frozen(kw_only=True)

@@ -16,17 +16,17 @@ from .readiness import KeyState
 
 @attrs.frozen
 class Readiness:
-    """What captured calls can use, by definition and recorded key."""
+    """Solutions available to captured calls, by definition and recorded key."""
 
     ready: Mapping[str, Mapping[ApplyKey, str]]
     """The solutions that are ready."""
     not_ready: Mapping[str, Mapping[ApplyKey, str]]
-    """Why the fallback is captured for the other keys."""
+    """Reasons for capturing the fallback for the other keys."""
     is_finished: bool
     """Whether all background work ended before the deadline."""
     seconds: float
     problem: str | None = None
-    """Why nothing else is known."""
+    """Reason for missing results; None if the warm-up ran."""
 
     def __str__(self) -> str:
         ready, others = (sum(map(len, found.values())) for found in (self.ready, self.not_ready))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReplicaState(msgspec.Struct, frozen=True):
-    """What one replica tells the others."""
+    """State that one replica sends to the others."""
 
     table: str
     """The hash of its table, or why it routes nothing."""
@@ -35,7 +35,7 @@ class ReplicaState(msgspec.Struct, frozen=True):
 
 @attrs.frozen
 class Agreement:
-    """What all replicas have."""
+    """State that all replicas have in common."""
 
     solutions: frozenset[str]
     left_out: frozenset[str]
@@ -77,7 +77,7 @@ class Agreement:
 
 @attrs.frozen(eq=False)
 class AgreedKernels:
-    """What this replica may call until the next agreement. At first, nothing."""
+    """Kernels that this replica may call until the next agreement; initially none."""
 
     runnables: Mapping[str, Runnable] = attrs.field(factory=dict)
     """The loaded solutions that all replicas have. Kept here, because a reload may replace those of equal name."""
@@ -93,6 +93,6 @@ class Synchronization:
 
     is_agreed: bool
     problem: str = ""
-    """Why nothing has changed; empty if the replicas agreed."""
+    """Reason for keeping the previous state; empty if the replicas agreed."""
     solutions: tuple[str, ...] = ()
     """The solutions that all replicas may call from now on."""

@@ -138,7 +138,7 @@ class CandidatePool:
         return not all(is_faster_than_equivalent(candidate, other, self.config.margin) for other in equivalents)
 
     def miss_reason(self, ranking: Ranking) -> str:
-        """Why no candidate serves plain calls now."""
+        """Reason why no candidate serves plain calls now."""
         plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
         if self.agreed is not None:
             return NOT_AGREED if plain else "by plan only"
@@ -182,6 +182,6 @@ class CandidatePool:
         return self.agreed is None
 
     def candidate(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:
-        """What traces record of a solution at a key, e.g. its tolerance."""
+        """Recorded facts about a solution at a key, e.g. its tolerance; None without a record."""
         ranking = self.ranking(key, device)
         return next((c for c in ranking.candidates if c.solution == solution), None) if ranking is not None else None

@@ -40,7 +40,7 @@ class CompileShim:
     operator: str | None
     """Its name in ``torch.ops.fib_apply``; None if Dynamo always traces the user's function."""
     reason: str = ""
-    """Why there is no operator."""
+    """Reason for the missing operator; empty if there is one."""
 
     def attach(self, route: Callable[..., Any]) -> None:
         """Make Dynamo trace the shim in place of a route; eager calls are unaffected."""

@@ -57,7 +57,7 @@ class Dispatcher:
         self.sources: dict[str, str] = {}
         """The generated code of routes, by function name."""
         self.notes: dict[str, str] = {}
-        """What callers add for explanations, by the name of their function."""
+        """Notes of callers for explanations, by the name of their function."""
         self._metrics = CallMetrics() if metrics is None else metrics
         self._resolver = Resolver(pool, key_builder, self._metrics, is_counted=is_counted)
         self._options = RouteOptions(
@@ -171,7 +171,7 @@ class Dispatcher:
         self._resolver.invalidate()
 
     def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
-        """Why a solution that compiles when it is called is not ready for a key; None if it is."""
+        """Reason why a solution that compiles when it is called is not ready for a key; None if it is."""
         return self._resolver.first_run_problem(solution, key)
 
     def compiled_runs(self) -> set[str]:

@@ -29,7 +29,7 @@ _ALIGNMENT = 16
 
 @attrs.frozen(kw_only=True)
 class GuardOptions:
-    """What a guard checks beside types, dtypes, devices, shapes, strides and modes."""
+    """Checks of a guard beside types, dtypes, devices, shapes, strides and modes."""
 
     outputs: int = 0
     """The number of outputs at the end of the arguments; they must not overlap with others."""

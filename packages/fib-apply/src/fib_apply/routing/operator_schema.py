@@ -53,7 +53,7 @@ class OperatorSchema:
     parameters: tuple[Parameter, ...]
     arguments: tuple[OperatorArgument, ...]
     places: Mapping[str, list[tuple[int, int]]] = attrs.field(init=False, eq=False, repr=False)
-    """Where the size of each axis can be read: argument and dimension, required arguments first."""
+    """Sources of the size of each axis: argument and dimension, required arguments first."""
 
     @classmethod
     def of(cls, definition: Definition, parameters: Sequence[Parameter], carriers: Mapping[str, str]) -> OperatorSchema:
@@ -89,7 +89,7 @@ class OperatorSchema:
         )
 
     def unsupported_reason(self) -> str:
-        """Why no operator can be made; empty if one can."""
+        """Reason why no operator can be made; empty if one can."""
         outputs = self.definition.outputs
         carried = {argument.name for argument in self.arguments}
         missing = [name for name, spec in self.definition.inputs.items() if name not in carried and not spec.optional]

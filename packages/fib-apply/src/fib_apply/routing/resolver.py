@@ -295,7 +295,7 @@ class Resolver:
                 variant.invalidate()
 
     def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
-        """Why the kernels of a solution are not compiled for a key; None if they are."""
+        """State of the kernels of a solution that are not compiled for a key; None if they are compiled."""
         states = (
             (None, (*self._warm.copy(), *self._compiled.copy())),
             (_BEING_COMPILED, self._requested.copy()),

@@ -22,7 +22,7 @@ _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 @attrs.frozen
 class Rejection:
-    """Why a call cannot be served by a verified solution."""
+    """Reason why no verified solution can serve a call."""
 
     reason: str
     """One of a few words, for metrics."""
@@ -57,7 +57,7 @@ class CallValidator:
         }
 
     def rejection(self, args: Sequence[Any]) -> Rejection | None:
-        """Why a call is rejected; None if it is valid.
+        """Reason for rejecting a call; None if it is valid.
 
         Args:
             args: The definition's inputs, and its outputs if they are arguments.

@@ -18,7 +18,7 @@ class FallbackComparison:
     """The times of the fallback at one key, and what is faster."""
 
     label: str
-    """What the times are of, for texts."""
+    """Name of the timed function, for texts."""
     _criteria: SelectionCriteria
     _baseline: Mapping[int, Measurement]
     """The measurements of the named baseline, by workload."""

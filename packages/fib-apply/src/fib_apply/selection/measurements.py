@@ -111,7 +111,7 @@ def latest_evaluations(traces: Iterable[Trace], hashes: Mapping[str, str]) -> La
 
 
 def _exclusion(evaluation: Evaluation, known: str | None) -> str:
-    """Why an evaluation does not apply to the present solution; empty if it does."""
+    """Reason why an evaluation does not apply to the present solution; empty if it does."""
     if known is None:
         return "the solution is missing, or its file is damaged"
     measured = None if evaluation.extra is None else evaluation.extra.get("solution_hash")
@@ -196,7 +196,7 @@ def _by_workload(run: dict[str, Trace]) -> list[tuple[Workload, dict[str, Trace]
 
 
 def _key_problem(key: object) -> str:
-    """Why a key cannot be stored in a table; empty if it can."""
+    """Reason why a key cannot be stored in a table; empty if it can."""
     if not isinstance(key, ApplyKey):
         return f"has no key: its builder returned a {type(key).__name__}"
     for name, value in (*key.axes, *key.feats):

@@ -39,11 +39,11 @@ class Ranking:
 
     candidates: tuple[Candidate, ...]
     reason: str
-    """Why the first candidate is the first, or why there is none; one line."""
+    """Reason for the first candidate, or for having none; one line."""
     left_out: tuple[tuple[str, str], ...] = ()
     """The other measured solutions, each with the reason."""
     fallback: str = ""
-    """What the times of the fallback are of: the reference or a baseline."""
+    """Timed function of the fallback: the reference or a baseline."""
     refused: Candidate | None = None
     """The fastest of those that were left out because they are not faster than the fallback, if no other is left."""
 

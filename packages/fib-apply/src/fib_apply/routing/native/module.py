@@ -97,7 +97,7 @@ def loaded_guards() -> NativeGuards | None:
 
 
 def native_problem() -> str | None:
-    """Why the native module cannot be used; None if it is loaded, or nothing has been tried."""
+    """Reason why the native module is unusable; None if it is loaded, or nothing has been tried."""
     return _state.problem
 
 
@@ -194,7 +194,7 @@ def module_folder() -> Path:
 
 
 def native_module() -> NativeModule:
-    """What is compiled. torch keeps no ABI between versions, so its exact build is part of the key."""
+    """The module to compile. torch keeps no ABI between versions, so its exact build is part of the key."""
     import torch
 
     root = Path(torch.__file__).parent

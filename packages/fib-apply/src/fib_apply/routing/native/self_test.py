@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def find_tensor_problem(compile_: Callable[[Sequence[torch.Tensor]], Callable[..., Any]]) -> str | None:
-    """What a guard does wrong that checks tensors and torch's modes.
+    """Error of a guard that checks tensors and torch's modes; None if none was found.
 
     Args:
         compile_: Compiles a guard from the tensors of a call.
@@ -42,7 +42,7 @@ def find_tensor_problem(compile_: Callable[[Sequence[torch.Tensor]], Callable[..
 
 
 def find_problem(native: Any, *, is_alone: bool = True) -> str | None:
-    """What the native module does wrong; None if nothing was found.
+    """Error of the native module; None if none was found.
 
     Args:
         native: The module.
