@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attrs
 import compat_samples as samples
 import pytest
 import torch
@@ -13,6 +14,7 @@ from compat_samples import MARKED, NAME
 from flashinfer_bench import ApplyConfig, ApplyConfigRegistry, TraceSet, apply, disable_apply, enable_apply
 from flashinfer_bench.apply import ApplyRuntime, get_default_registry
 from flashinfer_bench.apply.key import ApplyKey, ApplyKeyFactory
+from flashinfer_bench.data import Correctness
 
 X, W = torch.ones(4, 64), torch.ones(64)
 ANY = ApplyConfig(max_atol=10.0, max_rtol=10.0)
@@ -208,6 +210,23 @@ class TestSettings:
     def test_values_are_checked(self, wrong: dict[str, Any]) -> None:
         with pytest.raises(ValueError):
             ApplyConfig(**wrong)
+
+    def test_the_documented_bounds_are_the_defaults(self) -> None:
+        """A trace with a larger error does not count."""
+        assert (ApplyConfig().max_atol, ApplyConfig().max_rtol) == (1e-2, 1e-5)
+        config = get_default_registry().get("any")
+        assert config is not None
+        assert (config.max_atol, config.max_rtol) == (1e-2, 1e-5)
+        inexact = samples.trace("sevens")
+        correctness = Correctness(max_absolute_error=1e-3, max_relative_error=1e-3)
+        inexact = attrs.evolve(inexact, evaluation=attrs.evolve(inexact.evaluation, correctness=correctness))
+        trace_set = samples.trace_set(
+            solutions={NAME: [samples.solution("sevens", MARKED)]}, traces={NAME: [inexact]}
+        )
+        with enable_apply(trace_set):
+            assert call() == "fallback"
+        with enable_apply(trace_set, ApplyConfig(max_rtol=1e-2)):
+            assert call() == 7
 
     def test_settings_dump(self) -> None:
         assert ApplyConfig.model_validate_json(ANY.model_dump_json()) == ANY

@@ -63,7 +63,7 @@ def install_flashinfer_integrations(
             if count_calls:
                 _counted.add(adapter.name)
             for target in adapter.targets:
-                manager.patch(patch_spec(adapter, target), _wrapper_factory(adapter, target))
+                manager.patch(patch_spec(adapter, target), wrapper_factory(adapter, target))
         manager.rebind_aliases()
         for function in _patched_functions().values():
             _connect(function)
@@ -113,7 +113,8 @@ def patch_spec(adapter: Adapter, target: Target) -> PatchSpec:
     return PatchSpec(target.path, "method" if owner[:1].isupper() else "function", ctx_key=adapter.name)
 
 
-def _wrapper_factory(adapter: Adapter, target: Target) -> Callable[[PatchSpec, Any], Callable[..., Any]]:
+def wrapper_factory(adapter: Adapter, target: Target) -> Callable[[PatchSpec, Any], Callable[..., Any]]:
+    """Makes the replacement of a target's function, connected to the runtime and listeners of fib-apply."""
     plans = _plans.setdefault(adapter.name, PlanStore())
 
     def make(spec: PatchSpec, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,10 +39,19 @@ BUILD_SECONDS = 600.0
 Source: TypeAlias = "fib_schema.TraceSet | str | os.PathLike[str] | None"
 
 
+_is_bound: Any = attrs.fields_dict(fib_apply.ApplyConfig)["max_atol"].validator
+
+
 @attrs.frozen
 class ApplyConfig(fib_apply.ApplyConfig):
-    """Settings of `fib_apply.ApplyConfig`; the fastest solution is routed, also if the reference was faster."""
+    """Settings of `fib_apply.ApplyConfig`; the fastest solution is routed, also if the reference was faster.
 
+    Traces count up to an absolute error of 1e-2 and a relative error of 1e-5, unless other bounds are given; None
+    trusts the verdict of the benchmark.
+    """
+
+    max_atol: float | None = attrs.field(default=1e-2, validator=_is_bound)
+    max_rtol: float | None = attrs.field(default=1e-5, validator=_is_bound)
     require_speedup: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
 
 
