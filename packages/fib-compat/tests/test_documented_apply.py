@@ -220,9 +220,7 @@ class TestSettings:
         inexact = samples.trace("sevens")
         correctness = Correctness(max_absolute_error=1e-3, max_relative_error=1e-3)
         inexact = attrs.evolve(inexact, evaluation=attrs.evolve(inexact.evaluation, correctness=correctness))
-        trace_set = samples.trace_set(
-            solutions={NAME: [samples.solution("sevens", MARKED)]}, traces={NAME: [inexact]}
-        )
+        trace_set = samples.trace_set(solutions={NAME: [samples.solution("sevens", MARKED)]}, traces={NAME: [inexact]})
         with enable_apply(trace_set):
             assert call() == "fallback"
         with enable_apply(trace_set, ApplyConfig(max_rtol=1e-2)):

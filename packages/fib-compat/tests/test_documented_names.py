@@ -37,6 +37,9 @@ OWN_CLASSES = {
     *("KeepFirstKByAxesPolicy", "KeepFirstKPolicy", "KeepNonePolicy"),
     *("DefaultEvaluator", "DsaSparseAttentionEvaluator", "DsaTopkIndexerEvaluator", "Evaluator", "LowBitEvaluator"),
     *("SamplingEvaluator", "ArgBinder", "ContextStore"),
+    *("BaselineHandle", "DeviceBaseline", "MultiProcessRunner", "ResolvedEvalConfig", "Runner"),
+    *("RunnerError", "RunnerFatalError"),
+    *("GQAPagedDecodeAdapter", "GQAPagedPrefillAdapter", "MLAPagedAdapter", "RaggedPrefillAdapter"),
     *("CheckMessage", "CheckResult", "DatasetReport", "DefinitionReport", "ReportConfig"),
 }
 CURRENT_NAMES = {row["name"] for row in CURRENT}

@@ -178,9 +178,9 @@ def test_what_is_no_import_of_the_package_stays(source: str) -> None:
     ("source", "result", "reported"),
     [
         (
-            "from flashinfer_bench.bench.runner import Runner\n",
+            "from flashinfer_bench.utils import redirect_stdio_to_file\n",
             None,
-            "1: flashinfer_bench.bench.runner.Runner: solutions run in worker",
+            "1: flashinfer_bench.utils.redirect_stdio_to_file: use contextlib",
         ),
         (
             "from flashinfer_bench.compile import Runnable, get_registry\n",

@@ -41,9 +41,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "apply.runtime": "flashinfer_bench.apply: ApplyRuntime get_runtime set_runtime",
         "apply.table": "fib_apply: ApplyTable",
         "bench": (
-            "fib_bench: EvalConfig ResolvedEvalConfig; "
+            "fib_bench: EvalConfig; "
             "fib_compat.names.benchmark: Benchmark; "
-            "fib_compat.names.bench_settings: BenchmarkConfig"
+            "fib_compat.names.bench_settings: BenchmarkConfig ResolvedEvalConfig"
         ),
         "bench.benchmark": "flashinfer_bench.bench: Benchmark",
         "bench.config": "flashinfer_bench.bench: BenchmarkConfig EvalConfig ResolvedEvalConfig",
@@ -51,9 +51,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
             "fib_compat.names.evaluators: DefaultEvaluator DsaSparseAttentionEvaluator DsaTopkIndexerEvaluator "
             "Evaluator LowBitEvaluator SamplingEvaluator resolve_evaluator"
         ),
-        "bench.runner": "",
+        "bench.runner": ("fib_compat.names.runners: BaselineHandle DeviceBaseline Runner RunnerError RunnerFatalError"),
         "bench.runners": "",
-        "bench.runners.mp_runner": "",
+        "bench.runners.mp_runner": "fib_compat.names.runners: MultiProcessRunner",
         "bench.timing": "fib_compat.names.timing: time_runnable",
         "cli": "fib_compat.cli.main: cli",
         "cli.main": "fib_compat.cli.main: best cli export_traceset merge merge_tracesets run summary visualize",
@@ -69,7 +69,10 @@ MODULES: Mapping[str, str] = MappingProxyType(
             "fib_compile: CUDABuilder=TVMFFIBuilder PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder "
             "TritonBuilder"
         ),
-        "compile.builders.cuda_builder": "flashinfer_bench.compile.builders: CUDABuilder",
+        "compile.builders.cuda_builder": (
+            "flashinfer_bench.compile.builders: CUDABuilder; "
+            "fib_compat.names.cuda_dependencies: CUDA_ALLOWED_EXTS CUDA_DEPS CUDA_DEPS_INCLUDE_PATTERNS"
+        ),
         "compile.builders.python_builder": "flashinfer_bench.compile.builders: PythonBuilder",
         "compile.builders.tilelang_builder": "flashinfer_bench.compile.builders: TileLangBuilder",
         "compile.builders.torch_builder": "flashinfer_bench.compile.builders: TorchBuilder",
@@ -119,11 +122,22 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "integration": "",
         "integration.flashinfer": "fib_integrations: install_flashinfer_integrations",
         "integration.flashinfer.adapters": "",
-        "integration.flashinfer.adapters.gqa_paged_decode": "fib_integrations.adapters.gqa_paged: GQA_PAGED_DECODE",
-        "integration.flashinfer.adapters.gqa_paged_prefill": "fib_integrations.adapters.gqa_paged: GQA_PAGED_PREFILL",
+        "integration.flashinfer.adapters.gqa_paged_decode": (
+            "fib_integrations.adapters.gqa_paged: GQA_PAGED_DECODE; "
+            "fib_compat.names.library_adapters: GQAPagedDecodeAdapter"
+        ),
+        "integration.flashinfer.adapters.gqa_paged_prefill": (
+            "fib_integrations.adapters.gqa_paged: GQA_PAGED_PREFILL; "
+            "fib_compat.names.library_adapters: GQAPagedPrefillAdapter"
+        ),
         "integration.flashinfer.adapters.linear": "fib_integrations.adapters.gemm: TORCH_LINEAR",
-        "integration.flashinfer.adapters.mla_paged": "fib_integrations.adapters.mla_paged: MLA_PAGED",
-        "integration.flashinfer.adapters.ragged_prefill": "fib_integrations.adapters.ragged_prefill: RAGGED_PREFILL",
+        "integration.flashinfer.adapters.mla_paged": (
+            "fib_integrations.adapters.mla_paged: MLA_PAGED; fib_compat.names.library_adapters: MLAPagedAdapter"
+        ),
+        "integration.flashinfer.adapters.ragged_prefill": (
+            "fib_integrations.adapters.ragged_prefill: RAGGED_PREFILL; "
+            "fib_compat.names.library_adapters: RaggedPrefillAdapter"
+        ),
         "integration.flashinfer.adapters.rmsnorm": "fib_integrations.adapters.rmsnorm: RMSNORM",
         "integration.flashinfer.common": (
             "fib_compat.names.attention_layouts: infer_kv_layout_from_args infer_paged_kv_layout_from_tensors "

@@ -7,13 +7,21 @@ from typing import Any
 
 import attrs
 import fib_bench
-from fib_bench import EvalConfig, ResolvedEvalConfig
+from fib_bench import EvalConfig
 from fib_bench.config.layers import bundled_layers
 from fib_schema import Definition, TraceSet
 
-__all__ = ["BenchmarkConfig"]
+__all__ = ["BenchmarkConfig", "ResolvedEvalConfig"]
 
 _CONFIGS = ("op_type_config", "definition_config")
+
+
+@attrs.frozen(kw_only=True)
+class ResolvedEvalConfig(fib_bench.ResolvedEvalConfig):
+    """The settings in force for one definition."""
+
+    profile_baseline: bool = True
+    """Whether the reference is timed; a setting of the whole `BenchmarkConfig`."""
 
 
 class BenchmarkConfig(fib_bench.BenchmarkConfig):
@@ -22,14 +30,18 @@ class BenchmarkConfig(fib_bench.BenchmarkConfig):
     Precedence, lowest first: the defaults, `op_type_config`, `definition_config`, the fields of `EvalConfig` here.
     Entries of `op_type_config` and `definition_config` may be plain mappings.
 
+    `log_level` is kept; `logging.basicConfig` sets levels.
+
     Raises:
         InvalidField: A value is out of bounds (a ValueError).
     """
 
-    def __init__(self, *, log_level: object = None, **fields: Any) -> None:
-        del log_level  # of the first release; `logging` sets levels
+    def __init__(self, *, log_level: str = "INFO", **fields: Any) -> None:
+        object.__setattr__(self, "log_level", log_level)  # the class is frozen
         given: dict[str, Any] = {name: _configs(fields[name]) if name in _CONFIGS else fields[name] for name in fields}
         super().__init__(**given)
+
+    log_level: str
 
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
@@ -43,9 +55,9 @@ class BenchmarkConfig(fib_bench.BenchmarkConfig):
         del trace_set
         return self
 
-    def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
+    def resolve_eval_config(self, definition: Definition) -> fib_bench.ResolvedEvalConfig:
         """The settings for one definition; the highest layer that sets a field wins."""
-        resolved = ResolvedEvalConfig()
+        resolved: fib_bench.ResolvedEvalConfig = ResolvedEvalConfig(profile_baseline=self.profile_baseline)
         for layer in self.layers.of(definition):
             resolved = resolved.overridden_by(layer)
         top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})

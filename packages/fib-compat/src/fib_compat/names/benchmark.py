@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 import fib_bench
 import fib_schema
 from fib_bench.benchmark import RunResult
+from fib_bench.events import Event
 from fib_compile.device import list_cuda_devices
 from fib_schema import Trace
 
@@ -41,6 +42,39 @@ class Benchmark(fib_bench.Benchmark):
         changeable = TraceSet.from_set(trace_set)
         config = BenchmarkConfig() if config is None else config
         super().__init__(changeable, without_absent_names(on_devices(config), changeable))
+        self._evaluated: list[Trace] = []
+
+    def run(
+        self,
+        config: fib_bench.BenchmarkConfig | None = None,
+        *,
+        dump_traces: bool = True,
+        resume: bool = False,
+        observe: Callable[[Event], None] = lambda _: None,
+    ) -> RunResult:
+        """Run, and return traces and what was skipped.
+
+        Args:
+            config: In place of the benchmark's own, as in the first release.
+            dump_traces: Add each trace to the data set when it is made.
+            resume: Skip pairs that have a trace in the data set.
+            observe: Called with each event.
+        """
+        if config is not None:
+            with Benchmark(self.get_trace_set(), config) as other:
+                return other.run(dump_traces=dump_traces, resume=resume, observe=observe)
+        return super().run(dump_traces=dump_traces, resume=resume, observe=observe)
+
+    def evaluate(self, config: fib_bench.BenchmarkConfig | None = None) -> TraceSet:
+        """Run, and return a set in memory with the new traces; `flush` adds them to the data set."""
+        result = self.run(config, dump_traces=False)
+        self._evaluated += result.traces
+        return _with_traces(TraceSet.from_set(self.get_trace_set()), result.traces)
+
+    def flush(self) -> None:
+        """Add the traces of `evaluate` to the data set; those of `run` and `run_all` are there already."""
+        evaluated, self._evaluated = self._evaluated, []
+        self.get_trace_set().add_traces(evaluated)
 
     def run_all(self, dump_traces: bool = True, resume: bool = False) -> TraceSet:
         """Run everything that the configuration selects; what is skipped is logged.
@@ -59,10 +93,15 @@ class Benchmark(fib_bench.Benchmark):
             logger.warning("%s", line)
         if dump_traces:
             return trace_set
-        traces: dict[str, list[Trace]] = {}
-        for trace in result.traces:
-            traces.setdefault(trace.definition, []).append(trace)
-        return TraceSet(None, trace_set.definitions, trace_set.solutions, trace_set.workloads, traces)
+        return _with_traces(trace_set, result.traces)
+
+
+def _with_traces(trace_set: TraceSet, made: Iterable[Trace]) -> TraceSet:
+    """A set in memory with new traces, and all else of a data set."""
+    traces: dict[str, list[Trace]] = {}
+    for trace in made:
+        traces.setdefault(trace.definition, []).append(trace)
+    return TraceSet(None, trace_set.definitions, trace_set.solutions, trace_set.workloads, traces)
 
 
 def on_devices(config: fib_bench.BenchmarkConfig) -> fib_bench.BenchmarkConfig:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from operator import attrgetter, methodcaller
 from types import MappingProxyType
 from typing import Any
 
-from fib_schema import format_json
+from fib_schema import EvaluationStatus, format_json, get_fib_cache_path
+from fib_schema.files import write_output
 
 
 def _method(name: str, call: Callable[[Any], Any], doc: str) -> Any:
@@ -28,8 +30,43 @@ def _stored_tensors(entry: Any) -> dict[str, Any]:
     return {name: value for name, value in entry.inputs.items() if isinstance(value, torch.Tensor)}
 
 
+def _unknown_field(name: str, default: Any) -> property:
+    return property(
+        lambda self: self.unknown_fields.get(name, default),
+        doc=f"The field ``{name}`` of older files, if there is one.",
+    )
+
+
+def _log_file(evaluation: Any) -> str:
+    if "log_file" in evaluation.unknown_fields:
+        return str(evaluation.unknown_fields["log_file"])
+    content = evaluation.log.encode("utf-8", "backslashreplace")
+    path = get_fib_cache_path() / "logs" / f"{hashlib.sha256(content).hexdigest()[:20]}.log"
+    if not path.exists():
+        write_output(path, content)
+    return str(path)
+
+
+def _error(evaluation: Any) -> str | None:
+    found: str | None = evaluation.unknown_fields.get("error")
+    return found or (None if evaluation.status is EvaluationStatus.PASSED else evaluation.log or None)
+
+
 LEGACY_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
+        "AxisVar": {"parent": _unknown_field("parent", None)},
+        "BuildSpec": {"build_commands": _unknown_field("build_commands", ())},
+        "Evaluation": {
+            "log_file": property(_log_file, doc="The path of a file with `log`, in the cache folder."),
+            "error": property(_error, doc="`log` of an evaluation that did not pass, else None."),
+        },
+        "Builder": {
+            "clear_cache": _method(
+                "clear_cache",
+                lambda _: None,
+                "Nothing: a builder holds no runnables, `BuilderRegistry.cleanup` has them.",
+            )
+        },
         "Definition": {
             "type": _attribute("op_type"),
             "get_const_axes": _method("get_const_axes", attrgetter("const_axes"), "`const_axes`."),
@@ -49,6 +86,7 @@ LEGACY_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "BuilderRegistry": {"clear": _method("clear", methodcaller("cleanup"), "`cleanup`.")},
         "Runnable": {"close": _method("close", methodcaller("cleanup"), "`cleanup`.")},
         "WorkloadEntry": {
+            "cuda_graph_snapshot": property(lambda _: None, doc="None: captured calls become ordinary entries."),
             "picked": property(_stored_tensors, doc="The stored tensors."),
             "definition_input_names": property(
                 lambda self: set(self.definition.inputs), doc="The names of the definition's inputs."

@@ -15,12 +15,12 @@ CLASSES: Mapping[str, str] = MappingProxyType(
         ),
         "fib_apply": "ApplyConfig ApplyKey",
         "fib_bench": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
-        "fib_compile": "BuilderRegistry Runnable RunnableMetadata",
+        "fib_compile": "Builder BuilderRegistry Runnable RunnableMetadata",
         "fib_tracer": "TracingConfig WorkloadEntry",
     }
 )
 """By package: the classes that get members."""
-_NOT_MODELS = frozenset({"BuilderRegistry", "Runnable", "TraceSet", "WorkloadEntry"})
+_NOT_MODELS = frozenset({"Builder", "BuilderRegistry", "Runnable", "TraceSet", "WorkloadEntry"})
 
 _added: set[str] = set()
 
