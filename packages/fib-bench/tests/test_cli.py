@@ -196,7 +196,40 @@ class TestRun:
         assert "could not run: double / with-blob: input 'x': blob 'blob/x.safetensors'" in err
         code, out, _ = run("run", root, "--json", "--solutions", "good", "--synthesize-missing")
         assert code == 0
-        assert len(json.loads(out)["traces"]) == 3
+        extras = {t["workload"]["uuid"]: t["evaluation"]["extra"] for t in json.loads(out)["traces"]}
+        assert len(extras) == 3
+        assert extras["with-blob"]["synthesized_inputs"] == ["x"]
+        assert "synthesized inputs" in extras["with-blob"]["flags"]
+        assert "synthesized_inputs" not in extras["n-2"]
+        assert "synthesized inputs" not in extras["n-2"].get("flags", [])
+        _, out, _ = run("report", "summary", root)
+        assert "synthesized inputs: of 1 solutions" in out
+        _, out, _ = run("report", "best", root, "--include-unranked")
+        assert "synthesized inputs" in out
+
+    def test_missing_blobs_are_one_message(
+        self, run: Run, root: Path, definition: Definition, make_workload: Callable[..., Workload]
+    ) -> None:
+        TraceSet.from_path(root).add_traces(
+            Trace("double", make_workload(definition, {"n": 5}, f"b{i}", x=SafetensorsInput(f"{i}.safetensors", "x")))
+            for i in range(2)
+        )
+        code, _, err = run("run", root, "--solutions", "good")
+        assert code == 1
+        assert "2 could not run: double / b0, double / b1: input 'x': blob '0.safetensors'" in err
+        assert err.count("--synthesize-missing") == 1
+
+    def test_a_reference_can_be_the_solution(self, run: Run, make_data_set: MakeDataSet) -> None:
+        root = make_data_set()
+        code, _, err = run("run", root)
+        assert code == 1
+        assert "1 definition has no solutions: double; --reference-as-solution adds their references" in err
+        assert "fib-integrations baselines" in err
+        for _ in range(2):
+            code, out, _ = run("run", root, "--json", "--reference-as-solution")
+            assert code == 0
+            assert [trace["solution"] for trace in json.loads(out)["traces"]] == ["double_reference"]
+        assert run("validate", root)[0] == 0
 
     def test_a_torn_line_is_reported_and_the_rest_runs(self, run: Run, root: Path) -> None:
         file = next((root / "workloads").rglob("*.jsonl"))

@@ -10,6 +10,8 @@ INTERPRETED = "interpreted"
 """A Triton or Helion kernel ran in the interpreter: outputs were checked, the latency has no meaning."""
 QUICK = "quick"
 """The run had fewer checks and one short timing (`BenchmarkConfig.quick`); such a latency ranks nobody."""
+SYNTHESIZED = "synthesized inputs"
+"""Blobs of the workload were missing, and valid values were made in their place; ``extra`` names the inputs."""
 TRUSTED = "trusted"
 """The solution ran inside the judge's process, without isolation and audits."""
 

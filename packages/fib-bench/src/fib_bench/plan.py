@@ -22,6 +22,8 @@ from .config.benchmark import BenchmarkConfig
 from .flags import is_quick
 from .sandbox.model import Isolation
 
+_SHOWN_NAMES = 3
+
 
 @attrs.frozen
 class Skip:
@@ -148,7 +150,20 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
     found.skipped += _crossed(trace_set, config, {definition.name for definition in chosen})
     if chosen and not plans and not found.skipped:
         found.skipped.append(Skip("all definitions", None, None, "there are no solutions"))
-    return Plan(tuple(plans), tuple(found.skipped), tuple(found.notes()))
+    notes = (*found.notes(), *_without_solutions(trace_set, chosen))
+    return Plan(tuple(plans), tuple(found.skipped), notes)
+
+
+def _without_solutions(trace_set: TraceSet, chosen: Iterable[Definition]) -> Iterator[str]:
+    """A note about the definitions without solutions, and what gives them one."""
+    names = [definition.name for definition in chosen if not trace_set.solution_names(definition.name)]
+    if names:
+        count = "1 definition has" if len(names) == 1 else f"{len(names)} definitions have"
+        more = ", ..." if len(names) > _SHOWN_NAMES else ""
+        yield (
+            f"{count} no solutions: {', '.join(names[:_SHOWN_NAMES])}{more}; --reference-as-solution adds their "
+            "references, `fib-integrations baselines DIR` adds solutions that call FlashInfer"
+        )
 
 
 def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str]) -> Iterable[Skip]:

@@ -66,6 +66,11 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
         errors.print(safe_text(said), soft_wrap=True)
     errors.print(f"device: {', '.join(config.devices or (config.device,))}", markup=False, highlight=False)
+    if arguments.reference_as_solution:
+        from ..reference_solutions import add_references
+
+        count = len(add_references(trace_set, config))
+        errors.print(f"added {count} references as solutions", markup=False, highlight=False)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
     is_empty = not trace_set.definition_names()

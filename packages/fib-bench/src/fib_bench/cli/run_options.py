@@ -113,7 +113,12 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         "--synthesize-missing",
         action="store_const",
         const=True,
-        help="make valid inputs where a blob is missing",
+        help="make valid inputs where a blob is missing; traces are flagged",
+    )
+    group.add_argument(
+        "--reference-as-solution",
+        action="store_true",
+        help="add the reference as a solution to each definition that has none",
     )
     group.add_argument(
         "--strict-hardware",

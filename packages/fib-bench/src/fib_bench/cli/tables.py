@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
 
 from ..events import Phase
-from ..flags import CPU_TIMING, INTERPRETED
+from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
 from ..plan import Skip
 from ..report import Author, Best, Entry, Summary
 from ..report.failures import Failure
@@ -19,6 +20,8 @@ from .table_style import make_table, print_table
 
 _SHOWN_SKIPS = 10
 _SHOWN_WORKLOADS = 20
+_BLOB = re.compile(r"(?:input '[^']*': )?blob '[^']*':")
+"""The part of a reason that names a blob: workloads without theirs are one group, shown with the first blob."""
 _WORDS = frozenset({"definition", "device", "axes", "solution", "note", "timed by"})
 
 
@@ -46,6 +49,9 @@ def print_leaderboard(console: Console, entries: Iterable[Entry]) -> None:
         if baselines := sorted({row.baseline for row in group if row.baseline is not None}):
             console.print(safe_text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
     print_failures(console, rows)
+    if made := sum(SYNTHESIZED in row.labels for row in rows):
+        note = f"{SYNTHESIZED}: of {made} solutions, on workloads whose blobs are missing"
+        console.print(safe_text(note, "yellow"), soft_wrap=True)
     if cpu_timed:
         note = f"{CPU_TIMING}: {len(cpu_timed)} solutions are in no order (--include-unranked orders them)"
         console.print(safe_text(note, "yellow"), soft_wrap=True)
@@ -191,10 +197,12 @@ def _best_columns(rows: Sequence[Best]) -> dict[str, Callable[[Best], str]]:
 def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
     """Print the work that a run skipped: each reason once, with what it concerns, failures last."""
     skips = sorted(skipped, key=lambda skip: skip.is_failure)
-    reasons: dict[tuple[bool, str], list[str]] = {}
+    groups: dict[tuple[bool, str], list[Skip]] = {}
     for skip in skips:
-        reasons.setdefault((skip.is_failure, skip.reason), []).append(skip.subject)
-    for (is_failure, reason), subjects in reasons.items():
+        reason = _BLOB.sub("blob #:", skip.reason)
+        groups.setdefault((skip.is_failure, reason), []).append(skip)
+    for (is_failure, _), group in groups.items():
+        subjects, reason = [skip.subject for skip in group], group[0].reason
         more = f", and {len(subjects) - _SHOWN_SKIPS} more (--json lists all)" if len(subjects) > _SHOWN_SKIPS else ""
         shown = f"{', '.join(subjects[:_SHOWN_SKIPS])}{more}: {reason}"
         count = f"{len(subjects)} " if len(subjects) > 1 else ""

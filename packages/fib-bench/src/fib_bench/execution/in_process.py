@@ -33,8 +33,8 @@ from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorUnusable, InputError, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..events import Evaluated, Event, Skipped, Working
-from ..flags import TRUSTED
-from ..inputs.generation import make_inputs
+from ..flags import SYNTHESIZED, TRUSTED
+from ..inputs.generation import make_input_values
 from ..judge.device_lock import identity_of
 from ..judge.output_checker import EvaluatorRaised, OutputChecker
 from ..judge.prepared import InputSet
@@ -59,6 +59,8 @@ class _Prepared:
     item: InputSet
     config: ResolvedEvalConfig
     reference: Measurement
+    synthesized: tuple[str, ...] = ()
+    """Inputs whose blobs are missing, and which were made instead."""
 
 
 class InProcessWorker:
@@ -115,6 +117,7 @@ class InProcessWorker:
                     reason = f"the evaluator failed: {error}"
                     yield Skipped(Skip(definition.name, solution.name, workload.uuid, reason, is_failure=True), 1)
                     continue
+                evaluation = _with_synthesized(evaluation, prepared.synthesized)
                 yield Evaluated(Trace(definition.name, workload, solution.name, evaluation))
 
     def _build(self, definition: Definition, solution: Solution) -> Runnable | BuildError:
@@ -127,7 +130,7 @@ class InProcessWorker:
         config = self._config.resolve_eval_config(definition)
         evaluator = evaluator_for(definition, config)
         config = evaluator.settings(config)
-        values = make_inputs(
+        made = make_input_values(
             definition,
             workload,
             seed=self._config.seed,
@@ -136,6 +139,7 @@ class InProcessWorker:
             device=self._device,
             distribution="normal",
         )
+        values = made.values
         layout = layout_of(definition, workload.axes, values)
         inputs = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self._device)
         layout.pack(values, inputs)
@@ -146,7 +150,8 @@ class InProcessWorker:
             raise InputError(definition.name, workload.uuid, "", f"the reference failed: {_first(error)}") from error
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
         check = OutputChecker(evaluator, definition, config, others).check(layout, inputs, expected)
-        return _Prepared(workload, layout, InputSet("normal", inputs, expected, check), config, measurement)
+        item = InputSet("normal", inputs, expected, check)
+        return _Prepared(workload, layout, item, config, measurement, made.synthesized)
 
     def _call(
         self, function: Runnable, definition: Definition, layout: CallLayout, inputs: torch.Tensor
@@ -222,6 +227,14 @@ class InProcessWorker:
     ) -> Evaluation:
         evaluation = self._recorder.evaluation(solution, status, log, correctness, performance)
         return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "flags": [TRUSTED, *evaluation.flags]})
+
+
+def _with_synthesized(evaluation: Evaluation, names: tuple[str, ...]) -> Evaluation:
+    """The evaluation with the inputs that were made in place of missing blobs."""
+    if not names:
+        return evaluation
+    added = {"synthesized_inputs": list(names), "flags": [*evaluation.flags, SYNTHESIZED]}
+    return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), **added})
 
 
 def _first(error: Exception) -> str:

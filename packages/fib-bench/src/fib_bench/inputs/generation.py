@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
 import torch
 from fib_compile.device import dtype_str_to_python_dtype
 from fib_schema import (
@@ -43,6 +44,16 @@ _SELECTS = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
 """Calls by which a reference selects elements by their values."""
 
 
+@attrs.frozen(eq=False)
+class InputValues:
+    """One set of inputs."""
+
+    values: dict[str, Value]
+    """By name, in the definition's order."""
+    synthesized: tuple[str, ...]
+    """The inputs whose blobs are missing, and which were made instead."""
+
+
 def make_inputs(
     definition: Definition,
     workload: Workload,
@@ -53,7 +64,7 @@ def make_inputs(
     device: torch.device | str = "cpu",
     distribution: str = "normal",
 ) -> dict[str, Value]:
-    """Make one set of inputs, by name, in the definition's order.
+    """Make one set of inputs, by name, in the definition's order; see `make_input_values`.
 
     Args:
         definition: The definition that the inputs belong to.
@@ -72,6 +83,33 @@ def make_inputs(
         InputError: An input cannot be made, or violates the definition.
         UnknownName: No distribution has this name.
     """
+    return make_input_values(
+        definition,
+        workload,
+        seed=seed,
+        root=root,
+        synthesize_missing=synthesize_missing,
+        device=device,
+        distribution=distribution,
+    ).values
+
+
+def make_input_values(
+    definition: Definition,
+    workload: Workload,
+    *,
+    seed: int,
+    root: Path | None,
+    synthesize_missing: bool,
+    device: torch.device | str,
+    distribution: str,
+) -> InputValues:
+    """Make one set of inputs as `make_inputs` does, and list those whose blobs were missing.
+
+    Raises:
+        InputError: An input cannot be made, or violates the definition.
+        UnknownName: No distribution has this name.
+    """
     check_distribution(distribution)
     _check_names(definition, workload)
     axes = _axis_sizes(definition, workload)
@@ -81,7 +119,9 @@ def make_inputs(
     _synthesize(draft, pending, workload)
     _move_to_device(draft)
     _check_constraints(draft, workload)
-    return {name: draft.values[name] for name in definition.inputs}
+    blobs = {name for name, source in workload.inputs.items() if isinstance(source, SafetensorsInput)}
+    synthesized = tuple(name for name in pending if name in blobs)
+    return InputValues({name: draft.values[name] for name in definition.inputs}, synthesized)
 
 
 def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:

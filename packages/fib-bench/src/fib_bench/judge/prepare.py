@@ -16,7 +16,7 @@ from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
-from ..inputs.generation import Value, distributions_of, make_inputs
+from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
 from ..inputs.redrawing import redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
@@ -107,7 +107,8 @@ class Preparation:
             WorkerLost: The worker of the reference ended.
         """
         self._deadline = time.monotonic() + _REFERENCE_SECONDS
-        values = self._values(0, "normal")
+        made = self._inputs(0, "normal")
+        values = made.values
         layout = layout_of(self.definition, self.workload.axes, values)
         slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -137,6 +138,7 @@ class Preparation:
                 slots=slots,
                 work=work_of(self.definition, self.workload.axes, values),
                 left_out={},
+                synthesized=made.synthesized,
                 checker=self._checker,
                 error_bounds=self._error_bounds(function, bases[0]),
             )
@@ -145,8 +147,11 @@ class Preparation:
             return self._add_other_distributions(function, prepared)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
+        return self._inputs(index, distribution).values
+
+    def _inputs(self, index: int, distribution: str) -> InputValues:
         with self.context.phases.during(Phase.INPUTS):
-            return make_inputs(
+            return make_input_values(
                 self.definition,
                 self.workload,
                 seed=self.run.seed + index,

@@ -10,6 +10,7 @@ from fib_schema import Workload
 
 from ..checking.sensitivity import insensitive_to_all
 from ..evaluators.protocol import Check, Observation, Verdict
+from ..flags import SYNTHESIZED
 from ..inputs.variation import Variation
 from ..secure_random import SECRET
 from ..timing.work import Work
@@ -63,6 +64,8 @@ class PreparedWorkload:
     """Distributions that do not apply, and why."""
     checker: OutputChecker
     """Makes checks for further inputs."""
+    synthesized: tuple[str, ...] = ()
+    """Inputs whose blobs are missing, and which were made instead."""
     integer_sets: Sequence[Mapping[str, torch.Tensor]] = ()
     """The integer inputs that can be redrawn, several times: each holds all of them, and the first is as recorded."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
@@ -93,6 +96,8 @@ class PreparedWorkload:
             "trials": [item.distribution for item in self.trials],
             "variants": len(self.variants),
         }
+        if self.synthesized:
+            extra["synthesized_inputs"] = list(self.synthesized)
         if self.kept_integers:
             extra["kept_integers"] = dict(self.kept_integers)
         if self.left_out:
@@ -104,6 +109,7 @@ class PreparedWorkload:
     def flags(self) -> list[str]:
         """Flags of the trace that concern the inputs."""
         flags = [] if self.varying or len(self.integer_sets) > 1 else ["fixed_inputs"]
+        flags += [SYNTHESIZED] if self.synthesized else []
         for name in self.trials[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]

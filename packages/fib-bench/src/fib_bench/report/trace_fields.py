@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 from fib_schema import UNRANKED_FLAGS, Evaluation, Performance, Trace
 
-from ..flags import CPU_TIMING, INTERPRETED, QUICK
+from ..flags import CPU_TIMING, INTERPRETED, QUICK, SYNTHESIZED
 
 DEFAULT_METHOD = "linked"
 """The timing method that tables do not mention."""
@@ -20,7 +20,7 @@ CPU_METHOD = "cpu"
 HOST_METHODS = frozenset({"host", "sync", CPU_METHOD})
 """Timing methods whose latencies include time of the host. ``sync`` occurs in older traces only."""
 _CONTRADICTION = 2.0  # a single call takes up to 1.6 times as long as one of many on a quiet CPU
-_LABELS = (CPU_TIMING, INTERPRETED, QUICK)
+_LABELS = (CPU_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
 
 
 def is_usable(number: object) -> bool:
