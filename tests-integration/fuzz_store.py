@@ -25,7 +25,7 @@ from fuzzing.fuzzer import Campaign, fuzz, load, prepared_work, run_case, set_wo
 
 CORPUS = Path(__file__).parent / "corpus"
 _SHARES = {"sets": 0.7, "signed": 0.15, "caches": 0.15}
-"""What is fuzzed, and its share of the time; caches last, because they import torch."""
+"""Targets of fuzzing, and the share of time of each; caches last, because they import torch."""
 
 
 def _say(text: str) -> None:

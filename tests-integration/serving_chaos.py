@@ -49,7 +49,7 @@ class Server:
     log: Path
     code: int | None = None
     answers: Mapping[str, Any] | None = None
-    """What it printed; None after SIGKILL."""
+    """Printed output; None after SIGKILL."""
 
     def wait(self) -> None:
         """Read its result."""

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 PROGRAMS = 264
-"""How many programs keep a device busy: two for each multiprocessor of an H200."""
+"""Number of programs that keep a device busy: two for each multiprocessor of an H200."""
 SHORTEST = 64
 """Fewer slots than this are not worth a program of their own."""
 KEYS = 64

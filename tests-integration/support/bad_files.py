@@ -154,7 +154,7 @@ class Case:
     make: Callable[[Path], None]
     """Makes it at a path."""
     shown: str = "bad"
-    """What messages about it contain; empty if there need be none."""
+    """Words that messages about it contain; empty if there need be none."""
     place: str = ""
     """Below the root; empty for the usual place of its kind."""
 

@@ -56,7 +56,7 @@ def _tail(text: str) -> str:
 
 
 def _before_failures(output: str) -> str:
-    """What each failed command of a session printed last; the end of the output if no command failed."""
+    """Last output of each failed command of a session; the end of the output if no command failed."""
     parts = re.split(r"(?<=failed with exit code )(\d+)$", output, flags=re.MULTILINE)
     return "\n".join(_tail(part + code) for part, code in zip(parts[::2], parts[1::2], strict=False)) or _tail(output)
 

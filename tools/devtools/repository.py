@@ -48,7 +48,7 @@ class Package:
 
     @property
     def test_requirements(self) -> tuple[str, ...]:
-        """What its tests require."""
+        """Requirements of its tests."""
         return tuple(self.manifest.get("dependency-groups", {}).get("test", ()))
 
     @property

@@ -15,7 +15,7 @@ _IMPERATIVES = {"bring", "embed", "exceed", "feed", "focus", "need", "proceed", 
 
 
 def subject_problem(subject: str) -> str | None:
-    """What is wrong with the subject of a commit, or None."""
+    """Problem of the subject of a commit, or None."""
     first = subject.partition(" ")[0]
     if len(subject) > MAX_SUBJECT_LENGTH:
         return f"{len(subject)} characters; the limit is {MAX_SUBJECT_LENGTH}"
@@ -35,7 +35,7 @@ def commit_problems(root: Path) -> list[str]:
 
 
 def release_problems(root: Path, package: Package, tag: str | None) -> Iterator[str]:
-    """What prevents a release; with a tag also whether tag, version, changelog and commit agree."""
+    """Obstacles to a release; with a tag also whether tag, version, changelog and commit agree."""
     fragments = sorted(path.name for path in package.folder.glob("changes/*.md"))
     changelog = (package.folder / "CHANGELOG.md").read_text()
     has_section = re.search(rf"^## {re.escape(package.version)}( |$)", changelog, re.MULTILINE) is not None

@@ -12,6 +12,7 @@ OLD_NAMES = tomllib.loads(Path(__file__).with_name("old_names.toml").read_text()
 PENDING: set[str] = set()  # packages that are not renamed yet
 # Sources of solutions are data: exploits may use any name.
 DATA = re.compile(r"/(fib_bench/demo/\w+|selftest/(exploits|honest|twins|references)|programs|solutions)/")
+CLAUSE = re.compile(r'\s*r?"""(What|How|Why|When|Where|Which|Who)\b')
 
 
 def words_of(name):
@@ -60,6 +61,11 @@ def old_names_in(text, path, old):
     yield from (f"{path}: {name}" for name in defined & set(old["qualified"]))
 
 
+def clauses(text):
+    """Lines of docstrings that begin with a clause, as "What a function returns"."""
+    return [line.strip() for line in text.splitlines() if CLAUSE.match(line)]
+
+
 def folders(package):
     return [ROOT / "tools"] if package == "tools" else [ROOT / "packages" / package / name for name in ("src", "tests")]
 
@@ -91,3 +97,15 @@ def test_old_names_are_found_in_all_roles(text, found):
     old = {"words": ["crew", "stand_in"], "names": ["Way"], "qualified": ["fib_a.b.Site.point"]}
     uses = old_names_in(text, Path("packages/fib-a/src/fib_a/b.py"), old)
     assert [use.rpartition(": ")[2] for use in uses] == found
+
+
+def test_docstrings_begin_with_the_thing_they_describe():
+    roots = [*(ROOT / name for name in ("docs", "packages", "tests-integration", "tools")), *ROOT.glob("*.py")]
+    paths = [path for root in roots for path in ([root] if root.is_file() else root.rglob("*.py"))]
+    found = {f"{path.relative_to(ROOT)}: {line}" for path in paths for line in clauses(path.read_text())}
+    assert sorted(found) == []
+
+
+def test_clauses_are_found():
+    text = 'def f():\n    """What it returns."""\n    """Whether it runs."""\n    """Result of f."""\n'
+    assert clauses(text) == ['"""What it returns."""']

@@ -1,4 +1,4 @@
-"""What the manifest of every package has to declare."""
+"""Declarations that the manifest of every package must have."""
 
 import re
 import tomllib

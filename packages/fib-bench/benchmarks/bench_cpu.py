@@ -99,7 +99,7 @@ def ready_ms() -> float:
 
 
 def import_ms(module: str) -> float:
-    """What importing a module adds to the start of Python."""
+    """Time that importing a module adds to the start of Python."""
     code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
     runs = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
     return min(runs) * 1e3

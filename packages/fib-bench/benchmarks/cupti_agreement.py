@@ -37,7 +37,7 @@ _PASSES, _MOST_CALLS, _MOST_BYTES = 8, 32, 4 << 30
 _PASS_SECONDS, _GRACE_SECONDS = 10.0, 30.0
 _ABSOLUTE_US, _RELATIVE = 0.1, 0.01
 _OURS = "fib_"
-"""How the names of the kernels of a pass begin that do not belong to a call."""
+"""Beginnings of the names of kernels of a pass that do not belong to a call."""
 _BFLOAT16 = "bfloat16"
 
 

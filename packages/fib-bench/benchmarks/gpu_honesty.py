@@ -186,7 +186,7 @@ def honest(bench: Bench) -> None:
 
 
 def _print_honest_exceptions(bench: Bench, traces: Sequence[Trace]) -> None:
-    """Which honest functions are not timed by linked passes over changing inputs, and why."""
+    """Honest functions that are not timed by linked passes over changing inputs, with the reasons."""
     timed = {str(trace.solution): trace for trace in traces if trace.is_successful()}
     rows = [row for name, trace in sorted(timed.items()) if (row := _exception(name, trace, None))]
     linked = sum(timing_of(trace)["method"] == "linked" for trace in timed.values())
@@ -320,7 +320,7 @@ def _print_coverage(bench: Bench, names: Sequence[str], found: dict[str, Trace],
 
 
 def _exception(name: str, trace: Trace | None, reason: str | None) -> tuple[str, str, str] | None:
-    """Why a definition is not timed by linked passes over changing inputs; None if it is."""
+    """Reason for not timing a definition by linked passes over changing inputs; None if it is timed so."""
     if trace is None:
         return name, "not evaluated", reason or "the budget was spent"
     if not trace.is_successful():

@@ -164,7 +164,7 @@ def plain(trace: Trace) -> dict[str, Any]:
 
 
 def count(names: Iterable[str]) -> str:
-    """How often each name occurs, in words."""
+    """Counts of the names, in words."""
     found: dict[str, int] = {}
     for name in names:
         found[name] = found.get(name, 0) + 1

@@ -108,7 +108,7 @@ class Bench:
     device: str
     budget_seconds: float
     evaluations: int
-    """How many evaluations `honest` makes at most."""
+    """Largest number of evaluations that `honest` makes."""
     words: Sequence[str] = ()
     """Words that choose cases of `exploits`; all without any."""
     traces: list[Trace] = attrs.field(factory=list)

@@ -289,7 +289,7 @@ class SharedServer:
 
 @pytest.fixture(scope="session")
 def device_context(server: ForkServerClient) -> DeviceContext:
-    """What holds on the CPU, measured once for all tests."""
+    """Device context of the CPU, measured once for all tests."""
     return Judge(BenchmarkConfig(), server=SharedServer(server)).context
 
 

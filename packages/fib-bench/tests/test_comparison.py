@@ -105,7 +105,7 @@ def test_scalars_are_compared_and_explained() -> None:
 
 
 class TestUndefinedElements:
-    """Where the reference gives NaN any value is right."""
+    """Any value is right for an element that is NaN in the reference."""
 
     def test_they_are_counted_apart_from_infinities(self) -> None:
         result = compared([0.0, 1.0, INF, 1.0], [NAN, NAN, INF, 1.0])

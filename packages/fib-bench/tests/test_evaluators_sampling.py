@@ -275,7 +275,7 @@ class TestDistribution:
 
 
 class TestModels:
-    """What the evaluator takes a reference for."""
+    """Kind of model that the evaluator infers from a reference."""
 
     def check(
         self, definition: Definition, inputs: Mapping[str, object], reference: Callable[[], torch.Tensor]

@@ -487,7 +487,7 @@ def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
     make_definition: Callable[..., Definition],
     make_solution: Callable[..., Solution],
 ) -> None:
-    """Where the reference gives just what single calls were poisoned with, there is another poison."""
+    """Another poison is used if the reference gives the one that single calls were poisoned with."""
     reference = "import torch\ndef run(x):\n    return torch.full(x.shape, -61).to(torch.int8)\n"
     definition = make_definition({"x": "float32[n]"}, {"y": "int8[n]"}, reference)
     idle = make_solution("def run(x, y):\n    pass\n", definition="made", dps=True)

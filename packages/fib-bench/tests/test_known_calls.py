@@ -35,7 +35,7 @@ class Passes:
         return SimpleNamespace(calls=calls, taken_ns=taken_ns, span_ns=SPAN_GAP_NS + call_ns)
 
     def count(self, kind: int) -> int:
-        """How many passes of a kind were made."""
+        """Number of passes of a kind that were made."""
         return sum(made == kind for made, _, _ in self.made)
 
 

@@ -219,7 +219,7 @@ def flags(
     make_solution: Callable[..., Solution],
     make_workload: Callable[..., Workload],
 ) -> Callable[[str, int], list[str]]:
-    """What a solution of a matrix product over `k` addends is flagged with."""
+    """Flags of a solution of a matrix product over `k` addends."""
 
     def run(code: str, k: int) -> list[str]:
         definition = make_definition(
@@ -260,7 +260,7 @@ class TestFlags:
         make_definition: Make,
         make_solution: Callable[..., Solution],
     ) -> None:
-        """Where the reference itself computes in bfloat16, doing it better is no offence."""
+        """A better precision than the reference's bfloat16 is no offence."""
         rough = "def run(x):\n    return (x.bfloat16() * 3).float()\n"
         definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, rough)
         (evaluation,) = evaluate(

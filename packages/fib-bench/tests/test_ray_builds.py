@@ -75,13 +75,13 @@ def make_part(definition: Definition, make_workload: Callable[..., Workload]) ->
 
 
 def libraries(cache: Path, *solutions: Solution) -> dict[str, int]:
-    """When the libraries of solutions were made, by their files."""
+    """Times at which the libraries of solutions were made, by their files."""
     folders = [folder for s in solutions for folder in cache.glob(f"*/solution-{s.hash()[:32]}-*")]
     return {str(path): path.stat().st_mtime_ns for folder in folders for path in folder.rglob("library-*.so")}
 
 
 def built(cache: Path, *solutions: Solution) -> int:
-    """How many of the solutions have a library; one that ran with two uids has two."""
+    """Number of solutions that have a library; one that ran with two uids has two."""
     return sum(bool(libraries(cache, solution)) for solution in solutions)
 
 

@@ -110,7 +110,7 @@ def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
     before = seeded_random.randrange(len(solutions))
 
     def count(cache: Path, suffix: str) -> int:
-        """How many such files there are; folders may come and go meanwhile."""
+        """Number of such files; folders may come and go meanwhile."""
         return sum(file.endswith(suffix) for _, _, files in os.walk(cache) for file in files)
 
     def built(cache: Path) -> set[str]:

@@ -58,7 +58,7 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 @pytest.fixture(scope="session")
 def isolation(server: ForkServerClient) -> Isolation:
-    """What holds for the workers of the shared server."""
+    """Properties of the workers of the shared server."""
     definition = Definition("d", "elementwise", {}, {}, {}, "def run(): pass\n")
     with server.spawn() as worker:
         assert isinstance(worker.request(Build("cpu", format_json(definition), None), seconds=60), Built)
@@ -81,7 +81,7 @@ def stops(isolation: Isolation) -> Callable[[Threat], None]:
 def attempt(
     server: ForkServerClient, make_solution: Callable[..., Solution], definition: Definition
 ) -> Callable[..., str]:
-    """What a solution gets that runs the body of a function: what it returns, or the kind of its error.
+    """Result of a solution that runs the body of a function: its return value, or the kind of its error.
 
     It runs when the solution is imported; a worker is confined before it reads a solution.
     """
@@ -438,7 +438,7 @@ class TestResources:
         assert good.status is EvaluationStatus.PASSED, good.log
 
     def test_memory_is_bounded(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
-        """What is asked for here is never used, and the machine has it not."""
+        """The requested level is never used, and the machine lacks it."""
         stops(Threat.RESOURCES)
         body = "import torch\nreturn [torch.empty(1 << 32, dtype=torch.uint8) for _ in range(1 << 14)]"
         assert attempt(body) in {"refused: RuntimeError", "refused: MemoryError"}
@@ -577,7 +577,7 @@ def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Callabl
 
 @pytest.mark.slow
 class TestLowerLevels:
-    """What remains where little is possible."""
+    """Protection that remains on a machine with few features."""
 
     @pytest.fixture
     def judged_at(
@@ -640,7 +640,7 @@ KINDS_OF_SOCKETS = (
 
 
 def _socket(family: int, kind: int) -> str:
-    """How the system answers who binds an abstract socket, as a driver does."""
+    """Answer of the system to binding an abstract socket, as a driver does."""
     try:
         with socket.socket(family, kind) as bound:
             bound.bind(f"\0fib-test-{os.getpid()}")
@@ -651,7 +651,7 @@ def _socket(family: int, kind: int) -> str:
 
 
 def _isolated(policy: SandboxPolicy, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:
-    """What holds for a process that has done something before, as `explain` tells it."""
+    """Level of a process that has done something before, as `explain` tells it."""
     read_end, write_end = os.pipe()
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, owner, owner)
@@ -693,7 +693,7 @@ def _become_nobody() -> None:
 
 
 def _refuse(*calls: str) -> Callable[[], None]:
-    """What a container does that refuses system calls."""
+    """Behaviour of a container that refuses system calls."""
 
     def refuse() -> None:
         syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)

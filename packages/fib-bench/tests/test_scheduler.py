@@ -50,7 +50,7 @@ class Fake:
 
     hardware: str = "cpu"
     lasts: int | None = None
-    """How many pairs it manages."""
+    """Number of pairs that it manages."""
     pause: float = 0.0
     poison: str = ""
     """A workload at which it breaks each time."""

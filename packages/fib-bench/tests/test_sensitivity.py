@@ -188,7 +188,7 @@ class TestExactOutputs:
 
 
 class TestSeveralInputSets:
-    """What passes on one set may fail on another; what passes on all is what a solution profits from."""
+    """A function that passes on one set may fail on another; a solution profits only from passing on all."""
 
     def test_what_one_rejects_is_found_out(self) -> None:
         assert insensitive_to_all([checked(torch.zeros(100)), checked(normal(100))]) == ()

@@ -206,7 +206,7 @@ class TestSample:
 
 
 def coverage(count: int) -> float:
-    """How likely the true median lies in the interval, from the ranks of its ends and the binomial distribution.
+    """Probability that the interval holds the true median, from the ranks of its ends and the binomial distribution.
 
     It lies between the elements of ranks ``low`` and ``high`` if more than ``low`` and at most ``high`` samples
     are below it, each with probability one half.

@@ -73,7 +73,7 @@ class TestTimedCallsAreVerified:
         assert evaluation.correctness is not None
 
     def assert_kept(self, evaluation: Evaluation) -> None:
-        """Where planted inputs show it there is evidence of an exploit; where fresh ones do, outputs are wrong."""
+        """Planted inputs that show it are evidence of an exploit; fresh ones show wrong outputs."""
         first, _, _ = evaluation.log.partition("\n")
         if evaluation.status is EvaluationStatus.REWARD_HACK:
             assert first.startswith("kept outputs")

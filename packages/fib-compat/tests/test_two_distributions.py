@@ -93,7 +93,7 @@ class Environment:
         return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
 
     def files(self, name: str) -> list[Path]:
-        """What a distribution has left in the environment."""
+        """Files that a distribution has left in the environment."""
         return [*self.site.glob(f"{name}*"), *(self.folder / "bin").glob(name.replace("_", "-"))]
 
 

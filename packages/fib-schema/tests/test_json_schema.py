@@ -239,7 +239,7 @@ def test_every_constraint_belongs_to_a_field() -> None:
 
 def test_fields_are_described() -> None:
     spec = json_schema(Solution)["$defs"]["BuildSpec"]
-    assert spec["description"] == "How to build a solution and how to call it."
+    assert spec["description"] == "Instructions for building and calling a solution."
     assert spec["properties"]["destination_passing_style"]["description"].startswith("Whether outputs are arguments")
 
 

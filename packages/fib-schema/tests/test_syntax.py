@@ -16,7 +16,7 @@ SOURCE = "def run(x):\n" + "".join(f"    x = (x + {n}) * [x, {{'a': (x,)}}][{n %
 
 
 class Garbage:
-    """What lets other threads go on while it is collected, which may be in the midst of a parse."""
+    """Object that lets other threads run while it is collected, which may happen during a parse."""
 
     def __init__(self) -> None:
         self.cycle = self

@@ -1,4 +1,4 @@
-"""What tracing costs on a CUDA device: 10,000 calls of a short kernel, untraced, with full quotas, and keeping 100.
+"""Cost of tracing on a CUDA device: 10,000 calls of a short kernel, untraced, with full quotas, and keeping 100.
 
 Each way is measured in turns, by the host's clock around all calls and the wait for the device. A profile of kept calls
 shows which functions of the CUDA runtime the calling thread used.
@@ -134,7 +134,7 @@ def measure(root: Path, rounds: int, calls: int) -> list[dict[str, Any]]:
 
 
 def functions_used(root: Path) -> dict[str, Any]:
-    """What the calling thread asks of the CUDA runtime in 20 kept calls, and what it waits for."""
+    """Calls of the CUDA runtime by the calling thread in 20 kept calls, and its waits."""
     x = torch.ones(1024, 64, device="cuda")
     rows = torch.arange(INDEX_BYTES // 8, dtype=torch.int32, device="cuda")
 

@@ -1,4 +1,4 @@
-"""What tracing costs on the CPU: a call whose quota is full, a kept call, and memory under many workloads.
+"""Cost of tracing on the CPU: a call whose quota is full, a kept call, and memory under many workloads.
 
 Times are taken in turns in one process and compared with the plain function, the routed function with tracing off,
 and the copy alone.

@@ -98,7 +98,7 @@ def nothing_is_left_in_force() -> Iterator[None]:
 
 
 def workloads(root: Path, name: str) -> list[Workload]:
-    """What a data set holds of a definition."""
+    """Records of a definition in a data set."""
     traces: list[Trace] = TraceSet.from_path(root).workloads.get(name, [])
     return [trace.workload for trace in traces]
 

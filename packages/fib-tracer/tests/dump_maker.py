@@ -78,7 +78,7 @@ class DumpMaker:
                 lines.write(json.dumps(metadata) + "\n")
 
     def _recorded(self, value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
-        """What is written of a value that is no tensor itself."""
+        """Written form of a value that is no tensor itself."""
         kind = type(value).__name__
         if is_tensor(value):
             tensors[key] = value

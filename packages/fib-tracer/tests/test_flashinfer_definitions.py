@@ -57,7 +57,7 @@ def parsed(plain: dict[str, Any]) -> tuple[Definition, list[str]]:
 
 
 def run(definition: Definition, *inputs: Any) -> Any:
-    """What a definition's reference returns."""
+    """Outputs of a definition's reference."""
     scope: dict[str, Any] = {}
     exec(definition.reference, scope)
     return scope["run"](*inputs)

@@ -76,7 +76,7 @@ def _result_in_fork(function: Callable[..., str]) -> str:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command did.
+    """Observed behaviour of a command.
 
     Attributes:
         code: Its exit code; negative: the signal that ended it; None: it ran into its limit of time.
@@ -112,7 +112,7 @@ class Running:
             _run_in_fork(kind, command, folder, cache)
 
     def outcome(self) -> Outcome | None:
-        """What came out, once the command has ended or its time is over."""
+        """Output, once the command has ended or its time is over."""
         ended, status = os.waitpid(self._process, os.WNOHANG)
         seconds = time.monotonic() - self._started
         if not ended and seconds < self.command.seconds:
@@ -134,7 +134,7 @@ class Running:
         return self.command.shows in output and (not self.command.writes or self._written() is not None)
 
     def _written(self) -> Path | None:
-        """What the command was to write, if it did."""
+        """Files that the command was to write, if it did."""
         out = self.folder / "out"
         if self.command.writes in ("", "."):
             return out if self.command.writes and out.exists() else None

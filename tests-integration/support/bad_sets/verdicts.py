@@ -15,7 +15,7 @@ _FOLDER = re.compile(r"/\S*/(?:light|heavy)/\d+/")
 _RAW = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BIDI = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _RUN_NAMES = ("could not run: victim / ", '"is_failure": true')
-"""How `run` names a workload or a definition that it cannot use; the keeper can be used."""
+"""Words with which `run` names a workload or a definition that it cannot use; the keeper can be used."""
 _FLOOD_BYTES = 200_000
 """Output to a person: beyond this, nobody reads it."""
 

@@ -40,7 +40,7 @@ def routed(mode: str, dataset: str) -> Mapping[str, Callable[[torch.Tensor], tor
 
 
 def hits() -> int:
-    """How many calls solutions served; 0 where nothing counts them."""
+    """Number of calls that solutions served; 0 if no runtime counts them."""
     runtime = sys.modules["fib_apply"].get_runtime() if "fib_apply" in sys.modules else None
     counted = {} if runtime is None else runtime.stats()
     return sum(sum(of_definition.hits.values()) for of_definition in counted.values())

@@ -31,7 +31,7 @@ _FILE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Problem:
-    """What a target did wrong. Problems with one signature are one finding."""
+    """Wrong behaviour of a target. Problems with one signature are one finding."""
 
     target: str
     signature: str
@@ -40,7 +40,7 @@ class Problem:
 
 Case = list[mutations.Mutation]
 Work = Callable[[Path, Callable[[str, BaseException | None], None], tuple[str, ...]], None]
-"""What a child does below an empty folder: it reports each target before it starts, and what the target raised."""
+"""Work of a child below an empty folder: it reports each target before it starts, and the exception of the target."""
 
 
 def set_work(case: Case) -> Work:
@@ -189,7 +189,7 @@ def load(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is fuzzed: how to draw a mutation, and what to do with a list of them."""
+    """Target of fuzzing: a function that draws a mutation, and one that applies a list of them."""
 
     draw: Callable[[random.Random], mutations.Mutation]
     make_work: Callable[[Case], Work]

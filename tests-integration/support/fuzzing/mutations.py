@@ -38,7 +38,7 @@ _UNFIT = (
     OverflowError,
     ZeroDivisionError,
 )
-"""What a mutation raises that does not fit the file any more."""
+"""Exceptions of a mutation that does not fit the file any more."""
 
 
 def draw(rng: random.Random) -> Mutation:
@@ -132,7 +132,7 @@ def _edit(path: Path, mutation: Mutation, change: Callable[[Any, Any], None]) ->
 
 
 def draw_bytes_change(rng: random.Random) -> Mutation:
-    """How to change the bytes of a file."""
+    """Change of the bytes of a file."""
     how = rng.choice(("truncate", "insert", "overwrite", "delete", "repeat", "whole"))
     return {"how": how, "at": rng.random(), "data": rng.choice(BYTES).hex(), "times": rng.choice((1, 1, 3, 300))}
 

@@ -29,12 +29,12 @@ class ReferenceRuns:
     passed: int
     total: int
     problems: tuple[str, ...] = ()
-    """Why it did not run, by workload."""
+    """Reason for not running, by workload."""
 
 
 @attrs.frozen
 class DefinitionCoverage:
-    """What a data set has for one definition."""
+    """Records that a data set has for one definition."""
 
     name: str
     op_type: str
@@ -47,11 +47,11 @@ class DefinitionCoverage:
     reference: ReferenceRuns | None = None
     """None if references were not run."""
     problem: str | None = None
-    """Why the definition cannot be read."""
+    """Reason that the definition cannot be read."""
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is missing, each as a sentence."""
+        """Missing records, each as a sentence."""
         if self.problem is not None:
             return (f"it cannot be read: {self.problem}",)
         found = []

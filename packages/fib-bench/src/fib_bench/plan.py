@@ -101,7 +101,7 @@ class Plan:
     definitions: tuple[DefinitionPlan, ...]
     skipped: tuple[Skip, ...]
     notes: tuple[str, ...] = ()
-    """What the owner of the run should know about work that is done."""
+    """Notes for the owner of the run about work that is done."""
 
     @property
     def count(self) -> int:
@@ -111,7 +111,7 @@ class Plan:
 
 @attrs.define
 class _Findings:
-    """What is found while a plan is made."""
+    """Findings of making a plan."""
 
     hardware: str
     """The name of the device."""

@@ -112,7 +112,7 @@ def fill_module(namespace: dict[str, Any]) -> None:
 
 
 def _reason(fullname: str) -> str | None:
-    """Why a name or module is not offered, and what replaces it; None if nothing is known."""
+    """Reason for not offering a name or module, and its replacement; None if nothing is known."""
     module, _, name = fullname.rpartition(".")
     if module == PACKAGE and name in NOT_INSTALLED:
         return NOT_INSTALLED[name]

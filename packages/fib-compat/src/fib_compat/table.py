@@ -198,7 +198,7 @@ NOT_INSTALLED: Mapping[str, str] = MappingProxyType(
 
 
 class Origin(NamedTuple):
-    """Where the object of a name is defined."""
+    """Place that defines the object of a name."""
 
     module: str
     name: str
@@ -234,7 +234,7 @@ def names_of(module: str) -> Mapping[str, Origin]:
 
 
 def origin_of(module: str, name: str) -> Origin:
-    """Where the object of a name is defined, outside the table.
+    """Place that defines the object of a name, outside the table.
 
     Raises:
         KeyError: The table has no such module or name.

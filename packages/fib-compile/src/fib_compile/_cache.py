@@ -67,10 +67,10 @@ class Library:
 
     path: Path
     facts: Mapping[str, Any]
-    """What `ArtifactStore.add` stored with it."""
+    """Metadata that `ArtifactStore.add` stored with it."""
     inputs: Inputs
     load_problem: str | None
-    """Why the loader must not see it."""
+    """Reason that the loader must not see it."""
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 @attrs.frozen
 class Dependency:
-    """What a dependency adds to the command lines of compilers."""
+    """Additions of a dependency to the command lines of compilers."""
 
     name: str
     version: str

@@ -50,7 +50,7 @@ def machine() -> str:
 
 
 def load_problem(data: bytes) -> str | None:
-    """Why the loader must not see a library: it crashes on a truncated one, and refuses that of another machine."""
+    """Reason that the loader must not see a library: truncated ones crash it, and it refuses other machines' ones."""
     header = read_header(data[:64])
     if header is None:
         return "it is not an ELF file"

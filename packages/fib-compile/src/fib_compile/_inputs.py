@@ -102,7 +102,7 @@ class Inputs:
 
 @attrs.frozen
 class SearchPaths:
-    """Where compilers look for headers and libraries.
+    """Folders in which compilers look for headers and libraries.
 
     Args:
         known: Folders whose headers a version covers.

@@ -34,7 +34,7 @@ _CUDA_FLAGS = ("-O2", "-Xcompiler=-fPIC")
 
 @attrs.frozen
 class Toolkit:
-    """What a binding adds to the command lines of compilers."""
+    """Additions of a binding to the command lines of compilers."""
 
     include_paths: tuple[str, ...]
     flags: tuple[str, ...]
@@ -57,7 +57,7 @@ class BuildPlan:
     """C++, then nvcc and its host compiler if there are CUDA sources; empty if `missing` is set."""
     dependencies: tuple[Dependency, ...]
     missing: MissingTool | None
-    """What this machine lacks to compile the solution."""
+    """Requirement for compiling the solution that this machine lacks."""
     abi: str
     headers: str
     solution: str
@@ -81,7 +81,7 @@ class BuildPlan:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the manifest states about the library."""
+        """Facts about the library for its manifest."""
         return {
             "solution": self.solution,
             "abi": self.abi,

@@ -76,7 +76,7 @@ class Builder(ABC):
 
     @staticmethod
     def unavailable_reason() -> str | None:
-        """What this machine lacks, with the remedy; None if the builder can be used."""
+        """Requirement that this machine lacks, with the remedy; None if the builder can be used."""
         return None
 
     @classmethod

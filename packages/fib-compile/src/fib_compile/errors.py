@@ -14,7 +14,7 @@ class BuildProblem(ValueError):
     """A reason why a solution cannot be built. Builders raise it again as a `BuildError`.
 
     Args:
-        problem: What is wrong, and the remedy.
+        problem: The problem and its remedy.
         details: The lines that explain it.
     """
 
@@ -36,7 +36,7 @@ class BuildError(FibError, RuntimeError):
     builder: str | None
     """The builder that failed; None if no builder takes the solution."""
     problem: str
-    """What is wrong, and the remedy."""
+    """The problem and its remedy."""
     details: tuple[str, ...] = ()
     """The first compiler errors, or the traceback inside the solution."""
     command: str | None = None

@@ -48,7 +48,7 @@ class NativeModule:
     libraries: tuple[str, ...] = ()
     """Flags behind the sources, in the key."""
     abi: str = ""
-    """What the module needs of the process that loads it."""
+    """Requirements of the module for the process that loads it."""
 
     @property
     def key(self) -> str:

@@ -28,7 +28,7 @@ _Key: TypeAlias = tuple[str, str, str]
 
 
 class BuildState(StrEnum):
-    """How an ahead-of-time build ended."""
+    """Outcome of an ahead-of-time build."""
 
     BUILT = "built"
     CACHED = "cached"

@@ -18,7 +18,7 @@ from ._calling import check_returned, copy_results, unpack_results, unpack_singl
 
 @attrs.frozen
 class RunnableMetadata:
-    """How a runnable was built and what it implements."""
+    """Origin of a runnable, and the definition that it implements."""
 
     build_type: str
     """The builder's name: a language that is Python or embedded in it, ``tvm_ffi``, ``torch``, or a third party's."""

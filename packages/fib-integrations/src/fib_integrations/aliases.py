@@ -80,7 +80,7 @@ def restore(aliases: Iterable[Alias], wrapper: Any) -> None:
 
 
 _WRAPPED_ATTRIBUTES = ("__wrapped__", "_torchdynamo_inline", "_fib_original")
-"""Where wrappers, ours among them, keep the function they wrap: no calls come from there."""
+"""Attributes in which wrappers, ours among them, keep the function they wrap: no calls come from there."""
 _MAX_NAMED = 4
 """Naming a holder takes a pass over all objects."""
 _HOLDER_TYPES = (dict, list, tuple, set, CellType, functools.partial, staticmethod, classmethod)

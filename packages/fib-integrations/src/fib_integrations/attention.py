@@ -92,7 +92,7 @@ def unsupported_plan(
     logits_soft_cap: float | None = None,
     layouts: tuple[str | None, ...] = ("NHD", "HND"),
 ) -> str | None:
-    """Why no definition describes the runs of a plan; None if one may.
+    """Reason that no definition describes the runs of a plan; None if one may.
 
     The dtypes are those of queries, of keys and values, and of the output; None stands for that of the queries.
     """

@@ -15,7 +15,7 @@ _EPSILON_LIMIT = 1e-2
 
 
 def definition_mismatch(adapter: Adapter, reference: DefinitionRef, definition: Definition | None) -> str | None:
-    """Why calls cannot be described by a definition; None if they can.
+    """Reason that calls cannot be described by a definition; None if they can.
 
     Args:
         adapter: The adapter that made `reference`.

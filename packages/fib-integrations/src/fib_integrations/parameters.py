@@ -21,7 +21,7 @@ from .errors import CannotAdapt
 
 @attrs.frozen
 class TargetSignature:
-    """What generated code needs to know of a library function and its `convert`."""
+    """Facts for generated code about a library function and its `convert`."""
 
     parameters: tuple[Parameter, ...]
     """Of the library function; a method's first one is the object."""

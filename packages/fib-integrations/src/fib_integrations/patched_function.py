@@ -65,7 +65,7 @@ class UnsupportedCall:
 
 
 class RecordedPlan:
-    """What one call of a `Plan` method set up; replaced by the next one.
+    """State that one call of a `Plan` method set up; replaced by the next one.
 
     Args:
         owner: The object.

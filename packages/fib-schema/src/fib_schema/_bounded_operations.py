@@ -20,7 +20,7 @@ MAX_ITEMS = 1000
 """Of a list that is made, and of a tensor that a function such as ``sum`` iterates over."""
 _MIN_ELEMENTS = 1 << 20
 _PASSES = 16
-"""How often the elements of all inputs may be read or written."""
+"""Limit of reads and writes of the elements of all inputs."""
 
 _ARITHMETIC: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = MappingProxyType({
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,

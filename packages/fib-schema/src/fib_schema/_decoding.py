@@ -37,11 +37,11 @@ TAGS: Mapping[type[Record], str] = MappingProxyType({
     ScalarInput: "scalar",
     SafetensorsInput: "safetensors",
 })  # fmt: skip
-"""What ``type`` is in the JSON of records that share a field."""
+"""Value of ``type`` in the JSON of records that share a field."""
 BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
 """Fields of a record that are no fields of its JSON."""
 _MAX_COMPARED = 100
-"""How many unknown keys are compared with a missing field."""
+"""Number of unknown keys that are compared with a missing field."""
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
 _EXPECTED: Mapping[type, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
 
@@ -101,7 +101,7 @@ def may_be_too_deep(text: bytes | str) -> bool:
 
 
 def nesting(plain: Any) -> int:
-    """How many levels deep objects and lists nest."""
+    """Number of levels of nested objects and lists."""
     depth, level = 0, [plain] if isinstance(plain, dict | list) else []
     while level:
         depth += 1

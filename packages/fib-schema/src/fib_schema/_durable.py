@@ -23,7 +23,7 @@ from .files import BINARY, atomic_write, make_folders, named_error, sync_data, s
 from .locks import call_all, lock_folders_of
 
 MAX_FILES_AT_ONCE = 64
-"""How many files a batch has open at once; processes may have 1,024 descriptors, also for other things."""
+"""Number of files that a batch has open at once; processes may have 1,024 descriptors, also for other things."""
 _FLAGS = os.O_RDWR | os.O_APPEND | BINARY
 
 

@@ -22,7 +22,7 @@ WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
 LEGACY_WORKLOADS = "traces/workloads/"
-"""Where the first release kept workloads; an author of that name may have traces there too."""
+"""Folder of workloads in the first release; an author of that name may have traces there too."""
 
 
 _SHOWN_NAME = 500
@@ -63,7 +63,7 @@ class DataFile:
     """A file of a data set as it was when it was found."""
 
     path: str
-    """Where to open it."""
+    """Path to open."""
     name: str
     """Its path in messages: ``/`` between folders, bytes that are no UTF-8 escaped."""
     size_bytes: int

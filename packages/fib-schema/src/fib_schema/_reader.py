@@ -49,7 +49,7 @@ class Parsed(Generic[R]):
     plain: Any = None
     """The plain objects in the current schema; None if the text is no JSON."""
     changes: tuple[str, ...] = ()
-    """What made a legacy record current."""
+    """Changes that made a legacy record current."""
     misspellings: tuple[Misspelling, ...] = ()
     """Unknown keys that look like misspelt fields."""
     text: bytes = b""

@@ -14,7 +14,7 @@ from .errors import Problem, Severity
 from .problem_groups import group_problems
 
 MAX_PROBLEMS = 100_000
-"""How many problems a report lists; more are counted, so that a broken set does not fill memory."""
+"""Number of problems that a report lists; more are counted, so that a broken set does not fill memory."""
 
 
 @attrs.frozen
@@ -27,9 +27,9 @@ class Report:
     warnings: tuple[Problem, ...] = ()
     """Usable, but worth a look; never a reason to fail."""
     counts: Mapping[str, int] = NO_FIELDS
-    """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and ``blobs`` were read."""
+    """Numbers of ``definitions``, ``solutions``, ``workloads``, ``traces`` and ``blobs`` that were read."""
     omitted: int = 0
-    """How many problems and warnings are not listed because there are more than `MAX_PROBLEMS`."""
+    """Numbers of problems and warnings that are not listed because there are more than `MAX_PROBLEMS`."""
 
     @property
     def is_ok(self) -> bool:

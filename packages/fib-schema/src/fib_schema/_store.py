@@ -39,9 +39,9 @@ class PartlyAdded(FibError, OSError):
     added: tuple[Trace, ...]
     """The traces that are durable and in memory."""
     total: int
-    """How many were given."""
+    """Number of all given traces."""
     problem: str
-    """What failed, and for which file; the cause of this exception has the ``errno``."""
+    """The failure and its file; the cause of this exception has the ``errno``."""
 
     def __str__(self) -> str:
         return (

@@ -186,7 +186,7 @@ _new_workload = _unchecked_constructor(Workload)
 
 _TRACE_KEYS = ("definition", "workload", "solution", "evaluation")
 _FIRST_VALUE = slice(len('{"definition":'), len('{"definition":"'))
-"""Where a canonical line without spaces has the quote of its first value."""
+"""Position of the quote of the first value in a canonical line without spaces."""
 _CORRECTNESS_KEYS: Keys = ("max_relative_error", "max_absolute_error")
 _PERFORMANCE_KEYS: Keys = ("latency_ms", "reference_latency_ms", "speedup_factor")
 _CORRECTNESS_KEYS_EXTRA: Keys = (*_CORRECTNESS_KEYS, "extra")

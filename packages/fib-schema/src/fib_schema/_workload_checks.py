@@ -18,7 +18,7 @@ from .errors import ConstraintError, UnknownName
 from .workload import SafetensorsInput, ScalarInput, Workload
 
 _MAX_NAMES = 20
-"""How many names of one kind are listed for a workload; more are counted."""
+"""Number of names of one kind that are listed for a workload; more are counted."""
 
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: an error in an axis."""
@@ -39,7 +39,7 @@ class WorkloadChecks:
     definition: Definition
     workload: Workload
     place: str
-    """Where the workload is: file and line."""
+    """Place of the workload: file and line."""
     findings: Findings
     blobs: BlobChecks
 

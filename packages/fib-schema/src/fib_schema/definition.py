@@ -102,7 +102,7 @@ class TensorSpec(Record):
 
 @attrs.frozen
 class Definition(Record):
-    """What a kernel computes: axes, inputs, outputs, reference code and constraints.
+    """Computation of a kernel: axes, inputs, outputs, reference code and constraints.
 
     Raises:
         InvalidField: A field is of the wrong kind; a shape names an unknown axis; an input and an
@@ -174,7 +174,7 @@ class Definition(Record):
 
     @property
     def var_axes_bindings(self) -> dict[str, tuple[str, int]]:
-        """Where a variable axis can be read off: axis -> (input name, dimension), first place."""
+        """Input and dimension from which a variable axis can be read: axis -> (input name, dimension), first place."""
         bindings: dict[str, tuple[str, int]] = {}
         for name, spec in self.inputs.items():
             for dim, axis in enumerate(spec.shape or ()):

@@ -23,7 +23,7 @@ class InvalidField(FibError, ValueError):
     where: str
     """The value's place, such as ``Definition 'gemm'.axes``."""
     problem: str
-    """What was found, and the remedy."""
+    """The problem and its remedy."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"
@@ -47,7 +47,7 @@ class Problem:
     path: str
     """JSON path inside the record, ``$`` being the record itself."""
     message: str
-    """What was found, and the remedy."""
+    """The problem and its remedy."""
     severity: Severity = Severity.ERROR
     code: str = ""
     """The kind of problem, such as ``missing-blob``; may be empty."""

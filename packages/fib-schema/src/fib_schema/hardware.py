@@ -62,7 +62,7 @@ _MAX_LENGTH = 200
 
 
 class Fit(StrEnum):
-    """How the targets of a solution fit a device."""
+    """Relation of the targets of a solution to a device."""
 
     NAMED = "named"
     """A target names the device, or any device of its kind (``cuda``, ``gpu``)."""
@@ -72,7 +72,7 @@ class Fit(StrEnum):
 
 
 def fit_of(targets: Iterable[str], hardware: str) -> Fit:
-    """How a solution for these targets fits a device.
+    """Compare the targets of a solution with a device.
 
     Args:
         targets: ``target_hardware`` of the solution.

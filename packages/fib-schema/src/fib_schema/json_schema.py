@@ -71,7 +71,7 @@ _CONSTRAINTS: Mapping[tuple[type[Record], str], Schema] = MappingProxyType({
     (Trace, "definition"): _NAME,
     (Trace, "solution"): _NAME,
 })  # fmt: skip
-"""What the validators of fields demand besides their types; a test compares both with random records."""
+"""Demands of the validators of fields besides their types; a test compares both with random records."""
 
 _NON_FINITE = ["NaN", "Infinity", "-Infinity"]
 _FLOAT: Schema = {"anyOf": [{"type": "number", "minimum": 0}, {"enum": _NON_FINITE[:2]}]}
@@ -185,7 +185,7 @@ def _field_texts(cls: type[Record]) -> dict[str, str]:
 
 
 def _if_status(*statuses: EvaluationStatus, given: tuple[str, ...], absent: tuple[str, ...]) -> Schema:
-    """Which parts an evaluation of some statuses has and lacks."""
+    """Parts that an evaluation of some statuses has and lacks."""
     kinds = {name: {"type": "object"} for name in given} | {name: {"type": "null"} for name in absent}
     condition = {"required": ["status"], "properties": {"status": {"enum": [str(status) for status in statuses]}}}
     return {"if": condition, "then": {"required": list(given), "properties": kinds}}

@@ -48,11 +48,11 @@ class MigrationReport:
     source: str
     target: str
     counts: Mapping[str, int]
-    """How many ``definitions``, ``solutions``, ``workloads``, ``traces`` and other ``files`` were written."""
+    """Numbers of ``definitions``, ``solutions``, ``workloads``, ``traces`` and other ``files`` that were written."""
     changes: Mapping[str, int]
     """Each change, with the number of records that it was made in."""
     rejected: tuple[Problem, ...]
-    """Why records and files are in ``rejected/``; places are those of the source."""
+    """Reasons for records and files in ``rejected/``; places are those of the source."""
     validation: Report
     """The validation of the new set."""
 

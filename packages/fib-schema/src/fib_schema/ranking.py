@@ -60,7 +60,7 @@ class _PassingTraces:
     """Index of the passing traces of one definition."""
 
     trace_count: int
-    """How many traces the definition had when the index was made."""
+    """Number of traces of the definition when the index was made."""
     candidates: list[_Candidate]
     """In the order of the traces."""
     by_speedup: dict[AxesKey | None, list[_Candidate]]

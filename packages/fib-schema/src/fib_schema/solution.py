@@ -100,7 +100,7 @@ class CompileOptions(Record):
 
 @attrs.frozen
 class BuildSpec(Record):
-    """How to build a solution and how to call it."""
+    """Instructions for building and calling a solution."""
 
     language: SupportedLanguages = attrs.field(converter=_language)
     target_hardware: tuple[str, ...] = attrs.field(converter=_checks.to_tuple, validator=_checks.tuple_of_text)

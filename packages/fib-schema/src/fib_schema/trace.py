@@ -96,7 +96,7 @@ class Evaluation(Record):
     status: EvaluationStatus = attrs.field(converter=_status)
     environment: Environment = attrs.field(validator=_checks.instance_of(Environment))
     timestamp: str = attrs.field(validator=_checks.text)
-    """When it ended, in ISO 8601."""
+    """End of the evaluation, in ISO 8601."""
     log: str = attrs.field(default="", validator=_checks.text, repr=False)
     correctness: Correctness | None = attrs.field(default=None, validator=_checks.instance_of(Correctness, type(None)))
     performance: Performance | None = attrs.field(default=None, validator=_checks.instance_of(Performance, type(None)))

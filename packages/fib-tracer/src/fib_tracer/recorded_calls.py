@@ -32,7 +32,7 @@ class RecordedCall:
 
 @attrs.frozen
 class ReadCall:
-    """What a recorded call computes."""
+    """Computation of a recorded call."""
 
     definition: str
     inputs: Mapping[str, Any]
@@ -58,7 +58,7 @@ class CallReader(Protocol):
         ...
 
     def read(self, call: RecordedCall) -> ReadCall | None:
-        """What a call of a known function computes; None if it computes nothing itself, as ``plan`` does.
+        """Computation of a call of a known function; None if it computes nothing itself, as ``plan`` does.
 
         Raises:
             NotCovered: No definition describes this call.

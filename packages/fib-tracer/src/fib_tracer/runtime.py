@@ -38,7 +38,7 @@ DEFAULT_BYTES = 256 << 20
 _LAST = 0
 """Priority of the last finalizers that `multiprocessing` runs at the end of a process."""
 EXIT_SECONDS = signals.MAX_DELAY_SECONDS
-"""How long the end of the process may wait for entries to be stored."""
+"""Longest wait of the end of the process for entries to be stored."""
 
 
 class TracingRuntime:

@@ -23,12 +23,12 @@ import attrs
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RESEND_SECONDS = 0.005
 MAX_DELAY_SECONDS = 10.0
-"""How long a signal may be deferred."""
+"""Longest delay of a signal."""
 _PACKAGE = __name__.rpartition(".")[0]
 
 _callbacks: tuple[Callable[[], None], ...] = ()
 _deferred_since: float | None = None
-"""When the signal that is being deferred arrived first; None if none is."""
+"""Time at which the deferred signal arrived first; None if none is deferred."""
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,7 @@ class KernelFileError(FibError, ValueError):
 
     path: str
     problem: str
-    """What was found, and the remedy."""
+    """The problem and its remedy."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}"

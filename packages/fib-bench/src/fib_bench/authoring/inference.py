@@ -22,7 +22,7 @@ _GPU_ONLY = frozenset({"cuda", "cutlass", "tilelang", "cute_dsl", "cutile"})
 
 @attrs.frozen(kw_only=True)
 class Choices:
-    """What the user has decided; None is inferred."""
+    """Decisions of the user; None is inferred."""
 
     language: str | None = None
     entry_point: str | None = None

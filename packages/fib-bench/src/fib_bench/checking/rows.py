@@ -77,7 +77,7 @@ class WorstRow:
 
 
 NO_ROW = WorstRow()
-"""Where nothing is wrong."""
+"""Result for outputs without a wrong row."""
 
 
 def pack_worst_row(wrong: torch.Tensor, defined: torch.Tensor | int, share: float) -> torch.Tensor:

@@ -105,7 +105,7 @@ def add_kernel_options(parser: argparse.ArgumentParser) -> None:
 
 
 def choices_of(arguments: argparse.Namespace) -> Choices:
-    """What the options of `add_kernel_options` decide."""
+    """Decisions that the options of `add_kernel_options` state."""
     hardware = None if arguments.hardware is None else tuple(arguments.hardware)
     return Choices(language=arguments.language, entry_point=arguments.entry, style=arguments.style, hardware=hardware)
 

@@ -188,7 +188,7 @@ def _beating(progress: LogProgress) -> Iterator[None]:
 
 
 class Pace:
-    """How much of a run is done, and how long the rest will take.
+    """Finished share of a run, and the expected time of the rest.
 
     What came before the first result (starting, and preparing the first workloads) says nothing about the rest.
 

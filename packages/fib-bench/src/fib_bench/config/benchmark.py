@@ -23,7 +23,7 @@ EXECUTORS = ("local", "ray")
 
 @attrs.frozen(kw_only=True)
 class BenchmarkConfig(EvalConfig):
-    """Which pairs to run and how; the fields of EvalConfig override every other layer.
+    """Choice of pairs and settings of a run; the fields of EvalConfig override every other layer.
 
     The layers, lowest first: the bundled ones, those of the data set, `defaults`,
     `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.

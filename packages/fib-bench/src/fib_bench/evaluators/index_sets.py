@@ -26,7 +26,7 @@ class Scores:
     """``[rows, candidates]``"""
 
     def differ(self, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Which of the chosen scores, ``[rows, k]`` from the best to the worst, are not those expected."""
+        """Mask of the chosen scores, ``[rows, k]`` from the best to the worst, that are not those expected."""
         ours, theirs = (self._ordered(indices) for indices in (found, expected))
         return (ours != theirs) & ~((ours - theirs).abs() <= _TIE * theirs.abs())
 
@@ -95,7 +95,7 @@ class _Counts:
     worst_row: int
     """The most of them in one row."""
     row: int
-    """Where that is."""
+    """Index of that row."""
     count: int
     """Indices expected."""
 
@@ -183,7 +183,7 @@ def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -
 
 
 def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Which indices occur in the same row of the expected indices."""
+    """Mask of the indices that occur in the same row of the expected indices."""
     ordered = expected.sort(dim=1).values
     places = torch.searchsorted(ordered, found.contiguous()).clamp_(max=ordered.shape[1] - 1)
     return ordered.gather(1, places) == found

@@ -31,7 +31,7 @@ Measured on 128 tokens with 4 of 16 experts in fp8: rounding activations in bloc
 """
 _OP_TYPE = re.compile(r"(^|_)moe(_|$)|mixture_of_experts")
 _ROUNDED_SHARE = 0.02
-"""Where activations are rounded to eight bits between the two products, of the row's largest element.
+"""Error of activations rounded to eight bits between the two products, as a share of the row's largest element.
 
 Measured: rounding them in blocks of 128 leaves one element in 250 off by more; leaving out the
 least of eight experts, two of three.

@@ -10,7 +10,7 @@ FALSE_ALARM = 1e-10
 """Of each test. Tails of small counts are heavier than those of chi-square, by which it grows to 1e-7 or so."""
 LOG_ALARM = -math.log(FALSE_ALARM)
 SIGMAS = 6.0
-"""Where the tail of a normal number is about as small."""
+"""Quantile of the normal distribution whose tail is about as small."""
 
 
 def chi_square(uniform: torch.Tensor, bins: int) -> float:

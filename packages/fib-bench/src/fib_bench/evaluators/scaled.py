@@ -58,7 +58,7 @@ class ScaledPart:
         return self.extent.infinite_share
 
     def wrong(self, piece: Piece) -> torch.Tensor:
-        """Which elements of some rows are wrong."""
+        """Mask of the wrong elements of some rows."""
         return (piece.absolute > self.atol[piece.rows, None]) & (piece.relative > self.rtol)
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:

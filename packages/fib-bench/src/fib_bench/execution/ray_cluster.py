@@ -53,7 +53,7 @@ class DeviceSlot:
     node: str
     """The node's id."""
     cpus: int
-    """How many the node has."""
+    """Number of CPUs of the node."""
 
 
 def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[DeviceSlot]:

@@ -164,7 +164,7 @@ class InterleavedBaselines:
     _functions: dict[str, TimedFunction] = attrs.field(init=False, factory=dict)
     _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
     failures: dict[str, str] = attrs.field(init=False, factory=dict)
-    """Why a role is not timed, by role."""
+    """Reason for not timing a role, by role."""
     failure: str = attrs.field(init=False, default="")
     """The reason why the reference answers no more; empty while it answers."""
     _failed_answers: int = attrs.field(init=False, default=0)

@@ -41,7 +41,7 @@ from ..shared_folder import open_folder, user_name
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 """The only folder of locks, for containers that share a device but not ``/tmp``."""
 WAIT_VARIABLE = "FIB_BENCH_LOCK_SECONDS"
-"""How long a run waits for the lock that all users share; an hour if it is not set."""
+"""Longest wait of a run for the lock that all users share; an hour if it is not set."""
 _WAIT_SECONDS = 3600.0
 _FOLDER = Path("/tmp/fib-bench-locks")
 _FOR_ALL, _PRIVATE = 0o1777, 0o700

@@ -25,7 +25,7 @@ class FunctionWorker:
         self.request = request
         self.may_capture = True
         self.not_captured = ""
-        """Why its calls cannot be captured, where that is so."""
+        """Reason that its calls cannot be captured; empty if they can."""
         self.has_setup = False
         self.is_profiled = False
         """Whether its kernels have been profiled, which is done on one workload."""

@@ -47,7 +47,7 @@ class FreshAnswers(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why there will be no more answers; empty while there are."""
+        """Reason for the end of the answers; empty while there are more."""
         ...
 
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:

@@ -120,7 +120,7 @@ class Pair:
     timed_by: str
     """Timing methods before and after; empty for ``linked`` alone."""
     reason: str
-    """Why it fails after, or before, or why latencies were not compared; empty otherwise."""
+    """Reason for failing after, or before, or for not comparing latencies; empty otherwise."""
 
 
 @attrs.frozen
@@ -143,7 +143,7 @@ class Comparison:
 
     @property
     def missing(self) -> int:
-        """How many workloads were tried before only."""
+        """Number of workloads that were tried before only."""
         return self.counts.get(Verdict.MISSING, 0)
 
 
@@ -312,7 +312,7 @@ def _hardware(trace: Trace) -> str:
 
 
 def _reason(before: Trace | None, after: Trace | None, verdict: Verdict, rule: Rule) -> str:
-    """Why a side fails, or why latencies were not compared."""
+    """Reason for a side's failure, or for not comparing latencies."""
     if before is not None and after is not None and verdict in (Verdict.UNRANKED, Verdict.UNMEASURED):
         if flags := dict.fromkeys((*_blocking(before, rule), *_blocking(after, rule))):
             return ", ".join(flags)

@@ -85,7 +85,7 @@ class Summary:
     leaderboard: tuple[Entry, ...]
     authors: tuple[Author, ...]
     authors_note: str
-    """Why authors, or definitions in their ranking, are missing; empty if none are."""
+    """Reason that authors, or definitions in their ranking, are missing; empty if none are."""
 
 
 def summarise(trace_set: TraceSet, options: Options | None = None, *, allow_flags: Collection[str] = ()) -> Summary:
@@ -246,7 +246,7 @@ def _over_baseline(results: DeviceResults, name: str, options: Options) -> tuple
 
 
 def _unranked(blocking: Collection[str]) -> str:
-    """Why a solution that passed is not ranked; labels that tables show anyway are not repeated."""
+    """Reason for not ranking a solution that passed; labels that tables show anyway are not repeated."""
     flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED})
     return f"unranked, flagged: {', '.join(flags)}" if flags else ""
 

@@ -35,7 +35,7 @@ def wanted_namespaces() -> int:
 
 @cache
 def why_not(flags: int) -> str:
-    """Why namespaces cannot be entered, empty if they can; a child process tries, because it can fail half way."""
+    """Reason that namespaces cannot be entered; empty if they can. A child process tries: it can fail half way."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:

@@ -132,7 +132,7 @@ MIN_SAMPLES, ENOUGH_SAMPLES = 3, 20
 
 @attrs.frozen(kw_only=True)
 class StopRule:
-    """When there are enough samples. The counts are the harness's own: nothing that was timed lowers them."""
+    """Conditions for ending the sampling. The counts are the harness's own: no timed function lowers them."""
 
     iterations: int
     """Calls to time, unless one of the caps is hit; a sample has several of short functions."""

@@ -72,7 +72,7 @@ class SpeedOfLight:
     measured: Peaks | None
 
     def objection(self, work: Work | None, latency_ms: float) -> str:
-        """Why a latency cannot be true; nothing if it can."""
+        """Reason that a latency cannot be true; None if it can."""
         if work is None or not work.is_certain or self.theoretical is None:
             return ""
         least = self.theoretical.least_ms(work)

@@ -192,7 +192,7 @@ def _attention_work(call: _Call, declared: _Declaration, rows: int, visible: int
 
 
 def _keys_of_sequences(call: _Call) -> torch.Tensor:
-    """How many keys each sequence has."""
+    """Number of keys of each sequence."""
     entries = call.integers("kv_indptr").diff()
     if "kv_indices" not in call.definition.inputs:
         return entries
@@ -204,14 +204,14 @@ def _keys_of_sequences(call: _Call) -> torch.Tensor:
 
 
 def _queries_of_sequences(call: _Call) -> torch.Tensor:
-    """How many queries each sequence has: one in a decode step."""
+    """Number of queries of each sequence: one in a decode step."""
     if "qo_indptr" in call.definition.inputs:
         return call.integers("qo_indptr").diff()
     return torch.ones_like(call.integers("kv_indptr")[1:])
 
 
 def _distinct_tokens(call: _Call, tokens: torch.Tensor, is_read: torch.Tensor) -> int:
-    """How many tokens of pages are read at least once."""
+    """Number of tokens of pages that are read at least once."""
     size, begins = call.axes["page_size"], call.integers("kv_indptr")
     counts = begins.diff()
     sequence = torch.repeat_interleave(torch.arange(len(counts)), counts)

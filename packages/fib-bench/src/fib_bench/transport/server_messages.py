@@ -43,7 +43,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
     pid: int
     wait_status: int
     reason: str = ""
-    """Why the server ended it without a request; empty otherwise."""
+    """Reason that the server ended it without a request; empty otherwise."""
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):

@@ -67,7 +67,7 @@ class PreparedCall:
         self._masked: list[torch.Tensor | None] = []
         self._bound = bound = (*self._arguments, *self._own)
         self.deferred_work = ""
-        """How results that were collected defer work; empty if none did."""
+        """Kind of deferred work in the collected results; empty if there is none."""
         self.refuses_deferred_work = False
         """Whether `collect` raises on deferred work, because a clock has stopped before it."""
         self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped

@@ -22,7 +22,7 @@ class Rewritten:
 
     source: bytes
     findings: tuple[Finding, ...]
-    """What could not be rewritten, in the order of lines."""
+    """Uses that could not be rewritten, in the order of lines."""
 
 
 def rewrite(source: bytes, *, is_package_init: bool = False) -> Rewritten:

@@ -60,7 +60,7 @@ class UseVisitor(cst.CSTVisitor):
         """The scope of each import statement."""
         self.findings: list[Finding] = []
         self.refusals: list[Finding] = []
-        """Why the program cannot be rewritten at all."""
+        """Reason that the program cannot be rewritten at all."""
 
     def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:
         code = cst.Module([]).code_for_node(node)

@@ -130,7 +130,7 @@ def _names(value: Sequence[str] | None) -> tuple[str, ...] | None:
 
 @attrs.frozen
 class ReportConfig(_Plain):
-    """What was checked."""
+    """Data set and checks of a report."""
 
     dataset: str
     checks: tuple[str, ...] = attrs.field(default=(), converter=_listed)

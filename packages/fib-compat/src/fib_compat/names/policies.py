@@ -129,7 +129,7 @@ class _KeepFirstByKey(FilterPolicy):
         self._counts.clear()
 
     def key(self, entry: WorkloadEntry) -> object:
-        """What calls are counted by."""
+        """Key by which calls are counted."""
         del entry
         return None
 
@@ -260,7 +260,7 @@ class AdaptedDump(fib_tracer.InputDumpPolicy):
         self._policy = policy
 
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
-        """What the policy returns."""
+        """Return value of the policy."""
         return self._policy.dump(dict(inputs))
 
 

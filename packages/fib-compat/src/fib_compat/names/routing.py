@@ -35,7 +35,7 @@ __all__ = [
 
 logger = logging.getLogger("flashinfer_bench.apply")
 BUILD_SECONDS = 600.0
-"""How long a call may wait for solutions of its definition to be built."""
+"""Longest wait of a call for solutions of its definition to be built."""
 Source: TypeAlias = "fib_schema.TraceSet | str | os.PathLike[str] | None"
 
 

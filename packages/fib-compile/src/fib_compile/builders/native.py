@@ -43,7 +43,7 @@ class NativeBuilder(Builder):
 
     @abstractmethod
     def abi(self) -> str:
-        """What a library of this builder needs from the process that loads it."""
+        """Requirements of a library of this builder for the process that loads it."""
 
     def headers(self) -> str:
         """The version of the binding's headers; a machine that compiles uses only libraries made with the same."""

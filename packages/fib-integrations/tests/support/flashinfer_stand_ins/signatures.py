@@ -71,7 +71,7 @@ class _Named:
 
 
 def recorded_file(version: str) -> Path:
-    """Where the signatures of a version are."""
+    """Path of the signatures of a version."""
     return HERE / f"{'.'.join(version.split('.')[:3])}.json"
 
 

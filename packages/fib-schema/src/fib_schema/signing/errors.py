@@ -11,7 +11,7 @@ from ..errors import FibError
 
 
 class FileState(StrEnum):
-    """How a file compares with the manifest."""
+    """Result of comparing a file with the manifest."""
 
     UNCHANGED = "unchanged"
     GROWN = "grown"

@@ -107,7 +107,7 @@ class _Version(msgspec.Struct):
 
 
 def path_problem(path: str) -> str | None:
-    """Why a path cannot be signed; None if it can."""
+    """Reason that a path cannot be signed; None if it can."""
     if not path.isprintable():
         return f"{escape_line(path)!r} has characters that cannot be printed; rename the file"
     if not unicodedata.is_normalized("NFC", path):

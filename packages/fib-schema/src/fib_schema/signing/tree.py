@@ -17,7 +17,7 @@ class Entry:
     path: str
     """Below the root, with ``/``."""
     problem: str | None = None
-    """Why it cannot be signed; None for a regular file."""
+    """Reason that it cannot be signed; None for a regular file."""
 
 
 def list_tree(root: str | os.PathLike[str]) -> list[Entry]:

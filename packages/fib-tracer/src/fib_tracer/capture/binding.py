@@ -122,7 +122,7 @@ def compile_fast_check(dtypes: Iterable[torch.dtype | None]) -> Callable[..., bo
 
 
 def mismatch(definition: Definition, dtypes: Mapping[str, torch.dtype | None], inputs: Mapping[str, Any]) -> str | None:
-    """Why a call does not fit a definition; None if it does."""
+    """Reason that a call does not fit a definition; None if it does."""
     for name, value in inputs.items():
         dtype = dtypes[name]
         if value is None:

@@ -111,7 +111,7 @@ class PinnedRing:
                 self._blocks.popleft()
 
     def _free_offset(self, size: int) -> int | None:
-        """Where a block fits: behind the newest block, or at the beginning again."""
+        """Offset at which a block fits: behind the newest block, or at the beginning again."""
         capacity = self.memory.numel()
         if not self._blocks:
             return 0 if size <= capacity else None
@@ -300,7 +300,7 @@ def _aligned(size_bytes: int) -> int:
 
 
 def _layout(tensors: Mapping[str, torch.Tensor]) -> tuple[_Layout, int]:
-    """Where each tensor lies in a block, and the block's size in bytes."""
+    """Offset of each tensor in a block, and the block's size in bytes."""
     placed, end = [], 0
     for name, tensor in tensors.items():
         begin = _aligned(end)

@@ -55,7 +55,7 @@ class PendingEntry:
 
 @attrs.frozen
 class CaptureContext:
-    """What all recorders of a runtime share."""
+    """State that all recorders of a runtime share."""
 
     enqueue: Callable[[PendingEntry], None]
     """Passes an entry to the storage thread."""
@@ -69,7 +69,7 @@ class CaptureContext:
     on_graph_call: Callable[[Recorder, tuple[Any, ...]], bool]
     """Receives a call that a graph captures; False if it is not wanted."""
     wait_seconds: float = 0.0
-    """How long a call may wait for memory in the budget; 0 drops it immediately."""
+    """Longest wait of a call for memory in the budget; 0 drops it immediately."""
 
 
 class Recorder:

@@ -142,7 +142,7 @@ class CallFolders:
         self._session = session
         self._max_bytes = max_bytes
         self._constructed: Counter[tuple[Any, Any]] = Counter()
-        """How many objects were constructed at an address of a process."""
+        """Number of objects that were constructed at an address of a process."""
 
     def read(self, folder: Path) -> RecordedCall:
         """The call of a folder.

@@ -51,7 +51,7 @@ class DefinitionImport:
     state: State
     """``equal``: the set has it already; ``differs``: the set has another one of that name, which is kept."""
     changes: tuple[str, ...] = ()
-    """What the conversion changed."""
+    """Changes that the conversion made."""
     problem: str | None = None
 
     @property

@@ -29,7 +29,7 @@ from .definitions import DefinitionImport, import_definition
 MAX_CALL_BYTES = 8 << 30
 """The default limit of the tensors of one call."""
 WAIT_SECONDS = 5.0
-"""How long a call waits for earlier ones to be stored. It cannot wait forever: a sample may hold all memory."""
+"""Longest wait of a call for earlier ones to be stored. It is bounded because a sample may hold all memory."""
 RECORDED = "given to the policies"
 NOT_TRACED = "the settings do not trace its definition"
 NO_COMPUTATION = "computes nothing itself"

@@ -30,7 +30,7 @@ _ALLOWED_CALLS = frozenset({
     "torch.storage UntypedStorage",
     "collections OrderedDict",
 })  # fmt: skip
-"""What files of `torch.save` call for a mapping of ordinary tensors, beside dtypes and storages of torch."""
+"""Callables in files of `torch.save` for a mapping of ordinary tensors, beside dtypes and storages of torch."""
 _CALL_OPCODES = frozenset({"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"})
 """Other opcodes that name what is called; `torch.save` does not use them."""
 
@@ -67,7 +67,7 @@ def load_dumped_tensors(file: Path, max_bytes: int) -> dict[str, torch.Tensor]:
 
 
 class _Refused(Exception):
-    """Why a file is not loaded."""
+    """Reason for not loading a file."""
 
 
 def _load_safetensors(file: Path, max_bytes: int) -> Any:
@@ -109,7 +109,7 @@ def _check_calls(pickle: bytes) -> None:
 
 
 def _calls_of(pickle: bytes) -> Iterator[str]:
-    """What a pickle would call, found without running it."""
+    """Callables that a pickle names, found without running it."""
     for opcode, argument, _ in pickletools.genops(pickle):
         if opcode.name in _CALL_OPCODES:
             yield opcode.name

@@ -74,16 +74,16 @@ class Removal:
 
 @attrs.define
 class DedupReport:
-    """What was removed, or would be."""
+    """Workloads that were removed, or would be."""
 
     workloads: int = 0
-    """How many were compared."""
+    """Number of compared workloads."""
     removals: list[Removal] = attrs.field(factory=list)
     blobs: list[str] = attrs.field(factory=list)
     """Files of tensors that were removed, relative to the root."""
     blob_bytes: int = 0
     problems: list[Problem] = attrs.field(factory=list)
-    """What could not be compared, and was left unchanged; bad blobs and definitions."""
+    """Records that could not be compared, and were left unchanged; bad blobs and definitions."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""

@@ -33,7 +33,7 @@ from .survey import blobs_of
 
 @attrs.define
 class SampleReport:
-    """What was chosen and copied."""
+    """Workloads that were chosen and copied."""
 
     target: str
     definitions: dict[str, tuple[int, int]] = attrs.field(factory=dict)

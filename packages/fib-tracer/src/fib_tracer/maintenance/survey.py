@@ -153,7 +153,7 @@ def blobs_in(groups: Mapping[str, Sequence[Trace]]) -> Iterator[str]:
 def blob_problems(
     trace_set: TraceSet, named: Iterable[tuple[str, Trace]], *, except_of: Iterable[str] = ()
 ) -> Iterator[Problem]:
-    """What is wrong with blobs, of which headers are read; each blob is checked once.
+    """Problems of blobs, of which headers are read; each blob is checked once.
 
     Args:
         trace_set: With a root.
@@ -213,7 +213,7 @@ def _of_definition(definition: Definition, traces: Sequence[Trace], files: Mappi
 
 
 def _input_types(definition: Definition, workloads: Sequence[Workload]) -> dict[str, dict[str, int]]:
-    """How many workloads give an input in which way; inputs that no workload gives are left out."""
+    """Number of workloads that give an input in each way; inputs that no workload gives are left out."""
     names = dict.fromkeys([*definition.inputs, *(name for workload in workloads for name in workload.inputs)])
     types = {name: Counter(w.inputs[name].type for w in workloads if name in w.inputs) for name in names}
     return {name: dict(sorted(counts.items())) for name, counts in types.items() if counts}

@@ -42,7 +42,7 @@ class WorkloadEntry:
     size_bytes: int = 0
     """Bytes of the budget that the entry holds."""
     ticket: Any = None
-    """What `FilterPolicy.admit` returned."""
+    """Return value of `FilterPolicy.admit`."""
     probed: Mapping[str, int] = attrs.field(factory=dict)
     """See `Call.probed`."""
 

@@ -105,7 +105,7 @@ class DumpByFunction(InputDumpPolicy):
         self._choose = choose
 
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
-        """What the function returns."""
+        """Return value of the function."""
         return self._choose(inputs)
 
 

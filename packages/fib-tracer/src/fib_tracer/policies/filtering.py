@@ -21,7 +21,7 @@ from .calls import Call, WorkloadEntry
 
 
 class Verdict(enum.Enum):
-    """What happens to a call."""
+    """Decision about a call."""
 
     KEEP = "keep"
     SKIP = "skip"

@@ -50,7 +50,7 @@ class _Batch:
     records: Mapping[str, WorkloadRecord]
     """By uuid."""
     entries: int
-    """How many entries have a record; equal ones share it."""
+    """Number of entries that have a record; equal ones share it."""
     size_bytes: int
     """Bytes of the budget that the entries hold."""
 
