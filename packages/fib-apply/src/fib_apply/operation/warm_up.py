@@ -1,4 +1,4 @@
-"""Warm-up: what is ready when an engine is about to capture CUDA graphs. Errors become part of the result."""
+"""State of all keys when an engine is about to capture CUDA graphs. Errors become part of the result."""
 
 from __future__ import annotations
 
