@@ -96,6 +96,12 @@ class TestVerdicts:
         found = compare(run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", latency, speedup=1.0)))
         assert (verdicts(found), found.ratio, found.is_worse) == (["unmeasured"], None, False)
 
+    def test_latencies_on_other_inputs_are_not_compared(self, make_result: MakeResult) -> None:
+        recorded, made = make_result("a", "1", 1.0), make_result("a", "1", 2.0, flags=["synthesized inputs"])
+        (pair,) = compare(run_of(recorded), run_of(made)).pairs
+        assert (pair.verdict, pair.reason) == ("unmeasured", "only one run had the recorded inputs")
+        assert verdicts(compare(run_of(made), run_of(made))) == ["same"]
+
     def test_both_failing_is_no_news(self, make_result: MakeResult) -> None:
         found = compare(run_of(make_result("a", "1")), run_of(make_result("a", "1")))
         assert (verdicts(found), found.is_worse) == (["failing"], False)

@@ -15,7 +15,7 @@ from enum import StrEnum
 import attrs
 from fib_schema import FibError, Trace, TraceSet, UnknownName
 
-from ..flags import CPU_TIMING, INTERPRETED
+from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
 from .ratios import UNKNOWN, Ratio, mean_of, ratio_of
 from .results import failure_text, latest
 from .trace_fields import (
@@ -242,7 +242,7 @@ def _verdict(before: Trace | None, after: Trace | None, rule: Rule) -> tuple[Ver
 def _changed(before: Trace, after: Trace, rule: Rule) -> tuple[Verdict, str]:
     """Whether the latency changed, and the criterion of the decision."""
     old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
-    if old is None or new is None or _includes_host(before) != _includes_host(after):
+    if old is None or new is None or _difference(before, after):
         return Verdict.UNMEASURED, ""
     was, is_now = _bounds_ms(before), _bounds_ms(after)
     if was is None or is_now is None:
@@ -288,6 +288,19 @@ def _bounds_ms(trace: Trace) -> tuple[float, float] | None:
     return None if timing is None or timing.interval_ms is None else timing.bounds_ms
 
 
+def _difference(before: Trace, after: Trace) -> str:
+    """Reason that two latencies are of different things; empty if there is none."""
+    if _includes_host(before) != _includes_host(after):
+        return "only one latency includes time of the host"
+    if _is_synthesized(before) != _is_synthesized(after):
+        return "only one run had the recorded inputs"
+    return ""
+
+
+def _is_synthesized(trace: Trace) -> bool:
+    return trace.evaluation is not None and SYNTHESIZED in trace.evaluation.flags
+
+
 def _includes_host(trace: Trace) -> bool:
     timing = _timing(trace)
     return timing is not None and timing.method in HOST_METHODS
@@ -316,7 +329,7 @@ def _reason(before: Trace | None, after: Trace | None, verdict: Verdict, rule: R
     if before is not None and after is not None and verdict in (Verdict.UNRANKED, Verdict.UNMEASURED):
         if flags := dict.fromkeys((*_blocking(before, rule), *_blocking(after, rule))):
             return ", ".join(flags)
-        return "only one latency includes time of the host" if _includes_host(before) != _includes_host(after) else ""
+        return _difference(before, after)
     trace = after if after is not None and not _passes(after, rule) else before
     if trace is None or _passes(trace, rule) or trace.evaluation is None:
         return ""
