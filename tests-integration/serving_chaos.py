@@ -30,8 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from support.chaos.data_set import NEVER_COMPILES, write_data_set
-from support.chaos.server import NAMES
+from support.chaos.data_set import NEVER_COMPILES, SOURCES, write_data_set
 
 SERVER = Path(__file__).parent / "support" / "chaos" / "server.py"
 RATE = 500.0
@@ -102,7 +101,7 @@ def play(number: int, folder: Path, chance: random.Random, totals: Totals) -> No
         mode, disturbance, end, seconds = "call", "none", "finished", 25.0
     name = f"round {number}: {mode}, {disturbance}, {end}"
     root = folder / f"set{number}"
-    write_data_set(root, NAMES if mode == "call" else tuple(name for name in NAMES if name != "raises"))
+    write_data_set(root, {name: text for name, text in SOURCES.items() if mode == "call" or name != "raises"})
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": "1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fib_schema import (
@@ -22,11 +23,11 @@ from fib_schema import (
     Workload,
 )
 
-from .server import NAMES, RECORDED, WIDTH
+from .server import RECORDED, WIDTH
 
-_RIGHT = "def run(x):\n    return 2 * x + 1\n"
+RIGHT = "def run(x):\n    return 2 * x + 1\n"
 _IN_A_PROBE = "import os\nif os.environ.get('FIB_ENABLE_APPLY') == '0':\n    "
-_COMPILED = """
+COMPILED = """
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
 void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
@@ -47,7 +48,7 @@ def run(x):
         part.add_(1)
     return 2 * (part - 20) + 1
 """
-_RAISES = """
+RAISES = """
 calls = 0
 def run(x):
     global calls
@@ -58,18 +59,23 @@ def run(x):
 """
 SOURCES = {
     "workspace": _WORKSPACE,
-    "compiled": _COMPILED,
-    "never_compiles": NEVER_COMPILES + _COMPILED,
-    "aborts": f"{_IN_A_PROBE}os.abort()\n{_RIGHT}",
-    "leaves": f"{_IN_A_PROBE}os._exit(0)\n{_RIGHT}",
-    "loads_slowly": f"import time\ntime.sleep(3)\n{_RIGHT}",
-    "raises": _RAISES,
-    "prints": f"print('a' * 10_000)\n{_RIGHT}",
+    "compiled": COMPILED,
+    "never_compiles": NEVER_COMPILES + COMPILED,
+    "aborts": f"{_IN_A_PROBE}os.abort()\n{RIGHT}",
+    "leaves": f"{_IN_A_PROBE}os._exit(0)\n{RIGHT}",
+    "loads_slowly": f"import time\ntime.sleep(3)\n{RIGHT}",
+    "raises": RAISES,
+    "prints": f"print('a' * 10_000)\n{RIGHT}",
 }
 
 
-def write_data_set(root: Path, names: tuple[str, ...] = NAMES) -> None:
-    """Write definitions, one solution for each, and traces by which it is ten times faster than the reference."""
+def write_data_set(root: Path, sources: Mapping[str, str] = SOURCES) -> None:
+    """Write definitions, one solution for each, and traces by which it is ten times faster than the reference.
+
+    Args:
+        root: The folder to create.
+        sources: The source of each definition's solution.
+    """
     root.mkdir()
     made = TraceSet.from_path(root)
     evaluation = Evaluation(
@@ -80,18 +86,18 @@ def write_data_set(root: Path, names: tuple[str, ...] = NAMES) -> None:
         performance=Performance(0.1, 1.0, 10.0),
     )
     definitions, solutions, traces = [], [], []
-    for name in names:
+    for name, text in sources.items():
         axes = {"m": AxisVar(), "n": AxisConst(WIDTH)}
         spec = TensorSpec(("m", "n"), "float32")
-        definitions.append(Definition(name, "elementwise", axes, {"x": spec}, {"y": spec}, _RIGHT))
-        is_cpp = _COMPILED in SOURCES[name]
+        definitions.append(Definition(name, "elementwise", axes, {"x": spec}, {"y": spec}, RIGHT))
+        is_cpp = COMPILED in text
         build = BuildSpec(
             "cpp" if is_cpp else "python",
             ("cpu",),
             "main.cpp::run" if is_cpp else "main.py::run",
             destination_passing_style=is_cpp,
         )
-        source = SourceFile(build.entry_point.partition("::")[0], SOURCES[name])
+        source = SourceFile(build.entry_point.partition("::")[0], text)
         solutions.append(Solution(f"{name}_solution", name, "tester", build, (source,)))
         traces += [
             Trace(name, Workload({"m": m}, {"x": RandomInput()}, f"w{m}"), f"{name}_solution", evaluation)
