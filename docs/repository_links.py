@@ -1,7 +1,7 @@
-"""Links of included files, such as the README of a package, rewritten for the site.
+"""Links to files of the repository, rewritten for the site: those of pages, and of included files such as READMEs.
 
-A README's links are relative to its own folder. A link to a file that has a page becomes a link to that page, a link to
-another file becomes a download, and a broken link stays as it is, so that the build reports it.
+Links are relative to the folder of the file that holds them. A link to a file that has a page becomes a link to that
+page, a link to another file becomes a download, and a broken link stays as it is, so that the build reports it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ _LINK = re.compile(r"(?P<open>\]\()(?P<target>(?![a-z]+:|#)[^)\s#]+)(?P<anchor>#
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the handler; called by Sphinx."""
+    """Register the handlers; called by Sphinx."""
     app.connect("include-read", _rewrite)
+    app.connect("source-read", _rewrite_page)
     return {"parallel_read_safe": True}
 
 
@@ -31,16 +32,21 @@ def _rewrite(app: Sphinx, path: Path, page: str, content: list[str]) -> None:
     content[0] = rewritten(content[0], included)
 
 
-def rewritten(text: str, included: Path) -> str:
-    """The text of an included file with rewritten links.
+def _rewrite_page(app: Sphinx, page: str, content: list[str]) -> None:
+    """Replace the links of a page."""
+    content[0] = rewritten(content[0], Path(app.env.doc2path(page)).resolve())
+
+
+def rewritten(text: str, file: Path) -> str:
+    """The text of a file with rewritten links.
 
     Args:
         text: Markdown.
-        included: The file.
+        file: Its path.
     """
 
     def replace(match: re.Match[str]) -> str:
-        target = page_of(included.parent / match["target"])
+        target = page_of(file.parent / match["target"])
         return f"{match['open']}{target or match['target']}{match['anchor'] or ''})"
 
     return _LINK.sub(replace, text)
