@@ -70,9 +70,19 @@ def test_other_packages_get_the_model_methods_only_from_fib_compat(run: Run) -> 
 
 
 IMPORT_ONLY = """
-import sys
-before, finders = set(sys.modules), list(sys.meta_path)
+import atexit, logging, os, signal, sys, threading, warnings
+
+def state():
+    root = logging.getLogger()
+    return (
+        dict(os.environ), os.getcwd(), list(sys.path), list(sys.path_hooks), list(warnings.filters),
+        atexit._ncallbacks(), list(root.handlers), root.level, sorted(root.manager.loggerDict), threading.active_count(),
+        sys.excepthook, [signal.getsignal(number) for number in signal.valid_signals()],
+    )
+
+before, finders, process = set(sys.modules), list(sys.meta_path), state()
 import fib_compat
+assert state() == process
 new = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names}
 print(sorted(new), finders == sys.meta_path, fib_compat.__all__)
 try:
