@@ -1,4 +1,4 @@
-"""Three programs that were written from the documents alone run unchanged."""
+"""Five programs that were written from the documents alone run unchanged."""
 
 from __future__ import annotations
 
@@ -34,6 +34,18 @@ def test_an_apply_quick_start(output: object, tmp_path: Path) -> None:
     root = samples.write(tmp_path, traces=(samples.trace(),))
     lines = output("apply_quickstart", root)  # type: ignore[operator]
     assert lines == ["fallback", "fallback plain", "fallback"]
+
+
+def test_a_filter_policy(output: object, tmp_path: Path) -> None:
+    samples.write(tmp_path / "data")
+    lines = output("filter_policy", tmp_path / "data")  # type: ignore[operator]
+    # behind the workloads of the data set
+    assert lines[2:] == [f"{batch} {{'x': 'RandomInput', 'weight': 'SafetensorsInput'}}" for batch in (3, 7)]
+
+
+def test_building_solutions(output: object, tmp_path: Path) -> None:
+    root = samples.write(tmp_path / "data", solutions=(samples.solution(), samples.solution("marked", samples.MARKED)))
+    assert output("build_solutions", root) == ["marked False", "plain True"]  # type: ignore[operator]
 
 
 def test_tracing_an_engine(output: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

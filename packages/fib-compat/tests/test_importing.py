@@ -76,8 +76,8 @@ def state():
     root = logging.getLogger()
     return (
         dict(os.environ), os.getcwd(), list(sys.path), list(sys.path_hooks), list(warnings.filters),
-        atexit._ncallbacks(), list(root.handlers), root.level, sorted(root.manager.loggerDict), threading.active_count(),
-        sys.excepthook, [signal.getsignal(number) for number in signal.valid_signals()],
+        atexit._ncallbacks(), list(root.handlers), root.level, sorted(root.manager.loggerDict),
+        threading.active_count(), sys.excepthook, [signal.getsignal(number) for number in signal.valid_signals()],
     )
 
 before, finders, process = set(sys.modules), list(sys.meta_path), state()
