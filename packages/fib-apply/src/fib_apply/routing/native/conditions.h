@@ -1,4 +1,4 @@
-// Conditions of a call: what must be equal in later calls, and how a call is compared with it.
+// Conditions of a call: properties that later calls must have too, and their comparison with those of a call.
 //
 // The GIL protects all state. Python code runs only where a comment says so.
 
