@@ -62,7 +62,7 @@ class TestDefaults:
             atol=1e-2,
             required_matched_ratio=None,
             error_cap=1.0,
-            distributions=("normal", "wide", "tiny", "zeros_and_ones"),
+            distributions=("normal", "wide", "tiny", "zeros_and_ones", "shifted"),
             dtypes=dict(ONE_STEP),
             extra={},
         )

@@ -66,6 +66,13 @@ def test_a_single_row_is_one() -> None:
     assert drawn("zeros_and_ones", (1, 16), torch.bfloat16).eq(1).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_columns_have_means_of_both_signs(dtype: torch.dtype) -> None:
+    means = drawn("shifted", (400, 3, 64), dtype).mean((0, 1))
+    assert means.abs().sub(3).abs().max() < 0.3
+    assert 16 < means.gt(0).sum() < 48
+
+
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("shape", [(), (0,), (7,), (0, 4), (4, 0)])
 def test_any_shape_will_do(distribution: str, shape: tuple[int, ...]) -> None:

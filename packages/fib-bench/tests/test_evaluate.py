@@ -9,6 +9,7 @@ from textwrap import dedent
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
+from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.flags import CPU_TIMING, INTERPRETED
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.record import timing_flags
@@ -63,8 +64,8 @@ class TestPrepare:
     ) -> None:
         prepared = make_judge(num_trials=2).prepare(definition, make_workload(definition, {"n": 5}))
         seen = {bytes(item.inputs.tolist()) for item in prepared.trials + prepared.variants}
-        assert len(seen) == len(prepared.trials + prepared.variants) == 9
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
+        assert len(seen) == len(prepared.trials + prepared.variants) == 10
+        assert [item.distribution for item in prepared.trials] == ["normal", *DISTRIBUTIONS]
 
     @pytest.mark.parametrize("size", [10**12, 2**62])
     def test_refuses_tensors_that_do_not_fit(
@@ -119,7 +120,7 @@ class TestEvaluate:
         (evaluation,) = evaluate(solution)
         assert evaluation.status is EvaluationStatus.PASSED
         assert evaluation.extra["solution_hash"] == solution.hash()
-        assert evaluation.extra["trials"] == ["normal", "normal", "wide", "tiny", "zeros_and_ones"]
+        assert evaluation.extra["trials"] == ["normal", "normal", "wide", "tiny", "zeros_and_ones", "shifted"]
         assert evaluation.flags == ("unranked: cpu timing",)
         correctness, performance = evaluation.correctness, evaluation.performance
         assert correctness is not None

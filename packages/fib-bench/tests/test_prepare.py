@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import ReferenceFailed, ResolvedEvalConfig
+from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.variation import Variation
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.prepare import VARIANTS, needed_bytes, slot_count
@@ -43,7 +44,7 @@ class TestInputSets:
     def test_no_set_is_like_another(self, prepare: Prepare) -> None:
         prepared = prepare("return x * 2", num_trials=3, n=5000)
         sets = prepared.trials + prepared.variants
-        assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + 3 + VARIANTS
+        assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + len(DISTRIBUTIONS[1:]) + VARIANTS
         assert {item.distribution for item in prepared.variants} == {"variant"}
         for item in sets:
             x, y = prepared.layout.input_tensors(item.inputs)["x"], prepared.layout.output_tensors(item.expected)["y"]
@@ -86,7 +87,7 @@ class TestInputSets:
         prepared = prepare("return x * 2", num_trials=5)
         assert [item.distribution for item in prepared.trials] == ["normal"]
         assert [item.distribution for item in prepared.variants] == ["variant"]
-        assert prepared.left_out == dict.fromkeys(("wide", "tiny", "zeros_and_ones"), "the reference is too slow")
+        assert prepared.left_out == dict.fromkeys(DISTRIBUTIONS[1:], "the reference is too slow")
 
 
 class TestOtherDistributions:
@@ -98,7 +99,8 @@ class TestOtherDistributions:
 
     def test_one_that_the_reference_refuses_does_not_apply(self, prepare: Prepare) -> None:
         prepared = prepare("assert x.abs().max() > 0.1, 'too small'; return x * 2")
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "zeros_and_ones"]
+        found = [item.distribution for item in prepared.trials]
+        assert found == ["normal", "normal", "wide", "zeros_and_ones", "shifted"]
         assert prepared.left_out.keys() == {"tiny"}
         assert prepared.left_out["tiny"].startswith("the reference failed: ")
         assert "AssertionError: too small" in prepared.left_out["tiny"]

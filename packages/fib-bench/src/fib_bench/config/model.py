@@ -15,7 +15,7 @@ from fib_schema import Definition, DType, InvalidField, UnknownName
 from .evaluator_names import evaluator_names
 from .validators import as_tuple, flag, mapping_field, mapping_of, number, one_of, optional, some_of, validated, whole
 
-DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones")
+DISTRIBUTIONS = ("normal", "wide", "tiny", "zeros_and_ones", "shifted")
 """The distributions of random floating inputs."""
 FLOATING = tuple(str(dtype) for dtype in DType if "float" in dtype)
 """The dtypes that tolerances apply to; all others are compared exactly."""
