@@ -102,7 +102,7 @@ class TestThrottled:
         """A power cap is how the device runs under load; a clock that it lowers far is seen as such."""
         assert not device.watched((1980, reasons)).was_throttled(100)
 
-    @pytest.mark.parametrize(("clock", "is_throttled"), [(1980, False), (1783, False), (1781, True), (345, True)])
+    @pytest.mark.parametrize(("clock", "is_throttled"), [(1980, False), (1882, False), (1781, True), (345, True)])
     def test_a_clock_far_below_the_highest_seen_is(self, device: FakeDevice, clock: int, is_throttled: bool) -> None:
         assert device.watched((1980, 0), (clock, 0)).was_throttled(101.5) is is_throttled
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 from fib_bench import ResolvedEvalConfig
 from fib_bench.judge import host_timing
@@ -58,8 +57,10 @@ def function(prepared: PreparedWorkload, device_context: Any, monkeypatch: pytes
         yield found
 
 
-def measured(function: Any, prepared: PreparedWorkload) -> HostTimer:
-    timer = HostTimer(function, Verifier(function))
+def measured(
+    function: Any, prepared: PreparedWorkload, trusted_null_ns: Callable[[], float] | None = None
+) -> HostTimer:
+    timer = HostTimer(function, Verifier(function), trusted_null_ns)
     timer.warm_up(prepared, ResolvedEvalConfig(warmup_runs=3))
     while not timer.is_done(RULE):
         timer.sample(prepared)
@@ -76,8 +77,13 @@ def test_a_latency_is_what_a_call_adds_to_a_request(function: Any, prepared: Pre
 def test_slow_null_calls_shorten_nothing(function: Any, prepared: PreparedWorkload) -> None:
     """The worker of the reference tells what a request takes at most."""
     function.null_ns = CALL_NS
-    found = measured(function, attrs.evolve(prepared, null_call_ns=float(REQUEST_NS))).measurement()
+    found = measured(function, prepared, lambda: float(REQUEST_NS)).measurement()
     assert found.samples_ns == (CALL_NS,) * 5
+
+
+def test_nothing_is_subtracted_without_a_trusted_worker(function: Any, prepared: PreparedWorkload) -> None:
+    found = measured(function, prepared, lambda: 0.0).measurement()
+    assert found.samples_ns == (REQUEST_NS + CALL_NS,) * 5
 
 
 def test_calls_are_made_in_unpredictable_slots(function: Any, prepared: PreparedWorkload) -> None:

@@ -6,31 +6,29 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from fib_bench.judge.known_calls import Overhead, Reading
-from fib_bench.judge.linked_timing import LinkedTimer
+from attrs import evolve
+from fib_bench.judge.known_calls import EmptyCalls
+from fib_bench.judge.linked_timing import LinkedTimer, Reading
 from fib_bench.judge.rpc import Rejected
 from fib_bench.judge.verification import Verifier
+from fib_bench.timing import StopRule
 from fib_bench.worker.outside_checks import ThreadActivity
 from fib_schema import EvaluationStatus
 
 PASS_OVERHEAD_NS, SPAN_OVERHEAD_NS = 40_000.0, 1_000.0
 
 
-class Known:
-    """Known calls of a perfect device."""
-
-    calls = 0
-
-    def overhead(self, calls: int) -> Overhead:
-        del calls
-        return Overhead(Reading(PASS_OVERHEAD_NS, SPAN_OVERHEAD_NS), Reading(50.0, 10.0))
+KNOWN = SimpleNamespace(empty=EmptyCalls(flush_ns=30_000, gap_ns=SPAN_OVERHEAD_NS, error_ns=10.0))
 
 
-def timer_of(*latencies_ns: tuple[float, float]) -> LinkedTimer:
+def timer_of(*latencies_ns: tuple[float, float], is_trusted: bool = False) -> LinkedTimer:
     """A timer whose passes took so long by the judge's clock and by the device's."""
     function = SimpleNamespace(context=SimpleNamespace(watch=None, device="cuda:0"))
-    timer = LinkedTimer(function, Verifier(function), Known())  # type: ignore[arg-type]
-    timer._readings = [Reading(bound + PASS_OVERHEAD_NS, claim + SPAN_OVERHEAD_NS) for bound, claim in latencies_ns]
+    timer = LinkedTimer(function, Verifier(function), KNOWN, is_trusted=is_trusted)  # type: ignore[arg-type]
+    timer._calls = 30
+    timer._readings = [
+        Reading(bound + PASS_OVERHEAD_NS, claim + SPAN_OVERHEAD_NS, PASS_OVERHEAD_NS) for bound, claim in latencies_ns
+    ]
     return timer
 
 
@@ -44,6 +42,23 @@ class TestPublishedLatency:
         assert timer.measurement().latency_ms == pytest.approx(0.0129 - timer.to_extra()["uncertainty_ms"])
         assert timer.to_extra()["claim_ms"] == pytest.approx(0.0073)
         assert timer.to_extra()["bound_ms"] == pytest.approx(0.0129)
+
+    def test_it_is_the_claim_of_a_trusted_function(self) -> None:
+        timer = timer_of(*[(12_900.0, 7_300.0)] * 8, is_trusted=True)
+        assert timer.measurement().latency_ms == pytest.approx(0.0073)
+
+    def test_it_is_the_bound_of_a_trusted_function_beside_a_bound(self) -> None:
+        trusted = timer_of(*[(12_900.0, 7_300.0)] * 8, is_trusted=True)
+        assert trusted.measurement(timer_of(*[(10_000.0, 10_000.0)] * 8)).latency_ms == pytest.approx(0.0073)
+        forged = timer_of(*[(12_900.0, 2_000.0)] * 8)
+        assert trusted.measurement(forged).latency_ms == pytest.approx(forged.measurement().latency_ms)
+
+    def test_a_clock_that_changes_between_passes_changes_both_passes_of_a_pair(self) -> None:
+        timer = timer_of(*[(10_020.0, 10_000.0)] * 4)
+        slow = [evolve(r, pass_ns=r.pass_ns + 8_000.0, overhead_ns=r.overhead_ns + 8_000.0) for r in timer._readings]
+        timer._readings += slow
+        assert timer.to_extra()["bound_ms"] == pytest.approx(0.01002)
+        assert timer.measurement().latency_ms == pytest.approx(0.010)
 
     def test_it_does_not_jump_where_the_bound_exceeds_the_claim_by_its_uncertainty(self) -> None:
         excesses = range(0, 200, 10)
@@ -65,6 +80,50 @@ class TestPublishedLatency:
     def test_less_than_nothing_beyond_all_noise_is_a_verdict(self) -> None:
         with pytest.raises(Rejected, match=r"impossible latency: -30\.00"):
             timer_of(*[(-30_000.0, 2_000.0)] * 8).measurement()
+
+
+class TestEnough:
+    RULE = StopRule(iterations=6, max_iterations=60, confidence=0.005, max_seconds=1.0, busy_seconds=1.0)
+
+    def test_six_passes_that_agree_are_enough(self) -> None:
+        assert not timer_of(*[(10_000.0, 10_000.0)] * 5).is_done(self.RULE)
+        assert timer_of(*[(10_000.0, 10_000.0)] * 6).is_done(self.RULE)
+
+    def test_a_bound_that_is_not_precise_is_measured_again(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0), (10_900.0, 10_000.0)] * 6)
+        timer._busy_seconds = 1.0
+        assert not timer.is_done(self.RULE)
+        timer = timer_of(*[(10_000.0, 10_000.0), (10_100.0, 10_000.0)] * 6)
+        timer._busy_seconds = 1.0
+        assert timer.is_done(self.RULE)
+
+    def test_claims_that_jump_between_two_values_need_more(self) -> None:
+        latencies = [(10_000.0, 10_000.0), (10_250.0, 10_250.0)] * 4
+        assert not timer_of(*latencies).is_done(self.RULE)
+
+
+class TestInterruption:
+    def test_a_pass_that_another_process_interrupted_does_not_count(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0)] * 6, (60_000.0, 10_000.0))
+        assert len(timer._quiet_readings()) == 6
+        assert timer.to_extra()["interrupted_passes"] == 1
+
+    def test_a_known_pass_that_another_process_interrupted_does_not_count(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0)] * 7)
+        timer._readings[3] = evolve(timer._readings[3], overhead_ns=PASS_OVERHEAD_NS + 50_000.0)
+        assert len(timer._quiet_readings()) == 6
+
+    def test_passes_whose_calls_take_longer_count(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0)] * 6, (60_000.0, 60_000.0))
+        assert len(timer._quiet_readings()) == 7
+
+    def test_six_quiet_ones_count_beside_many_interrupted_ones(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0)] * 6, *[(60_000.0, 10_000.0)] * 20)
+        assert len(timer._quiet_readings()) == 6
+
+    def test_all_count_if_most_were_interrupted(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0)] * 3, *[(60_000.0, 10_000.0)] * 5)
+        assert len(timer._quiet_readings()) == 8
 
 
 class TestDisturbance:

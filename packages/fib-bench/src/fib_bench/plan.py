@@ -87,11 +87,17 @@ class DefinitionPlan:
         return attrs.evolve(self, pending=pending, workloads=tuple(w for w in self.workloads if w.uuid in pending))
 
     def split(self, pieces: int) -> Iterator[DefinitionPlan]:
-        """The same work in at most so many pieces, each with some of the workloads and all their solutions."""
+        """The same work in about so many pieces, each with some of the workloads and all their solutions.
+
+        A workload is prepared once for all its solutions, so these are split only where there are too few workloads.
+        """
         size = max(-(-len(self.workloads) // pieces), 1)
+        shares = max(pieces // max(len(self.workloads), 1), 1)
         for begin in range(0, len(self.workloads), size):
             some = self.workloads[begin : begin + size]
-            yield attrs.evolve(self, workloads=some, pending={w.uuid: self.pending[w.uuid] for w in some})
+            for share in range(min(shares, max(len(self.pending[w.uuid]) for w in some))):
+                pending = {w.uuid: left for w in some if (left := self.pending[w.uuid][share::shares])}
+                yield attrs.evolve(self, workloads=tuple(w for w in some if w.uuid in pending), pending=pending)
 
 
 @attrs.frozen

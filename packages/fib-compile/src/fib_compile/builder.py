@@ -140,7 +140,7 @@ def jit_environment(solution: Solution) -> dict[str, str]:
 
     Use them for a process that runs this solution alone, and set them before it imports torch or triton. Then no
     solution finds the kernels of another, and the folder can be measured and deleted by itself. No other user can read
-    or change it.
+    or change it. The choices of Triton's autotuner are kept there as well.
 
     Raises:
         UnsafePath: Another user can change the folder.
@@ -148,7 +148,8 @@ def jit_environment(solution: Solution) -> dict[str, str]:
     """
     folder = private_folder(private_folder(get_fib_cache_path() / CACHE_FOLDER) / JIT_FOLDER)
     root = private_folder(folder / solution.hash()[:20])
-    return {variable: str(root / folder) for variable, folder in _JIT_VARIABLES.items()}
+    folders = {variable: str(root / folder) for variable, folder in _JIT_VARIABLES.items()}
+    return {**folders, "TRITON_CACHE_AUTOTUNING": "1"}  # later processes take the configuration that was chosen
 
 
 def interpreter_environment(solution: Solution) -> dict[str, str]:

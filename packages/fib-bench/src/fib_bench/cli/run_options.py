@@ -87,6 +87,12 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--devices", nargs="+", metavar="NAME", help="devices that share the work, such as cuda:0,cuda:1 or all"
     )
+    group.add_argument(
+        "--concurrency",
+        type=_positive(int),
+        metavar="N",
+        help="evaluations in flight on each GPU, one of which times a pass (default: by the number of cores)",
+    )
     group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")
     group.add_argument(
         "--in-process-trusted",

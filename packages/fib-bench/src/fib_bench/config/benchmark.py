@@ -33,6 +33,9 @@ class BenchmarkConfig(EvalConfig):
     """``cpu`` or ``cuda:N``. The CPU unless another one is named; the command line defaults to the first GPU."""
     devices: tuple[str, ...] | None = checked_field(None, optional(names))
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
+    concurrency: int | None = checked_field(None, optional(whole(least=1)))
+    """Evaluations in flight on each CUDA device of this machine, of which only one times a pass at a moment; None
+    depends on the number of cores. The CPU has one."""
     executor: str = checked_field("local", one_of("executor", lambda: EXECUTORS))
     """The place of the work: this machine, or on the nodes of a Ray cluster."""
     address: str | None = checked_field(None, optional(text))

@@ -1,7 +1,8 @@
-"""Device workers on this machine: one judge process for each device."""
+"""Device workers on this machine: judge processes, several for each CUDA device."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from .judge_process import JudgeProcess
 from .scheduler import Scheduler
 
 ALL = "all"
+_MOST_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
 
 
 def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
@@ -29,11 +31,29 @@ def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mappi
 
         return Scheduler([(config.device, partial(InProcessWorker, config, root))])
     devices = devices_of(config)
-    factories = [
-        (device, partial(JudgeProcess, attrs.evolve(config, device=device, devices=None), root, baselines))
-        for device in devices
-    ]
+    factories = []
+    for device in devices:
+        count = concurrency_of(config, device, len(devices))
+        one = attrs.evolve(config, device=device, devices=None, concurrency=count)
+        names = [device] if count == 1 else [f"{device} (judge {index + 1} of {count})" for index in range(count)]
+        factories += [(name, partial(JudgeProcess, one, root, baselines)) for name in names]
     return Scheduler(factories)
+
+
+def concurrency_of(config: BenchmarkConfig, device: str, devices: int = 1) -> int:
+    """The number of judges that share a device.
+
+    Args:
+        config: The settings.
+        device: ``cpu`` or ``cuda:N``. Timing on the CPU needs all of it.
+        devices: The number of devices that share the cores of this machine.
+    """
+    if device == "cpu":
+        return 1
+    if config.concurrency is not None:
+        return config.concurrency
+    cores = len(os.sched_getaffinity(0)) // devices
+    return max(1, min(_MOST_JUDGES, cores // _CORES_PER_JUDGE))
 
 
 def devices_of(config: BenchmarkConfig) -> Sequence[str]:

@@ -6,7 +6,9 @@ references are computed once, not once per solution.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -17,13 +19,15 @@ from fib_schema import Environment, Solution, Trace, Workload
 from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, PhaseTimes, Skipped, Working
-from ..judge.evaluate import Judge, available_bytes
+from ..judge.device_lock import room_of
+from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge, available_bytes
 from ..judge.prepared import PreparedWorkload
 from ..plan import DefinitionPlan, Skip
 from ..worker.server_client import ForkServerClient
 
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
+_ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
 
 
 class Execution:
@@ -47,6 +51,7 @@ class Execution:
         server: ForkServerClient | None = None,
     ) -> None:
         self._config = config
+        self._judges = config.concurrency or 1
         self._judge = Judge(config, root=root, baselines=baselines, server=server)
 
     def __enter__(self) -> Self:
@@ -68,8 +73,10 @@ class Execution:
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
-        for block in self._blocks(part):
-            yield from self._run_block(part, block)
+        limit = self._memory_bytes()
+        for block in self._blocks(part, limit):
+            with self._room(part, block, limit):
+                yield from self._run_block(part, block)
             yield PhaseTimes(self._judge.phases.take(), self._judge.take_busy_seconds())
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
@@ -114,9 +121,8 @@ class Execution:
             del waiting[workload.uuid]
             yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
 
-    def _blocks(self, part: DefinitionPlan) -> Iterator[list[Workload]]:
+    def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
         """Split the workloads into blocks that fit into memory and are soon prepared."""
-        limit = self._memory_bytes()
         block: list[Workload] = []
         used = 0
         for workload in part.workloads:
@@ -130,8 +136,24 @@ class Execution:
             yield block
 
     def _memory_bytes(self) -> int:
-        free = int(_SHARE_OF_MEMORY * available_bytes(self._judge.device))
-        return free if self._config.memory_bytes is None else min(self._config.memory_bytes, free)
+        share = int(_SHARE_OF_MEMORY * available_bytes(self._judge.device)) // self._judges
+        return share if self._config.memory_bytes is None else min(self._config.memory_bytes, share)
+
+    @contextmanager
+    def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
+        """Wait until a block fits into memory that other judges of the device may still use.
+
+        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it.
+        """
+        needed = sum(self._judge.workload_bytes(part.definition, workload) for workload in block)
+        if self._judges == 1 or needed <= limit:
+            yield
+            return
+        with room_of(self._judge.device):
+            end = time.monotonic() + _ROOM_SECONDS
+            while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
+                time.sleep(_ROOM_POLL_SECONDS)
+            yield
 
 
 def _solutions_of(part: DefinitionPlan, block: Sequence[Workload]) -> list[Solution]:

@@ -1,14 +1,12 @@
 """Baselines. Workers for the reference and the baseline, timed interleaved with each solution.
 
-Each worker serves all workloads of a definition. Next to a solution its function reads the same input memory. The
-reference also answers which outputs are right for inputs of timed calls.
+Each worker serves all workloads of a definition. Next to a solution its function reads the same input memory.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import attrs
 import torch
@@ -22,7 +20,8 @@ from ..worker.client import Worker, WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
 from .device_context import DeviceContext
-from .function_worker import FunctionWorker, reference_request, solution_request
+from .function_worker import DeviceWork, FunctionWorker, reference_request, solution_request
+from .host_timing import null_call_ns
 from .known_calls import BoundKnownCalls, KnownCalls
 from .linked_passes import linked_inputs
 from .prepared import InputSet, PreparedWorkload
@@ -33,7 +32,7 @@ from .timers import Timer, make_timer
 
 REFERENCE, BASELINE = "reference", "baseline"
 """The roles."""
-_SOLUTION = "solution"
+_ROUNDS, _FURTHER_ROUNDS = 6, 3  # of passes in the first burst and in each further one
 _LINKED = frozenset({"linked", "unlinked"})
 _MOST_FAILURES = 2  # of the reference on inputs of timed calls; each is retried once in a fresh worker
 
@@ -46,11 +45,18 @@ class Baselines:
         device: Where they run.
         timeout_seconds: The bound on a build.
         solutions: The baseline of each definition that has one.
+        device_work: Entered while a worker makes or ends its device context.
     """
 
     def __init__(
-        self, server: ForkServerClient, device: str, timeout_seconds: float, solutions: Mapping[str, Solution]
+        self,
+        server: ForkServerClient,
+        device: str,
+        timeout_seconds: float,
+        solutions: Mapping[str, Solution],
+        device_work: DeviceWork = nullcontext,
     ) -> None:
+        self._device_work = device_work
         self._server = server
         self._known_calls: KnownCalls | None = None
         self._device = device
@@ -67,15 +73,16 @@ class Baselines:
             WorkerLost: The worker ended.
         """
         if self._definition != definition.name:
-            self.close()
+            with self._device_work():
+                self.close()
             self._definition = definition.name
         if role not in self._workers:
             self._workers[role] = FunctionWorker(self._server.spawn(), self._request(role, definition))
-            self._workers[role].build(self._timeout)
+            self._workers[role].build(self._timeout, self._device_work)
         function = self._workers[role]
         if function.worker.is_closed:
             function.use(self._server.spawn())
-            function.build(self._timeout)
+            function.build(self._timeout, self._device_work)
         return function
 
     def current(self, role: str) -> FunctionWorker | None:
@@ -168,6 +175,7 @@ class InterleavedBaselines:
     failure: str = attrs.field(init=False, default="")
     """The reason why the reference answers no more; empty while it answers."""
     _failed_answers: int = attrs.field(init=False, default=0)
+    _rounds: int = attrs.field(init=False, default=_ROUNDS)
     _must_warm_up: bool = attrs.field(init=False, default=False)
     """Whether the reference has a fresh worker, in which it must be warmed up before it is timed."""
 
@@ -202,7 +210,12 @@ class InterleavedBaselines:
 
     def _warm_up(self, role: str) -> None:
         worker = self._baselines.worker(role, self._definition)
-        timer = make_timer(self._functions[role], known=self.known, may_capture=worker.may_capture)
+        timer = make_timer(
+            self._functions[role],
+            known=self.known,
+            may_capture=worker.may_capture,
+            is_trusted=role == REFERENCE,
+        )
         try:
             timer.warm_up(self._prepared, self._config)
         except NotCapturable:
@@ -245,37 +258,50 @@ class InterleavedBaselines:
             Rejected: Outputs of the solution are wrong, or its worker is active in the background.
             WorkerLost: The worker of the solution ended.
         """
-        seconds = self._solution.context.timeout_seconds
-        deadline = time.monotonic() + seconds
+        context = self._solution.context
+        seconds = context.timeout_seconds
+        deadline = context.seconds() + seconds
         while True:
-            if time.monotonic() > deadline:
+            if context.seconds() > deadline:
                 raise WorkerLost(f"timing did not end within {seconds:g} s", is_timeout=True)
             self._warm_up_again()
             waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, rule))]
             if not waiting and timer.is_done(rule):
                 return
             if timer.method in _LINKED:
-                self._sample_in_any_order(timer, [] if timer.is_done(rule) else [_SOLUTION], waiting)
+                self._time_burst(None if timer.is_done(rule) else timer, waiting)
                 continue
             timer.sample(self._prepared)
             if waiting:
-                activity.begin()
+                with context.no_device_work():
+                    activity.begin()
                 for role in (role for role in waiting if role in self._timers):
                     self._sample(role)
                 activity.end()
 
-    def _sample_in_any_order(self, timer: Timer, solution: list[str], waiting: list[str]) -> None:
-        """Run one pass of each, in random order: the order shifts a latency by up to 2 %.
+    def _time_burst(self, solution: Timer | None, waiting: Sequence[str]) -> None:
+        """Have the device alone for some passes of each, then verify them.
 
-        A worker is not observed meanwhile: linked passes notice its threads and its kernels.
+        Each round is in random order: the order shifts a latency by up to 2 %. A worker is not observed meanwhile:
+        linked passes notice its threads and its kernels.
         """
-        roles = [*solution, *waiting]
-        SECRET.shuffle(roles)
-        for role in roles:
-            if role == _SOLUTION:
-                timer.sample(self._prepared)
-            elif role in self._timers:
-                self._sample(role)
+        prepared = self._prepared
+        timers = [*([solution] if solution else []), *(self._timers[role] for role in waiting)]
+        rounds = min(timer.draw(prepared, self._rounds) for timer in timers)
+        self._rounds = _FURTHER_ROUNDS
+        with self._solution.context.exclusive():
+            for _ in range(rounds):
+                roles: list[str | None] = [*([None] if solution else []), *waiting]
+                SECRET.shuffle(roles)
+                for role in roles:
+                    if role is not None:
+                        self._sample(role)
+                    elif solution is not None:
+                        solution.sample(prepared)
+        if solution is not None:
+            solution.verify(prepared)
+        for role in waiting:
+            self._step(role, lambda timer: timer.verify(prepared))
 
     def _warm_up_again(self) -> None:
         if self._must_warm_up:
@@ -289,8 +315,14 @@ class InterleavedBaselines:
         return reference_rule(rule) if role == REFERENCE else rule
 
     def _sample(self, role: str) -> None:
+        self._step(role, lambda timer: timer.sample(self._prepared))
+
+    def _step(self, role: str, step: Callable[[Timer], None]) -> None:
+        """Make a step of a timer; a role that fails is timed without captures, or left out."""
+        if role not in self._timers:
+            return
         try:
-            self._timers[role].sample(self._prepared)
+            step(self._timers[role])
         except NotCapturable:
             try:
                 self._give_up_capturing(role)
@@ -299,9 +331,9 @@ class InterleavedBaselines:
         except (Rejected, WorkerLost) as error:
             self._drop(role, error)
 
-    def measurements(self) -> dict[str, Measurement]:
-        """The latencies by role."""
-        return {role: timer.measurement() for role, timer in self._timers.items()}
+    def measurements(self, solution: Timer) -> dict[str, Measurement]:
+        """The latencies by role, beside the timer of the solution."""
+        return {role: timer.measurement(solution) for role, timer in self._timers.items()}
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -331,6 +363,14 @@ class InterleavedBaselines:
                     function.worker.close()
         self.failure = f"the reference failed {self._failed_answers} times on inputs of timed calls: {reason}"
         return None
+
+    def null_call_ns(self) -> float:
+        """Nanoseconds of a request without a call in the worker of the reference; 0 if it failed."""
+        function = self._functions.get(REFERENCE)
+        try:
+            return 0.0 if function is None else null_call_ns(function)
+        except (Rejected, WorkerLost):
+            return 0.0
 
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """The outputs of the reference for several input sets, ``[calls, bytes]`` each; None if it failed.

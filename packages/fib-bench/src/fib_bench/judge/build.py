@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from ..plan import BuildFailure
 from ..worker.client import WorkerLost
-from .function_worker import FunctionWorker
+from .function_worker import DeviceWork, FunctionWorker
 from .record import log_of, status_of
 from .rpc import Rejected
 
 
-def attempt(candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False) -> BuildFailure | None:
+def attempt(
+    candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False, device_work: DeviceWork = nullcontext
+) -> BuildFailure | None:
     """Build a solution in its worker; returns the failure, or None.
 
     Args:
         candidate: A fresh worker with its build request.
         seconds: How long it may take.
         is_ahead: Whether to run compilers only: the result stays in the solution's cache.
+        device_work: Entered while the worker makes its device context.
     """
     try:
         if is_ahead:
             candidate.compile(seconds)
         else:
-            candidate.build(seconds)
+            candidate.build(seconds, device_work)
     except Rejected as error:
         return BuildFailure(error.status, log_of(error.message, candidate.worker), candidate.worker.isolation)
     except WorkerLost as lost:

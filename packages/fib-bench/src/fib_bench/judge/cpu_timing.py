@@ -60,6 +60,11 @@ class CpuTimer:
         self._overhead_ns = self._function.context.calibration.of(warm.chain)
         self._warm = warm
 
+    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+        """Return 1: each pass is verified before the next one."""
+        del prepared, passes
+        return 1
+
     def sample(self, prepared: PreparedWorkload) -> None:
         """Time one pass over the slots and verify some of its calls.
 
@@ -93,6 +98,10 @@ class CpuTimer:
             raise WorkerLost(problem, is_forgery=True)
         return reply.samples_ns
 
+    def verify(self, prepared: PreparedWorkload) -> None:
+        """Do nothing: passes are verified at once."""
+        del prepared
+
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough samples, and enough of their calls are verified."""
         self._has_enough = rule.is_done(self._samples, self._seconds, self._seconds, self._warm.chain)
@@ -106,8 +115,9 @@ class CpuTimer:
         """
         self.verifier.check_together(prepared)
 
-    def measurement(self) -> Measurement:
+    def measurement(self, beside: object | None = None) -> Measurement:
         """The latency with its samples."""
+        del beside
         return Measurement(
             samples_ns=tuple(self._samples),
             method=self.method,

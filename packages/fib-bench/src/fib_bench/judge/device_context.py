@@ -1,10 +1,10 @@
-"""Device context. Everything that holds for all functions on one device: calibration, roofline, clock monitor, lock."""
+"""Device context. Everything that holds for all functions on one device: calibration, clock monitor, locks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import attrs
 import torch
@@ -14,6 +14,7 @@ from ..timing.clock_monitor import ClockWatch
 from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
+from .burst_lock import BurstLock
 from .device_lock import DeviceLock, SharedDeviceLock
 from .phase_timer import PhaseTimer
 
@@ -39,14 +40,18 @@ class Calibration:
 
 @attrs.define
 class ExclusiveTime:
-    """Seconds of the last exclusive block; waiting for the device lock is not part of it."""
+    """Seconds in which this judge had the device alone, since the last reset; waits are not part of it."""
 
     seconds: float = 0.0
+
+    def reset(self) -> None:
+        """Start again from 0."""
+        self.seconds = 0.0
 
 
 @attrs.frozen(kw_only=True)
 class DeviceContext:
-    """Calibration, roofline, clock monitor, settings and lock of one device."""
+    """Calibration, roofline, clock monitor, settings and locks of one device."""
 
     device: torch.device
     timeout_seconds: float
@@ -61,7 +66,9 @@ class DeviceContext:
     """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock | SharedDeviceLock | None = None
-    """Held by the one run that measures on the device."""
+    """Held by the one run that times a function on the device."""
+    bursts: BurstLock | None = None
+    """Separates timed passes from all other device work of the judges of this user; None on the CPU."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
 
     def restore_settings(self) -> tuple[SettingChange, ...]:
@@ -80,16 +87,73 @@ class DeviceContext:
         if self.is_cuda:
             torch.cuda.synchronize(self.device)
 
+    def seconds(self) -> float:
+        """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
+        return time.monotonic() - (0.0 if self.bursts is None else self.bursts.waited_seconds)
+
+    # -- turns on the device ---------------------------------------------------------------------
+
+    @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Use the device during a block, beside other judges but not while one of them times a pass."""
+        if self.bursts is None:
+            yield
+            return
+        with self._changing(self.bursts.sharing()):
+            yield
+
+    @contextmanager
+    def no_device_work(self) -> Iterator[None]:
+        """Let other judges time passes during a block, in which the worker compiles or is only observed."""
+        if self.bursts is None:
+            yield
+            return
+        self.synchronize()
+        with self._changing(self.bursts.apart()):
+            yield
+
+    def give_way(self) -> None:
+        """Let other judges that wait for the device go first; no worker of this judge is at work."""
+        if self.bursts is not None and self.bursts.is_shared and self.bursts.is_wanted:
+            self.synchronize()
+            with self.phases.during(Phase.WAIT):
+                self.bursts.give_way()
+
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the device lock; wait first until no other run measures on the device."""
+        """Have the device alone: wait first until no other judge and no other run uses it."""
+        if self.bursts is None:
+            with self._holding_lock():
+                yield
+        elif self.bursts.is_alone:
+            yield
+        else:
+            self.synchronize()
+            with self._changing(self.bursts.alone()), self._holding_lock():
+                yield
+
+    @contextmanager
+    def _changing(self, change: AbstractContextManager[None]) -> Iterator[None]:
+        """Count the waits at both ends of a block as such."""
+        with ExitStack() as stack:
+            with self.phases.during(Phase.WAIT):
+                stack.enter_context(change)
+            yield
+            with self.phases.during(Phase.WAIT):
+                stack.close()
+
+    @contextmanager
+    def _holding_lock(self) -> Iterator[None]:
+        asked = time.monotonic()
         if self.lock is not None:
             with self.phases.during(Phase.WAIT):
                 self.lock.acquire()
         begin = time.monotonic()
+        if self.bursts is not None:
+            self.bursts.waited_seconds += begin - asked
         try:
             yield
         finally:
-            self.exclusive_time.seconds = time.monotonic() - begin
+            self.exclusive_time.seconds += time.monotonic() - begin
             if self.lock is not None:
                 self.lock.release()

@@ -26,9 +26,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import msgspec
 import torch
@@ -52,10 +53,11 @@ _PLANTED = {
     errno.EACCES: "other users cannot open it",
 }
 """Kinds of entries that another user can put into a shared folder."""
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.005  # a timed pass of another run takes a few milliseconds
 _NOTICE_SECONDS = 1.0
 _MOST_BYTES = 2_000  # of the holder's note
 _MOST_LETTERS = 200  # of its command line
+T = TypeVar("T")
 
 
 class _Holder(msgspec.Struct):
@@ -89,7 +91,7 @@ class DeviceLock:
     def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None, *, is_private: bool = False) -> None:
         self.path = path
         self._on_wait = on_wait or _print
-        self._descriptor = _open_file(path, _PRIVATE if is_private else _FOR_ALL)
+        self._descriptor = open_lock_file(path, is_private=is_private)
         self._is_held = False
 
     def __enter__(self) -> Self:
@@ -218,7 +220,7 @@ def lock_of(device: torch.device) -> DeviceLock | SharedDeviceLock:
     name = f"{identity_of(device)}.lock"
     if folder := os.environ.get(FOLDER_VARIABLE):
         return DeviceLock(Path(folder) / name)
-    own = _own_lock(name)
+    own = in_own_folder(name, partial(DeviceLock, is_private=True))
     try:
         shared = DeviceLock(_FOLDER / name)
     except (UnsafeFolder, OSError) as error:
@@ -227,16 +229,28 @@ def lock_of(device: torch.device) -> DeviceLock | SharedDeviceLock:
     return SharedDeviceLock(own, shared, _wait_seconds(), _print)
 
 
-def _own_lock(name: str) -> DeviceLock:
-    """The lock among the runs of this user; if another user has taken the folder's name, in the cache.
+def room_of(device: torch.device) -> DeviceLock:
+    """The lock of the one judge of this user that may exceed its share of a device's memory, not yet held.
+
+    Raises:
+        UnsafeFolder: Another user could replace the folder that `FOLDER_VARIABLE` names, or its file.
+        OSError: The file cannot be made.
+    """
+    name, on_wait = f"{identity_of(device)}.room", _ignore
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return DeviceLock(Path(folder) / name, on_wait)
+    return in_own_folder(name, partial(DeviceLock, on_wait=on_wait, is_private=True))
+
+
+def in_own_folder(name: str, make: Callable[[Path], T]) -> T:
+    """Make a lock among the runs of this user; if another user has taken the folder's name, in the cache.
 
     The name of the machine is part of that folder, because a cache may be shared among machines.
     """
     try:
-        return DeviceLock(_FOLDER.with_name(f"{_FOLDER.name}-{os.geteuid()}") / name, is_private=True)
+        return make(_FOLDER.with_name(f"{_FOLDER.name}-{os.geteuid()}") / name)
     except (UnsafeFolder, OSError):
-        folder = get_fib_cache_path() / f"{_FOLDER.name}-{platform.node()}"
-        return DeviceLock(folder / name, is_private=True)
+        return make(get_fib_cache_path() / f"{_FOLDER.name}-{platform.node()}" / name)
 
 
 def _wait_seconds() -> float:
@@ -261,8 +275,21 @@ def identity_of(device: torch.device) -> str:
     return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))
 
 
-def _open_file(path: Path, mode: int) -> int:
-    folder = open_folder(path.parent, mode)
+def open_lock_file(path: Path, *, is_private: bool) -> int:
+    """Open a file of locks, made if it is not there, in a folder whose entries other users cannot replace.
+
+    Args:
+        path: The file.
+        is_private: Whether its folder excludes other users.
+
+    Returns:
+        A descriptor, which the caller closes.
+
+    Raises:
+        UnsafeFolder: Another user could replace the folder or the file.
+        OSError: The file cannot be made.
+    """
+    folder = open_folder(path.parent, _PRIVATE if is_private else _FOR_ALL)
     try:
         return _open_entry(folder, path)
     finally:
@@ -292,6 +319,11 @@ def _open_entry(folder: int, path: Path) -> int:
         os.close(descriptor)
         raise UnsafeFolder(str(path), user_name(found.st_uid), "it is not a file, or has several names")
     return descriptor
+
+
+def _ignore(message: str) -> None:
+    """Say nothing: waits among the judges of one run are usual."""
+    del message
 
 
 def _print(message: str) -> None:

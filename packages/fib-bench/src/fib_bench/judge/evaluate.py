@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,6 +35,7 @@ from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
 from .build import attempt
+from .burst_lock import bursts_of
 from .device_context import Calibration, DeviceContext
 from .device_lock import identity_of, lock_of
 from .function_worker import FunctionWorker, solution_request
@@ -45,6 +47,8 @@ from .record import EvaluationRecorder, isolated, log_of
 from .rpc import Rejected, ask
 from .solution_run import SolutionRun
 
+SHARE_OF_FREE_MEMORY = 0.7
+"""A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _CALIBRATION_SAMPLES = 60
 _MOST_AHEAD, _CORES_AHEAD = 4, 4  # workers that compile while another one is timed, and the cores that each needs
 
@@ -87,12 +91,15 @@ class Judge:
             self._watch.start()
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._recorder = EvaluationRecorder(self._environment, where, config.baseline, is_quick=config.quick)
-        self._baselines = Baselines(self._server, config.device, config.timeout_seconds, baselines or {})
+        self._baselines = Baselines(
+            self._server, config.device, config.timeout_seconds, baselines or {}, self._device_work
+        )
         self._context: DeviceContext | None = None
         self.phases = PhaseTimer()
         self._evaluators: dict[str, Evaluator] = {}
         self._ahead: dict[str, FunctionWorker] = {}
-        self._most_ahead = min(_MOST_AHEAD, (os.cpu_count() or 1) // _CORES_AHEAD) if is_cuda else 0
+        cores = (os.cpu_count() or 1) // (config.concurrency or 1)
+        self._most_ahead = min(_MOST_AHEAD, max(cores // _CORES_AHEAD, 1)) if is_cuda else 0
 
     def __enter__(self) -> Self:
         return self
@@ -137,8 +144,13 @@ class Judge:
                 settings_before=None if settings is None else settings.read(),
                 phases=self.phases,
                 lock=lock_of(self.device),
+                bursts=bursts_of(self.device) if self.device.type == "cuda" else None,
             )
         return self._context
+
+    def _device_work(self) -> AbstractContextManager[None]:
+        """A block in which other judges of the device time no passes."""
+        return self.context.device_work()
 
     def _calibrate(self) -> Calibration:
         """On the CPU: measure the cost of the clock in a worker without a solution."""
@@ -206,7 +218,8 @@ class Judge:
             worker=self._baselines.worker(REFERENCE, definition).worker,
             context=self.context,
         )
-        return preparation.prepare()
+        with self.context.device_work():
+            return preparation.prepare()
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
         """Refuse a workload that this machine cannot hold.
@@ -220,7 +233,7 @@ class Judge:
         except AxisError as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
-        if needed > free * 0.7:  # the reference and the solution need room of their own
+        if needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             raise InputError(definition.name, workload.uuid, "", problem)
 
@@ -269,6 +282,11 @@ class Judge:
             for prepared, evaluation in run.evaluate(workloads):
                 yield prepared.workload, evaluation
         finally:
+            self._end(candidate)
+
+    def _end(self, candidate: FunctionWorker) -> None:
+        """End a worker; the end of its device context would disturb passes of other judges."""
+        with self._device_work():
             candidate.worker.close()
 
     def _unbuilt(
@@ -287,12 +305,12 @@ class Judge:
         for solution in solutions[: self._most_ahead]:
             if solution.name not in self._ahead:
                 self._ahead[solution.name] = self._spawn(definition, solution)
-                self._ahead[solution.name].begin()
+                self._ahead[solution.name].begin(self._config.timeout_seconds, self._device_work)
 
     def dismiss_ahead(self) -> None:
         """End workers that were started ahead and not used."""
         for candidate in self._ahead.values():
-            candidate.worker.close()
+            self._end(candidate)
         self._ahead = {}
 
     def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:
@@ -302,7 +320,7 @@ class Judge:
 
     def _build(self, candidate: FunctionWorker) -> BuildFailure | None:
         with self.phases.during(Phase.BUILD):
-            return attempt(candidate, self._config.timeout_seconds)
+            return attempt(candidate, self._config.timeout_seconds, device_work=self._device_work)
 
 
 def available_bytes(device: torch.device) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias
+
 import attrs
 import msgspec
 from fib_schema import Definition, EvaluationStatus, Solution, format_json
@@ -10,6 +14,9 @@ from ..transport.messages import Build, Built, DeviceOpened, OpenDevice, Seal, S
 from ..worker.client import Worker, WorkerLost
 from .integrity import filter_counts, is_filtered, table_digest
 from .rpc import Rejected, ask, read
+
+DeviceWork: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""Gives a block in which other judges of the device time no passes."""
 
 
 class FunctionWorker:
@@ -36,12 +43,19 @@ class FunctionWorker:
         """Address of the native module's table, and its digest before a solution was loaded."""
         self._is_ahead = False
 
-    def begin(self) -> None:
-        """Start compilers and create the device context, without waiting; no code of the solution runs yet."""
+    def begin(self, seconds: float, device_work: DeviceWork = nullcontext) -> None:
+        """Create the device context, then start compilers without waiting; no code of the solution runs yet.
+
+        Args:
+            seconds: The bound on the creation of the context.
+            device_work: As for `build`.
+        """
         try:
+            with device_work():
+                self._open_device(seconds)
             self.worker.post(self._ahead)
             self._is_ahead = True
-        except WorkerLost:
+        except (WorkerLost, Rejected):
             pass  # the build reports it
 
     def compile(self, seconds: float) -> None:
@@ -53,8 +67,12 @@ class FunctionWorker:
         """
         ask(self.worker, self._ahead, Built, seconds)
 
-    def build(self, seconds: float) -> None:
+    def build(self, seconds: float, device_work: DeviceWork = nullcontext) -> None:
         """Build and load the function.
+
+        Args:
+            seconds: The bound on each request.
+            device_work: Entered while the worker makes its device context, which disturbs passes of other workers.
 
         Raises:
             Rejected: It does not build.
@@ -63,7 +81,8 @@ class FunctionWorker:
         if self._is_ahead:
             self._is_ahead = False
             self._finish_ahead(seconds)
-        self._open_device(seconds)
+        with device_work():
+            self._open_device(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
     def _open_device(self, seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
 from ..config.model import ResolvedEvalConfig
 from ..events import Phase
@@ -31,14 +32,16 @@ def null_call_ns(function: TimedFunction, calls: int = _NULL_CALLS) -> float:
         Rejected: The worker failed.
         WorkerLost: The worker ended.
     """
-    return statistics.median(_timed_ns(function, 0, is_null=True) for _ in range(calls))
+    with function.context.exclusive():
+        return statistics.median(_timed_ns(function, 0, is_null=True) for _ in range(calls))
 
 
 def _timed_ns(function: TimedFunction, slot: int, *, is_null: bool = False) -> int:
     function.context.synchronize()
-    begin = time.perf_counter_ns()
-    function.ask(Call(slot, is_null=is_null), Called)
-    return time.perf_counter_ns() - begin
+    with function.context.exclusive():
+        begin = time.perf_counter_ns()
+        function.ask(Call(slot, is_null=is_null), Called)
+        return time.perf_counter_ns() - begin
 
 
 class HostTimer:
@@ -47,12 +50,17 @@ class HostTimer:
     Args:
         function: What to time.
         verifier: Verifies its timed calls.
+        trusted_null_ns: Gives `null_call_ns` of a trusted worker, or 0 where there is none: no more is subtracted.
+            None for a function that is trusted itself.
     """
 
     method = "host"
 
-    def __init__(self, function: TimedFunction, verifier: Verifier) -> None:
+    def __init__(
+        self, function: TimedFunction, verifier: Verifier, trusted_null_ns: Callable[[], float] | None = None
+    ) -> None:
         self._function = function
+        self._trusted_null_ns = trusted_null_ns
         self.verifier = verifier
         self._overhead_ns = 0.0
         self._call_ns = 0.0
@@ -70,15 +78,21 @@ class HostTimer:
         """
         self.verifier.known = self._function.load_all(prepared)
         self.verifier.refresh(prepared)
-        end, taken = time.monotonic() + config.measure_seconds / 4, [self._call_untimed()]
-        while len(taken) < max(config.warmup_runs, _WARM_UP_CALLS) and time.monotonic() < end:
+        context = self._function.context
+        end, taken = context.seconds() + config.measure_seconds / 4, [self._call_untimed()]
+        while len(taken) < max(config.warmup_runs, _WARM_UP_CALLS) and context.seconds() < end:
             taken.append(self._call_untimed())
         own = null_call_ns(self._function)
-        self._overhead_ns = min(own, own if prepared.null_call_ns is None else prepared.null_call_ns)
+        self._overhead_ns = own if self._trusted_null_ns is None else min(own, self._trusted_null_ns())
         self._call_ns = max(float(min(taken[-_WARM_UP_CALLS:])) - self._overhead_ns, 1.0)
 
     def _call_untimed(self) -> int:
         return _timed_ns(self._function, SECRET.randrange(self._function.slots.count))
+
+    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+        """Return 1: each pass is verified before the next one."""
+        del prepared, passes
+        return 1
 
     def sample(self, prepared: PreparedWorkload) -> None:
         """Time one call in a secret slot, and verify it.
@@ -87,7 +101,8 @@ class HostTimer:
             Rejected: Its outputs are wrong.
             WorkerLost: The worker ended.
         """
-        first, context, slots = time.monotonic(), self._function.context, self._function.slots
+        context, slots = self._function.context, self._function.slots
+        first = context.seconds()
         slot = SECRET.randrange(slots.count)
         with context.phases.during(Phase.INPUTS):
             used = range(slot, slot + 1)
@@ -97,7 +112,11 @@ class HostTimer:
         self.verifier.end(prepared, plan)
         if self._filter.accepts(begin):
             self._samples.append(max(taken_ns - self._overhead_ns, 1.0))
-        self._seconds += time.monotonic() - first
+        self._seconds += context.seconds() - first
+
+    def verify(self, prepared: PreparedWorkload) -> None:
+        """Do nothing: passes are verified at once."""
+        del prepared
 
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough samples, and enough of their calls are verified."""
@@ -112,8 +131,9 @@ class HostTimer:
         """
         self.verifier.check_together(prepared)
 
-    def measurement(self) -> Measurement:
+    def measurement(self, beside: object | None = None) -> Measurement:
         """The latency with its samples."""
+        del beside
         host_ns = statistics.median(self._samples) + self._overhead_ns
         return Measurement(
             samples_ns=tuple(self._samples), method=self.method, chain=1, host_ns=host_ns, overhead_ns=self._overhead_ns

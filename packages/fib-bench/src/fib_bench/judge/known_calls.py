@@ -1,16 +1,14 @@
 """Known calls. Calibration of linked passes in a worker without a function.
 
 A known call writes all outputs and computes nothing. The time of a pass of known calls is that of its links, flushes,
-digests, the way to the device and back, and the writes. Passes that write twice show the time of the writes. By the
-device's clock, passes of empty kernels show what lies between a flush, a call and a digest.
+digests, the way to the device and back, and the writes. The device's clock shows the time of the writes; this worker
+has never run code of a solution, so its readings can be trusted. Passes of empty kernels show what lies between a
+flush, a call and a digest.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -28,33 +26,9 @@ from .timed_function import TimedFunction
 
 EMPTY_KERNEL_NS = 630.0
 """Duration of an empty kernel by CUPTI (580 to 700 ns on an H200): it belongs to a call."""
-_WRITE_REPEATS, _EMPTY_REPEATS = 8, 24  # for each size of outputs; once for a device
-_REPEATED_CALLS = 32
-_MOST_EARLIER, _EARLIER_SECONDS = 4, 20.0  # a device changes its clocks with its temperature
-
-
-@attrs.frozen
-class Reading:
-    """Nanoseconds of a pass for each call."""
-
-    pass_ns: float
-    """By the judge's clock, over the whole pass."""
-    span_ns: float
-    """By the device's clock, from the end of the flush to the start of the digest."""
-
-    @classmethod
-    def of(cls, made: TimedPass) -> Reading:
-        """The reading of one pass."""
-        return cls(made.taken_ns / made.calls, made.span_ns)
-
-
-@attrs.frozen
-class Overhead:
-    """Nanoseconds of a pass for each call without the call, by both clocks."""
-
-    per_call: Reading
-    error: Reading
-    """Half the 95 % intervals."""
+_EMPTY_PASSES, _EMPTY_CALLS = 24, 32  # once for a device
+_MOST_USES = 4  # of a known pass: by a solution and the reference in two rounds
+_FLUSH_FACTOR = 1.1  # what calls have written, up to about 10 MiB on an H200, goes to memory in the time that it adds
 
 
 class KnownCalls:
@@ -70,9 +44,7 @@ class KnownCalls:
         self._server, self._device = server, device
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
-        self._empty: _Repeated | None = None
-        self._write_times: dict[object, tuple[float, float]] = {}
-        self._readings: dict[object, deque[tuple[float, Reading]]] = {}
+        self._empty: EmptyCalls | None = None
 
     def close(self) -> None:
         """End the worker."""
@@ -91,8 +63,8 @@ class KnownCalls:
             self._ready_worker(), function.layout, function.slots.count, function.context, shares_inputs_with=function
         ) as known:
             passes = LinkedPasses(known, inputs)
-            key = (tuple(inputs), passes.output_bytes)  # the time of a known pass depends on these and its length
-            yield BoundKnownCalls(self, passes, key)
+            self._empty = self._empty or EmptyCalls.measure(passes)
+            yield BoundKnownCalls(passes, self._empty)
 
     @property
     def worker(self) -> Worker | None:
@@ -105,101 +77,68 @@ class KnownCalls:
             ask(self._worker, OpenDevice(str(self._device)), DeviceOpened, self._timeout_seconds)
         return self._worker
 
-    def add_reading(self, key: object, reading: Reading) -> None:
-        """Keep the reading of a pass of a kind for functions that are timed soon."""
-        self._readings.setdefault(key, deque(maxlen=_MOST_EARLIER)).append((time.monotonic(), reading))
 
-    def earlier_readings(self, key: object) -> list[Reading]:
-        """The latest readings of passes of a kind, next to other functions, in the order of time."""
-        since = time.monotonic() - _EARLIER_SECONDS
-        return [reading for taken, reading in self._readings.get(key, ()) if taken >= since]
+@attrs.frozen
+class EmptyCalls:
+    """Passes of empty kernels."""
 
-    def write_time(self, passes: LinkedPasses) -> tuple[float, float]:
-        """Nanoseconds that a pass spends on each known call, the gap to the next kernel excluded, and their error.
+    flush_ns: int
+    """The least duration of a flush: somewhat more than it needs."""
+    gap_ns: float
+    """From the end of a flush to the start of a digest, without the kernel between them, by the device's clock."""
+    error_ns: float
 
-        They are measured once for each size of the outputs.
-        """
-        key = passes.output_bytes
-        if key not in self._write_times:
-            empty, write = self.empty(passes), _repeated(passes, native.WRITE, _WRITE_REPEATS)
-            gap_ns = empty.added_ns - EMPTY_KERNEL_NS
-            self._write_times[key] = write.added_ns - gap_ns, math.hypot(write.error_ns, empty.error_ns)
-        return self._write_times[key]
+    @classmethod
+    def measure(cls, passes: LinkedPasses) -> EmptyCalls:
+        """Make a number of passes."""
+        calls = min(passes.slots, _EMPTY_CALLS)
+        made = _passes_of_empty_kernels(passes, calls, flush_ns=0, count=_EMPTY_PASSES // 4)
+        flush_ns = int(_FLUSH_FACTOR * statistics.median(each.flush_ns for each in made))
+        made = _passes_of_empty_kernels(passes, calls, flush_ns=flush_ns, count=_EMPTY_PASSES)
+        spans = [each.span_ns for each in made]
+        return cls(flush_ns, statistics.median(spans) - EMPTY_KERNEL_NS, median_error(spans))
 
-    def empty(self, passes: LinkedPasses) -> _Repeated:
-        """Passes of empty kernels, measured once."""
-        if self._empty is None:
-            self._empty = _repeated(passes, native.EMPTY, _EMPTY_REPEATS)
-        return self._empty
+
+def _passes_of_empty_kernels(passes: LinkedPasses, calls: int, *, flush_ns: int, count: int) -> Sequence[TimedPass]:
+    passes.compose(native.EMPTY, calls, flush_ns)
+    passes.run(native.EMPTY, calls, is_timed=False)  # loads code
+    with passes.alone():
+        return [passes.run(native.EMPTY, calls) for _ in range(count)]
 
 
 class BoundKnownCalls:
     """Known calls in the slots of one function.
 
     Args:
-        known: The known calls of the device.
         passes: Passes in the worker of the known calls.
-        key: Stands for the inputs and outputs of a pass, which its time depends on beside its length.
+        empty: Passes of empty kernels on this device.
     """
 
-    def __init__(self, known: KnownCalls, passes: LinkedPasses, key: object) -> None:
-        self._known, self._passes, self._key = known, passes, key
-        self._readings: dict[int, list[Reading]] = {}
-        self.preferred_calls = 0
-        """The length of the first passes; functions that need about the same length use it, to save calibration."""
+    def __init__(self, passes: LinkedPasses, empty: EmptyCalls) -> None:
+        self._passes = passes
+        self.empty = empty
         self._composed: set[int] = set()
+        self._last: dict[int, tuple[float, int]] = {}
 
-    def sample(self, calls: int) -> None:
-        """Run one pass of this many calls."""
-        readings = self._readings_of(calls)
+    def compose(self, calls: int) -> None:
+        """Compose passes of this many calls."""
         if calls not in self._composed:
             self._composed.add(calls)
-            self._passes.compose(native.WRITE, calls)
-            self._passes.run(native.WRITE, calls)  # loads code; does not count
-        reading = Reading.of(self._passes.run(native.WRITE, calls))
-        readings.append(reading)
-        self._known.add_reading((self._key, calls), reading)
+            self._passes.compose(native.WRITE, calls, self.empty.flush_ns)
+            self._passes.run(native.WRITE, calls, is_timed=False)  # loads code
 
-    def count(self, calls: int) -> int:
-        """The number of passes of this many calls, a few next to earlier functions included."""
-        return len(self._readings_of(calls))
+    def overhead_ns(self, calls: int) -> float:
+        """Nanoseconds of a pass of this many calls for each, without the call, by a pass right now or just before.
 
-    def _readings_of(self, calls: int) -> list[Reading]:
-        """The readings of passes of this many calls; at first the latest ones next to earlier functions."""
-        if calls not in self._readings:
-            self.preferred_calls = self.preferred_calls or calls
-            self._readings[calls] = self._known.earlier_readings((self._key, calls))
-        return self._readings[calls]
+        The length is composed. A pass serves for a few functions that are timed in turns.
+        """
+        overhead_ns, uses = self._last.get(calls, (0.0, _MOST_USES))
+        if uses >= _MOST_USES:
+            made = self._passes.run(native.WRITE, calls)
+            overhead_ns, uses = made.taken_ns / made.calls - (made.span_ns - self.empty.gap_ns), 0
+        self._last[calls] = overhead_ns, uses + 1
+        return overhead_ns
 
-    def overhead(self, calls: int) -> Overhead:
-        """The overhead of each call in passes of this many calls."""
-        (write_ns, error_ns), empty = self._known.write_time(self._passes), self._known.empty(self._passes)
-        taken = [reading.pass_ns for reading in self._readings[calls]]
-        return Overhead(
-            Reading(statistics.median(taken) - write_ns, empty.span_ns - EMPTY_KERNEL_NS),
-            Reading(math.hypot(median_error(taken), error_ns), empty.span_error_ns),
-        )
-
-
-@attrs.frozen
-class _Repeated:
-    """Passes that make a known call of a kind once and twice; nanoseconds for each call of a pass."""
-
-    added_ns: float
-    """The time that the second call adds, by the judge's clock."""
-    error_ns: float
-    span_ns: float
-    """From the end of the flush to the start of the digest with one call, by the device's clock."""
-    span_error_ns: float
-
-
-def _repeated(passes: LinkedPasses, kind: int, count: int) -> _Repeated:
-    """Make a number of passes of each kind in turn."""
-    calls = min(passes.slots, _REPEATED_CALLS)
-    for repeats in (1, 2):
-        passes.compose(kind, calls, repeats)
-        passes.run(kind, calls, repeats)  # loads code; does not count
-    pairs = [[Reading.of(passes.run(kind, calls, repeats)) for repeats in (1, 2)] for _ in range(count)]
-    added = [twice.pass_ns - once.pass_ns for once, twice in pairs]
-    spans = [once.span_ns for once, _ in pairs]
-    return _Repeated(statistics.median(added), median_error(added), statistics.median(spans), median_error(spans))
+    def forget(self) -> None:
+        """Make a new pass the next time: other judges have used the device."""
+        self._last.clear()

@@ -12,7 +12,8 @@ import ctypes
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 import torch
@@ -61,6 +62,8 @@ class TimedPass:
     digest: tuple[int, int]
     free_multiprocessors: int
     """Fewest that nothing else occupied while the cache was flushed."""
+    flush_ns: float
+    """Nanoseconds of the device's clock that a flush took, the mean over calls; a claim like `span_ns`."""
     span_ns: float
     """Nanoseconds of the device's clock from the end of a flush to the start of the digest, the mean over calls.
     Trusted code reads it, but it lies in the memory of the worker: a claim, which `taken_ns` bounds."""
@@ -105,7 +108,7 @@ class LinkedPasses:
             function.ask(OpenPasses(), Opened, descriptors=(descriptor,))
         finally:
             os.close(descriptor)
-        self._indexes: dict[tuple[int, int, int], int] = {}
+        self._indexes: dict[tuple[int, int], int] = {}
         device, slots = function.context.device, function.slots.count
         self._partials = torch.empty(slots * native.DIGEST_BLOCKS * 16, dtype=torch.uint8, device=device)
         self._counts = torch.zeros(slots, dtype=torch.int32, device=device)
@@ -121,27 +124,58 @@ class LinkedPasses:
         """The most calls that a pass can have."""
         return self._function.slots.count
 
-    def compose(self, kind: int, calls: int, repeats: int = 1) -> int:
+    def compose(self, kind: int, calls: int, flush_ns: int) -> int:
         """Have the worker compose passes of a kind; returns how many nodes a captured call has.
+
+        Args:
+            kind: What is called.
+            calls: How often.
+            flush_ns: The least duration of a flush.
 
         Raises:
             NotCapturable: The function cannot be captured, or contains what cannot be composed.
             Rejected: It raised, or its outputs do not fit.
             WorkerLost: The worker ended.
         """
-        reply = self._function.ask(ComposePass(kind, repeats, calls, self._inputs), Composed)
-        self._indexes[kind, calls, repeats] = reply.index
+        reply = self._function.ask(ComposePass(kind, calls, flush_ns, self._inputs), Composed)
+        self._indexes[kind, calls] = reply.index
         return reply.nodes
 
-    def run(self, kind: int, calls: int, repeats: int = 1) -> TimedPass:
+    def alone(self) -> AbstractContextManager[None]:
+        """Have the device alone during a block, in which passes are timed."""
+        return self._function.context.exclusive()
+
+    def run(self, kind: int, calls: int, *, is_timed: bool = True) -> TimedPass:
         """Make one pass that is composed.
+
+        Args:
+            kind: What is called.
+            calls: How often.
+            is_timed: Whether the pass needs the device alone.
 
         Raises:
             Rejected: The device reported an error.
             WorkerLost: The worker ended, or no digest came.
         """
         self._function.context.synchronize()
-        self._function.ask(LaunchPass(self._indexes[kind, calls, repeats]), Launched)
+        with self.alone() if is_timed else nullcontext():
+            taken_ns, nonce, before = self._time(self._indexes[kind, calls], calls)
+        activity = ran_between(before, thread_run_times(self._function.worker.pid))
+        box = self._mailbox
+        return TimedPass(
+            calls,
+            taken_ns,
+            nonce,
+            (box.digest[0], box.digest[1]),
+            box.free_sms,
+            trimmed_mean(box.flushes[:calls]),
+            trimmed_mean(box.spans[:calls]),
+            activity,
+        )
+
+    def _time(self, index: int, calls: int) -> tuple[int, Sequence[int], Mapping[int, int]]:
+        """The nanoseconds of a pass, its nonce, and what the worker's threads had run before it."""
+        self._function.ask(LaunchPass(index), Launched)
         self._launched += 1
         address = ctypes.addressof(self._mailbox)
         if not self._module.wait_armed(address, self._launched, _PASS_SECONDS):
@@ -153,31 +187,23 @@ class LinkedPasses:
         if not taken_ns:
             problem = f"a pass of {calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"
             raise WorkerLost(problem, is_timeout=True)
-        activity = ran_between(before, thread_run_times(self._function.worker.pid))
-        box = self._mailbox
-        return TimedPass(
-            calls,
-            taken_ns,
-            nonce,
-            (box.digest[0], box.digest[1]),
-            box.free_sms,
-            trimmed_mean(box.spans[:calls]),
-            activity,
-        )
+        return taken_ns, nonce, before
 
-    def recompute(self, made: TimedPass) -> list[int]:
-        """Recompute the links of the last pass from the outputs in the slots; returns slots that hold poison.
+    def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
+        """Recompute the links of a pass from its outputs; returns slots that hold poison.
+
+        Shapes:
+            outputs: ``[calls, bytes]``, the slots after the pass or a copy of them.
 
         Raises:
             Rejected: The outputs are not those that the digest was made of.
         """
-        slots = self._function.slots
-        outputs = [
-            native.Output(source=slots.outputs.data_ptr() + place.offset, target=0, bytes=size)
+        places = [
+            native.Output(source=outputs.data_ptr() + place.offset, target=0, bytes=size)
             for place in self._function.layout.outputs.values()
-            if (size := tensor_in(slots.outputs[0], place).nbytes)
+            if (size := tensor_in(outputs[0], place).nbytes)
         ]
-        digest = native.digest_of(outputs, stride=slots.outputs.stride(0))
+        digest = native.digest_of(places, stride=outputs.stride(0))
         self._counts.zero_()
         self._function.context.synchronize()
         found = self._module.recompute(

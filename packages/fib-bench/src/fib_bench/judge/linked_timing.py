@@ -1,9 +1,11 @@
 """Linked timer. The latency of captured calls over verified, sequentially dependent calls.
 
 Two clocks show it. Trusted device code takes the time from the end of each flush to the start of the digest, which is
-fine but lies in the worker's memory: a claim. The judge's own clock over the whole pass is out of the worker's reach
-and bounds it. The larger one is published: the claim, or the bound less the tolerated uncertainty, which also covers
-what the two clocks honestly differ by.
+fine but lies in the worker's memory: a claim. The judge's own clock over the whole pass, less that of a pass of known
+calls right before it, is out of the worker's reach and bounds it. The larger one is published: the claim, or the bound
+less the tolerated uncertainty, which also covers what the two clocks honestly differ by. The claim of a trusted
+function, the reference, needs no bound; it is published in the same way as that of the function that it is compared
+with.
 
 Every pass counts only if all of its calls wrote all outputs, its digest is that of the outputs in the slots, and
 nothing else ran on the device or in the worker meanwhile. A secret sample of its calls is compared with fresh answers
@@ -15,7 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import attrs
 import torch
@@ -29,31 +31,42 @@ from ..timing import Measurement, StopRule
 from ..timing.linked import native
 from ..timing.measurement import median_error
 from ..transport.messages import Warm, WarmUp
-from .known_calls import BoundKnownCalls, Reading
+from .known_calls import BoundKnownCalls
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
+from .pass_verification import LEAST_PASSES, PassVerification
 from .prepared import InputSet, PreparedWorkload, two_of
-from .rpc import NotCapturable, Rejected
+from .rpc import Rejected
 from .setup_inputs import write_tensors
 from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction
 from .verification import Verifier
 
-_LEAST_PASSES, _MOST_PASSES = 6, 60
-_SAME_LENGTH_FACTOR = 2.0  # a function uses passes of the known calls' length if its own would differ by less
-_FEW_CALLS, _PASS_NS = 2, 1.8e6  # a pass of long calls has fewer calls, but at least two
-_MAX_DEVICE_SECONDS = 0.02  # device time of all passes of one function
+_MOST_PASSES = 60
+_FEW_CALLS, _PASS_NS = 2, 1.5e6  # a pass of long calls has fewer calls, but at least two
+_BURST_NS = 1e8  # other judges wait meanwhile
+_MAX_DEVICE_SECONDS = 0.025  # device time of all passes of one function
 _ERROR_SHARE, _ERROR_SHARE_OF_BOUNDS = 0.9, 0.35  # of the tolerated uncertainty; where the bound is published, less
 _FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
 _MOST_DISTURBED = 20
+_INTERRUPTED_NS, _INTERRUPTED_SHARE = 1e5, 0.02  # a device stays with another process for longer
 _ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
-_VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
-_VERIFY_SECONDS = 0.15
-_PENDING_BYTES, _BATCH_BYTES = 1 << 30, 1 << 28
 _IMPOSSIBLE_ERRORS = 5.0  # a bound is impossible if it is negative by so many uncertainties, and by the next share
 _IMPOSSIBLE_OVERHEAD_SHARE = (
     0.2  # of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
 )
 _SYSTEMATIC_NS = 40.0  # an allowance for errors of the calibration; not measured
+
+
+@attrs.frozen
+class Reading:
+    """Nanoseconds of a pass for each call."""
+
+    pass_ns: float
+    """By the judge's clock, over the whole pass."""
+    span_ns: float
+    """By the device's clock, from the end of the flush to the start of the digest."""
+    overhead_ns: float
+    """By the judge's clock, of a pass of known calls without the calls."""
 
 
 @attrs.frozen
@@ -76,24 +89,32 @@ class LinkedTimer:
         function: What to time; its slots are bound.
         verifier: Verifies its calls.
         known: Known calls in the same slots; None where the function is only warmed up.
+        is_trusted: Whether its worker runs no code of a solution.
     """
 
-    def __init__(self, function: TimedFunction, verifier: Verifier, known: BoundKnownCalls | None) -> None:
+    def __init__(
+        self,
+        function: TimedFunction,
+        verifier: Verifier,
+        known: BoundKnownCalls | None,
+        *,
+        is_trusted: bool = False,
+    ) -> None:
         self.method = "linked"
+        self._is_trusted = is_trusted
         self.verifier = verifier
         verifier.is_captured = True
         self._function, self._known = function, known
         self._passes: LinkedPasses | None = None
         self._base: InputSet | None = None
-        self._nodes, self._calls = 0, 0
+        self._nodes, self._calls, self._pass_ns = 0, 0, 0.0
         self._host_ns = 0.0
         self._readings: list[Reading] = []
-        self._seconds = self._busy_seconds = 0.0
+        self._seconds = self._busy_seconds = self._exclusive_seconds = 0.0
         self._disturbed = 0
         self._filter = ThrottlingFilter(function.context.watch)
-        self._candidates: torch.Tensor | None = None
-        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
-        """Inputs and outputs of calls that are to be verified, ``[bytes]`` each."""
+        self._drawn: list[torch.Tensor] = []
+        self._verification: PassVerification
 
     def warm_up(self, prepared: PreparedWorkload, config: ResolvedEvalConfig) -> None:
         """Load the slots, call until compilers and caches have settled, and compose passes.
@@ -110,66 +131,78 @@ class LinkedTimer:
         inputs = linked_inputs(self._function, prepared)
         self.method = "linked" if inputs else "unlinked"
         self._passes = LinkedPasses(self._function, inputs)
-        self._refresh(prepared)
+        self._verification = PassVerification(self._function, self._passes, self._base, self.verifier)
+        self._function.slots.candidates.copy_(self._draw(prepared))
         self._calls = self._choose_calls()
 
     def _choose_calls(self) -> int:
         """Compose passes of a suitable length; returns the number of calls of a pass."""
         assert self._passes is not None
         few = min(_FEW_CALLS, self._passes.slots)
-        self._nodes = self._passes.compose(native.SOLUTION, few)
-        self._passes.run(native.SOLUTION, few)  # loads code; does not count
+        flush_ns = 0 if self._known is None else self._known.empty.flush_ns
+        self._nodes = self._passes.compose(native.SOLUTION, few, flush_ns)
+        self._passes.run(native.SOLUTION, few, is_timed=False)  # loads code
         if self._known is None:
             return few
         call_ns = self._passes.run(native.SOLUTION, few).taken_ns / few
         calls = max(few, min(self._passes.slots, int(_PASS_NS / call_ns)))
-        if calls / _SAME_LENGTH_FACTOR <= self._known.preferred_calls <= _SAME_LENGTH_FACTOR * calls:
-            calls = self._known.preferred_calls
         if calls != few:
-            self._passes.compose(native.SOLUTION, calls)
-            self._passes.run(native.SOLUTION, calls)
+            self._passes.compose(native.SOLUTION, calls, flush_ns)
+            self._passes.run(native.SOLUTION, calls, is_timed=False)
+        self._pass_ns = calls * call_ns
+        self._known.compose(calls)
         return calls
 
+    # -- passes --------------------------------------------------------------------------------------
+
+    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+        """Draw the inputs of the next passes, as many of these as memory allows; returns how many."""
+        assert self._known is not None
+        self._known.forget()
+        slots = self._function.slots
+        passes = min(passes, max(int(_BURST_NS / self._pass_ns), 1))
+        passes = self._verification.room_for(passes, slots.candidates.nbytes + slots.outputs[: self._calls].nbytes)
+        with self._function.context.phases.during(Phase.INPUTS):
+            self._drawn = [self._draw(prepared) for _ in range(passes)]
+        return passes
+
     def sample(self, prepared: PreparedWorkload) -> None:
-        """Make one pass, and one of known calls every other time; verify it.
+        """Make one pass, after one of known calls; `verify` verifies it.
 
         Raises:
-            NotCapturable: Outputs are wrong, for which the capture may be to blame.
-            Rejected: The pass was not the one that was composed, or something else ran meanwhile, again and again.
+            Rejected: Something else ran meanwhile, again and again.
             WorkerLost: The worker ended.
         """
-        first, context = time.monotonic(), self._function.context
+        context = self._function.context
+        first = context.seconds()
         assert self._passes is not None
         assert self._known is not None
-        with context.phases.during(Phase.INPUTS):
-            self._refresh(prepared)
-        if self._known.count(self._calls) <= min(len(self._readings), _LEAST_PASSES - 1):
-            self._known.sample(self._calls)
+        candidates = self._drawn.pop() if self._drawn else self._draw(prepared)
+        self._function.slots.candidates.copy_(candidates)
+        overhead_ns = self._known.overhead_ns(self._calls)
         begin = time.monotonic()
         made = self._passes.run(native.SOLUTION, self._calls)
         self._busy_seconds += made.taken_ns / 1e9
-        self._verify(made)
+        self._verification.add(made, candidates)
         if self._is_undisturbed(made) and self._filter.accepts(begin):
-            self._readings.append(Reading.of(made))
-        self._seconds += time.monotonic() - first
+            self._readings.append(Reading(made.taken_ns / made.calls, made.span_ns, overhead_ns))
+        self._exclusive_seconds += context.seconds() - first
+        self._seconds += context.seconds() - first
 
-    def _refresh(self, prepared: PreparedWorkload) -> None:
-        """Draw new candidates."""
+    def _draw(self, prepared: PreparedWorkload) -> torch.Tensor:
+        """New candidates, ``[2, bytes]``."""
         function, base = self._function, self._base
         assert base is not None
-        function.slots.candidates[:] = base.inputs
+        candidates = base.inputs.expand(2, -1).clone()
         if len(prepared.integer_sets) > 1 and not function.keeps_integers:
-            for memory, integers in zip(
-                function.slots.candidates, SECRET.sample(list(prepared.integer_sets), 2), strict=True
-            ):
+            for memory, integers in zip(candidates, SECRET.sample(list(prepared.integer_sets), 2), strict=True):
                 write_tensors(function.layout.input_tensors(memory), integers)
         if prepared.varying:
             layout, (first, second) = function.layout, two_of(prepared.bases)
             generator = torch.Generator(function.context.device).manual_seed(SECRET.getrandbits(62))
             sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
-            vary(layout.input_tensors(function.slots.candidates), *sources, prepared.varying, generator)
-        self._candidates = function.slots.candidates.clone()
-        function.context.synchronize()
+            vary(layout.input_tensors(candidates), *sources, prepared.varying, generator)
+        return candidates
 
     def _is_undisturbed(self, made: TimedPass) -> bool:
         """Whether nothing else was on the device.
@@ -194,92 +227,63 @@ class LinkedTimer:
         problem = f"background activity in {self._disturbed} timed passes: {found}; work must end when a call does"
         raise Rejected(EvaluationStatus.REWARD_HACK, problem)
 
-    # -- verification --------------------------------------------------------------------------------
+    def verify(self, prepared: PreparedWorkload) -> None:
+        """Verify the passes since the last time.
 
-    def _verify(self, made: TimedPass) -> None:
-        """Recompute the links of a pass, check that all outputs were written, and choose calls to compare."""
-        assert self._passes is not None
-        assert self._base is not None
-        unwritten = self._passes.recompute(made)
-        if unwritten:
-            raise NotCapturable(f"{len(unwritten)} of {made.calls} timed calls left outputs unwritten")
-        size = self._function.layout.size_bytes
-        wanted = -(-_VERIFIED_CALLS // _LEAST_PASSES)
-        room = max(_PENDING_BYTES // max(size, 1) - len(self._pending), 0)
-        count = min(wanted, made.calls, max(room, 2 if len(self._pending) < 2 else 0))
-        slots, chosen = self._function.slots, SECRET.sample(range(made.calls), count)
-        if not chosen:
-            return
-        assert self._candidates is not None
-        read = self._passes.inputs_of(chosen, self._base.inputs, self._candidates)
-        places = torch.tensor(chosen, device=read.device)
-        if not torch.equal(read, slots.inputs[places]):
-            problem = "an input tensor was changed; a function must not write to its inputs"
-            raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-        self._pending += zip(read, slots.outputs[places], strict=True)
+        Raises:
+            NotCapturable: Outputs are missing, for which the capture may be to blame.
+            Rejected: A pass was not the one that was composed, or inputs were changed.
+        """
+        del prepared
+        begin = self._function.context.seconds()
+        self._verification.verify()
+        self._seconds += self._function.context.seconds() - begin
 
     def finish(self, prepared: PreparedWorkload) -> None:
-        """Compare the chosen calls with fresh answers of the reference, outside the exclusive time.
+        """Compare secret calls with fresh answers of the reference, outside the exclusive time.
 
         Raises:
             NotCapturable: Outputs are wrong, for which the capture may be to blame.
             WorkerLost: The worker ended.
         """
-        SECRET.shuffle(self._pending)
-        waiting, self._pending = self._pending[:_VERIFIED_CALLS], []
-        most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
-        begin, done, count = time.monotonic(), 0, min(2, most)
-        while waiting and (done < 2 or count > 0):
-            some, waiting = waiting[: max(count, 1)], waiting[max(count, 1) :]
-            inputs, outputs = (torch.stack(memories) for memories in zip(*some, strict=True))
-            self.verifier.verify_many(prepared, inputs, outputs)
-            done, spent = done + len(some), max(time.monotonic() - begin, 1e-6)
-            count = min(most, int((_VERIFY_SECONDS - spent) * done / spent))
-        self._check_other_distributions(prepared)
-        self.verifier.check_together(prepared)
-
-    def _check_other_distributions(self, prepared: PreparedWorkload) -> None:
-        """Make a pass on inputs of each other distribution: the calls that were timed are right on them as well.
-
-        Raises:
-            NotCapturable: Outputs are wrong.
-        """
-        assert self._passes is not None
-        slots = self._function.slots
-        for item in prepared.trials:
-            if item.distribution == "normal" or self._function.has_setup:
-                continue
-            slots.inputs[:] = item.inputs
-            slots.candidates[:] = item.inputs
-            made = self._passes.run(native.SOLUTION, self._calls)
-            unwritten, slot = self._passes.recompute(made), SECRET.randrange(made.calls)
-            where = f"captured calls on inputs of distribution {item.distribution}"
-            if unwritten:
-                raise NotCapturable(f"{where} left outputs unwritten")
-            (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
-            if not torch.equal(slots.inputs[slot], read):
-                problem = "an input tensor was changed; a function must not write to its inputs"
-                raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-            if not torch.equal(read, item.inputs):
-                continue  # a link has swapped adjacent elements: nobody has answered that
-            try:
-                self._function.compare(item, slots.outputs[slot].clone(), where)
-            except Rejected as error:
-                raise NotCapturable(error.message) from error
+        self._verification.finish(prepared, self._calls)
 
     # -- results -------------------------------------------------------------------------------------
 
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough passes."""
-        count = len(self._readings)
-        if count < _LEAST_PASSES:
+        count = len(self._quiet_readings())
+        if count < LEAST_PASSES:
             return self._seconds > 10 * rule.max_seconds and count > 0
         if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
             return True
-        bound = self._bound()
-        share = _ERROR_SHARE_OF_BOUNDS if self._raised_ns(bound) > 0 else _ERROR_SHARE
-        target = max(rule.confidence * bound.latency_ns, _FINE_NS, share * _tolerated_ns(bound.latency_ns))
-        return bound.error_ns <= target or self._busy_seconds > _MAX_DEVICE_SECONDS
+        bound, spans = self._bound(), [reading.span_ns for reading in self._quiet_readings()]
+        fine_ns = max(rule.confidence * statistics.median(spans), _FINE_NS)
+        if self._busy_seconds > _MAX_DEVICE_SECONDS and bound.error_ns <= _tolerated_ns(bound.latency_ns):
+            return True
+        share = _ERROR_SHARE_OF_BOUNDS if self.is_raised else _ERROR_SHARE
+        is_bound_known = self._is_trusted or bound.error_ns <= max(fine_ns, share * _tolerated_ns(bound.latency_ns))
+        return is_bound_known and median_error(spans) <= fine_ns
+
+    def _quiet_readings(self) -> Sequence[Reading]:
+        """Readings of passes that no other process interrupted, as far as these are enough or at least half of them.
+
+        The device works for one process at a time. Where it turned to another one, a pass takes longer, but not its
+        calls by the device's clock.
+        """
+        longest = max((reading.pass_ns for reading in self._readings), default=0.0)
+        tolerated_ns = max(_INTERRUPTED_NS / max(self._calls, 1), _INTERRUPTED_SHARE * longest)
+        beside = [reading.pass_ns - reading.span_ns for reading in self._readings]
+        known = [reading.overhead_ns for reading in self._readings]
+        limits = min(beside, default=0.0) + tolerated_ns, min(known, default=0.0) + tolerated_ns
+        found = zip(self._readings, beside, known, strict=True)
+        quiet = [reading for reading, one, other in found if one <= limits[0] and other <= limits[1]]
+        return quiet if len(quiet) >= LEAST_PASSES or 2 * len(quiet) >= len(beside) else self._readings
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether the bound is published, because the claim is lower by more than the tolerated uncertainty."""
+        return self._raised_ns(self._bound()) > 0
 
     def _raised_ns(self, bound: _Estimate) -> float:
         """Nanoseconds to add to the claim so that it is not below the bound less the tolerance."""
@@ -287,39 +291,41 @@ class LinkedTimer:
 
     def _bound(self) -> _Estimate:
         """The latency by the judge's clock."""
-        return self._estimate(lambda reading: reading.pass_ns)
+        found = [reading.pass_ns - reading.overhead_ns for reading in self._quiet_readings()]
+        return _Estimate(statistics.median(found), math.hypot(median_error(found), _SYSTEMATIC_NS))
 
     def _claim(self) -> _Estimate:
         """The latency by the device's clock, which lies in the worker's memory."""
-        return self._estimate(lambda reading: reading.span_ns)
-
-    def _estimate(self, nanoseconds: Callable[[Reading], float]) -> _Estimate:
-        """The latency by one of the two clocks of a reading."""
         assert self._known is not None
-        overhead = self._known.overhead(self._calls)
-        found = [nanoseconds(reading) for reading in self._readings]
-        return _Estimate(
-            statistics.median(found) - nanoseconds(overhead.per_call),
-            math.hypot(median_error(found), nanoseconds(overhead.error), _SYSTEMATIC_NS),
-        )
+        empty, spans = self._known.empty, [reading.span_ns for reading in self._quiet_readings()]
+        error_ns = math.hypot(median_error(spans), empty.error_ns, _SYSTEMATIC_NS)
+        return _Estimate(statistics.median(spans) - empty.gap_ns, error_ns)
 
-    def measurement(self) -> Measurement:
+    def _overhead_ns(self) -> float:
+        return statistics.median(reading.overhead_ns for reading in self._quiet_readings())
+
+    def measurement(self, beside: object | None = None) -> Measurement:
         """The latency with its samples, one for each pass.
+
+        Args:
+            beside: For a trusted function: the one that it is compared with. A bound is published only beside a bound.
 
         Raises:
             Rejected: It is less than nothing by far more than its uncertainty.
         """
         assert self._known is not None
-        bound, overhead = self._bound(), self._known.overhead(self._calls).per_call
-        if bound.latency_ns < -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * overhead.pass_ns):
+        bound = self._bound()
+        least_ns = -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * self._overhead_ns())
+        if not self._is_trusted and bound.latency_ns < least_ns:
             problem = (
                 f"impossible latency: {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us by the judge's "
                 "clock; a pass took less time than its links, flushes and digests alone"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
-        overhead_ns = overhead.span_ns - self._raised_ns(bound)
+        may_raise = not self._is_trusted or (isinstance(beside, LinkedTimer) and beside.is_raised)
+        overhead_ns = self._known.empty.gap_ns - (self._raised_ns(bound) if may_raise else 0.0)
         return Measurement(
-            samples_ns=tuple(max(reading.span_ns - overhead_ns, 1.0) for reading in self._readings),
+            samples_ns=tuple(max(reading.span_ns - overhead_ns, 1.0) for reading in self._quiet_readings()),
             method=self.method,
             chain=self._calls,
             host_ns=self._host_ns,
@@ -338,10 +344,12 @@ class LinkedTimer:
             "claim_uncertainty_ms": claim.error_ns / 1e6,
             "bound_ms": bound.latency_ns / 1e6,
             "bound_uncertainty_ms": bound.error_ns / 1e6,
-            "pass_overhead_ms": self._known.overhead(self._calls).per_call.pass_ns / 1e6,
+            "pass_overhead_ms": self._overhead_ns() / 1e6,
             "nodes": self._nodes,
-            "exclusive_ms": round(self._seconds * 1e3, 3),
+            "exclusive_ms": round(self._exclusive_seconds * 1e3, 3),
         }
         if self._disturbed:
             extra["disturbed_passes"] = self._disturbed
+        if interrupted := len(self._readings) - len(self._quiet_readings()):
+            extra["interrupted_passes"] = interrupted
         return {**extra, **self._filter.to_extra()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
-from .host_timing import null_call_ns
 from .output_checker import OutputChecker
 from .prepared import InputSet, PreparedWorkload, two_of
 from .rpc import Rejected
@@ -106,7 +104,7 @@ class Preparation:
             Rejected: The reference raised, or is not deterministic.
             WorkerLost: The worker of the reference ended.
         """
-        self._deadline = time.monotonic() + _REFERENCE_SECONDS
+        self._deadline = self.context.seconds() + _REFERENCE_SECONDS
         made = self._inputs(0, "normal")
         values = made.values
         layout = layout_of(self.definition, self.workload.axes, values)
@@ -142,8 +140,6 @@ class Preparation:
                 checker=self._checker,
                 error_bounds=self._error_bounds(function, bases[0]),
             )
-            if self.context.is_cuda:
-                prepared = attrs.evolve(prepared, null_call_ns=null_call_ns(function))
             return self._add_other_distributions(function, prepared)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
@@ -187,7 +183,7 @@ class Preparation:
         return self._expect_packed(function, function.layout, "redrawn", inputs)
 
     def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
+        return self.context.seconds() > self._deadline
 
     def _expect(
         self, function: TimedFunction, layout: CallLayout, distribution: str, values: Mapping[str, Value]

@@ -72,8 +72,6 @@ class PreparedWorkload:
     """Integer inputs that cannot be redrawn, and why."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
-    null_call_ns: float | None = None
-    """Nanoseconds of a request without a call in the worker of the reference; None on the CPU. See `host_timing`."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
     """The error above which an output was computed with less than float32; see `precision`."""
 

@@ -90,7 +90,7 @@ class EvaluationRecorder:
             baselines: Timed interleaved with it.
             not_captured: Why the solution cannot be captured, where that is so.
         """
-        found, others = timer.measurement(), baselines.measurements()
+        found, others = timer.measurement(), baselines.measurements(timer)
         timing = found.to_extra() | timer.to_extra()
         timing["pair_exclusive_ms"] = round(function.context.exclusive_time.seconds * 1e3, 3)
         if not_captured:

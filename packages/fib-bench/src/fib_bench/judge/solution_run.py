@@ -8,6 +8,7 @@ in fresh workers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
 
@@ -121,7 +122,7 @@ class SolutionRun:
         """Build in a fresh worker; returns the evaluation if the solution does not build any more."""
         self.candidate.use(self.server.spawn())
         with self.context.phases.during(Phase.BUILD):
-            failure = attempt(self.candidate, self.config.timeout_seconds)
+            failure = attempt(self.candidate, self.config.timeout_seconds, device_work=self.context.device_work)
         return None if failure is None else self.failed(failure)
 
     def failed(self, failure: BuildFailure) -> Evaluation:
@@ -132,7 +133,7 @@ class SolutionRun:
         """Run a step; a failure becomes an evaluation. None: repeat it in a worker without captures."""
         candidate = self.candidate
         try:
-            with self.context.phases.during(Phase.CHECK):
+            with self.context.device_work(), self.context.phases.during(Phase.CHECK):
                 return step()
         except EvaluatorRaised as error:
             name = prepared.checker.evaluator.name
@@ -188,7 +189,8 @@ class SolutionRun:
             precision = PrecisionWatch(prepared.error_bounds)
             for index, item in enumerate(prepared.trials):
                 with self.context.phases.during(Phase.CHECK if index else Phase.COMPILE):
-                    outputs = function.check(item, f"input set {index} ({item.distribution})")
+                    where = f"input set {index} ({item.distribution})"
+                    outputs = function.check(item, where, is_first=not index)
                 if item.distribution == "normal":
                     layout = prepared.layout
                     precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
@@ -278,20 +280,27 @@ class SolutionRun:
         if not self.context.is_cuda:
             return []
         candidate = self.candidate
-        changes = [f"device setting changed: {change}" for change in self.context.restore_settings()]
-        reason = check_code(candidate.worker, self.baselines.trusted_worker, candidate.table, candidate.table_digest)
+        with self.context.no_device_work():
+            changes = [f"device setting changed: {change}" for change in self.context.restore_settings()]
+            trusted = self.baselines.trusted_worker
+            reason = check_code(candidate.worker, trusted, candidate.table, candidate.table_digest)
         return [*changes, f"unchecked code: {reason}"] if reason else changes
 
     def _time_with(
         self, timer: Timer, baselines: InterleavedBaselines, prepared: PreparedWorkload, config: ResolvedEvalConfig
     ) -> None:
         """Take the samples of the solution and the baselines."""
-        activity = BackgroundActivity(self.candidate.worker)
-        rule = stop_rule(config, device=self.context.device.type)
-        with self.context.exclusive(), self.context.phases.during(Phase.TIME):
+        context, activity = self.context, BackgroundActivity(self.candidate.worker)
+        rule = stop_rule(config, device=context.device.type)
+        context.exclusive_time.reset()
+        with ExitStack() as stack:
+            if not context.is_cuda:  # there, each pass and each host call has the device alone
+                stack.enter_context(context.exclusive())
+            stack.enter_context(context.phases.during(Phase.TIME))
             baselines.time_interleaved(timer, rule, activity)
-        with self.context.phases.during(Phase.AUDIT):
-            activity.check()
+        with context.phases.during(Phase.AUDIT):
+            with context.no_device_work():
+                activity.check()
             timer.finish(prepared)
 
     def _with_roofline(self, prepared: PreparedWorkload, performance: Performance) -> Performance:

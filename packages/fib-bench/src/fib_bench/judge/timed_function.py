@@ -138,17 +138,27 @@ class TimedFunction:
             NotCapturable: It must be timed in a fresh worker without graphs.
             WorkerLost: The worker ended, or sent something else.
         """
+        self.context.give_way()
         return ask(self.worker, request, reply, self.context.timeout_seconds + extra_seconds, descriptors)
 
     # -- single calls ----------------------------------------------------------------------------
 
-    def call(self, item: InputSet, slot: int | None = None, *, setup_sees_values: bool = False) -> torch.Tensor:
+    def call(
+        self,
+        item: InputSet,
+        slot: int | None = None,
+        *,
+        setup_sees_values: bool = False,
+        is_first: bool = False,
+    ) -> torch.Tensor:
         """Call once on an input set; returns a copy of the outputs' memory, ``[bytes]``.
 
         Args:
             item: The inputs.
             slot: The slot; None takes a secret one.
             setup_sees_values: Whether ``setup`` gets these very inputs, which it must not need.
+            is_first: Whether the function may compile: it then does so while others use the device, and kernels
+                that have to be tuned are called once more with the device alone.
 
         Raises:
             Rejected: The function raised, or wrote to its inputs.
@@ -160,10 +170,21 @@ class TimedFunction:
         self.slots.load(slot, item.inputs)
         self.slots.outputs[slot].fill_(POISON)
         self.context.synchronize()
-        self.ask(Call(slot), Called)
+        if is_first:
+            self._call_first(slot)
+        else:
+            self.ask(Call(slot), Called)
         outputs = self.slots.outputs[slot].clone()  # later writes do not count
         self.check_inputs(slot, item)
         return outputs
+
+    def _call_first(self, slot: int) -> None:
+        with self.context.no_device_work():
+            is_tuned = not self.ask(Call(slot, is_first=True), Called).untuned
+        if not is_tuned:
+            self.slots.outputs[slot].fill_(POISON)
+            with self.context.exclusive():
+                self.ask(Call(slot), Called)
 
     def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
         """Call once on each of several input sets, in the first slots; the function has no ``setup``.
@@ -185,6 +206,7 @@ class TimedFunction:
         self.slots.load(used, inputs)
         self.slots.outputs[used].fill_(POISON)
         self.context.synchronize()
+        self.context.give_way()
         for request in requests:
             self.worker.post(request)
         replies = [self.worker.answer(self.context.timeout_seconds) for _ in requests]
@@ -195,18 +217,19 @@ class TimedFunction:
             raise _inputs_changed()
         return outputs
 
-    def check(self, item: InputSet, where: str) -> torch.Tensor:
+    def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
         """Call once on an input set and compare the outputs; returns a copy of their memory, ``[bytes]``.
 
         Args:
             item: The inputs, with what is right.
             where: Names the call in messages.
+            is_first: As for `call`.
 
         Raises:
             Rejected: The outputs are wrong, or the function raised.
             WorkerLost: The worker ended.
         """
-        outputs = self.call(item)
+        outputs = self.call(item, is_first=is_first)
         try:
             self.compare(item, outputs, where)
         except Rejected as error:
@@ -269,9 +292,9 @@ class TimedFunction:
         items = [item for item in prepared.bases if item.check.trials]
         if not items:
             return
-        begin, seen = time.monotonic(), []
+        begin, seen = self.context.seconds(), []
         for index in range(max(item.check.most_trials for item in items)):
-            taken = time.monotonic() - begin
+            taken = self.context.seconds() - begin
             is_enough = index >= max(item.check.trials for item in items)
             if taken > (_TOGETHER_SECONDS if is_enough else _MOST_TOGETHER_SECONDS):
                 break

@@ -32,13 +32,26 @@ class Timer(Protocol):
         """
         ...
 
+    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+        """Draw the inputs of the next passes; returns how many can follow each other, at least one."""
+        ...
+
     def sample(self, prepared: PreparedWorkload) -> None:
-        """Time one pass and verify it.
+        """Time one pass; it is verified at once or by `verify`.
 
         Raises:
             NotCapturable: Use `HostTimer` in a fresh worker.
             Rejected: Outputs are wrong.
             WorkerLost: The worker ended.
+        """
+        ...
+
+    def verify(self, prepared: PreparedWorkload) -> None:
+        """Verify the passes since the last time, outside the exclusive time.
+
+        Raises:
+            NotCapturable: Use `HostTimer` in a fresh worker.
+            Rejected: Outputs are wrong.
         """
         ...
 
@@ -56,8 +69,12 @@ class Timer(Protocol):
         """
         ...
 
-    def measurement(self) -> Measurement:
-        """The latency with its samples; there is at least one."""
+    def measurement(self, beside: object | None = None) -> Measurement:
+        """The latency with its samples; there is at least one.
+
+        Args:
+            beside: For a reference: the timer of the solution that it is compared with.
+        """
         ...
 
     def to_extra(self) -> dict[str, object]:
@@ -71,6 +88,7 @@ def make_timer(
     answers: FreshAnswers | None = None,
     known: BoundKnownCalls | None = None,
     may_capture: bool = True,
+    is_trusted: bool = False,
 ) -> Timer:
     """The timer for a function on its device.
 
@@ -79,11 +97,12 @@ def make_timer(
         answers: The reference, which timed calls are verified with; None if there is none.
         known: Known calls in the same slots, which linked passes are compared with; None only warms up.
         may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
+        is_trusted: Whether the worker runs no code of a solution.
     """
     verifier = Verifier(function, answers)
     if not function.context.is_cuda:
         return CpuTimer(function, verifier)
     if not may_capture:
-        return HostTimer(function, verifier)
-    timer: Timer = LinkedTimer(function, verifier, known)
+        return HostTimer(function, verifier, None if answers is None else answers.null_call_ns)
+    timer: Timer = LinkedTimer(function, verifier, known, is_trusted=is_trusted)
     return timer

@@ -7,7 +7,6 @@ checks that every call wrote its outputs and compares those of the chosen slots.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -48,6 +47,10 @@ class FreshAnswers(Protocol):
     @property
     def failure(self) -> str:
         """Reason for the end of the answers; empty while there are more."""
+        ...
+
+    def null_call_ns(self) -> float:
+        """Nanoseconds of a request without a call in the worker of the reference; 0 if it failed."""
         ...
 
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
@@ -118,7 +121,7 @@ class Verifier:
             must_ask: Ask the reference in any case, rather than by chance.
             asks: About how many calls it is asked.
         """
-        self._since = self._since or time.monotonic()
+        self._since = self._since or self._function.context.seconds()
         known = self._choose_known(used, call_ns)
         others = [slot for slot in used if slot not in known]
         drawn = SECRET.sample(others, min(asks, len(others))) if self._may_ask(must_ask) else []
@@ -189,10 +192,10 @@ class Verifier:
     def _are_all_right(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
         if self.answers is None or not prepared.checker.evaluator.has_one_rule:
             return False
-        begin = time.monotonic()
+        begin = self._function.context.seconds()
         with self._function.context.phases.during(Phase.REFERENCE):
             answers = self.answers.answer_each(inputs)
-        self._ask_seconds += time.monotonic() - begin
+        self._ask_seconds += self._function.context.seconds() - begin
         if answers is None:
             return False
         layout, parts = self._function.layout, prepared.variants[0].check.parts
@@ -285,7 +288,7 @@ class Verifier:
             return False
         if must_ask:
             return not self.is_enough
-        elapsed = time.monotonic() - (self._since or 0.0)
+        elapsed = self._function.context.seconds() - (self._since or 0.0)
         chance = _ASK_CHANCE if self.fresh >= _LEAST_FRESH else _ASK_CHANCE_AT_FIRST
         return self._ask_seconds < max(_ASK_SHARE * elapsed, _ASK_SECONDS) and SECRET.random() < chance
 
@@ -293,10 +296,10 @@ class Verifier:
         """Fresh answers of the reference for these inputs, as far as it answers."""
         if self.answers is None:
             return {}
-        begin = time.monotonic()
+        begin = self._function.context.seconds()
         with self._function.context.phases.during(Phase.REFERENCE):
             answers = {slot: self.answers.answer(slot, inputs) for slot, inputs in given.items()}
-        self._ask_seconds += time.monotonic() - begin
+        self._ask_seconds += self._function.context.seconds() - begin
         right = {slot: item for slot, item in answers.items() if item is not None}
         self.fresh += len(right)
         return right

@@ -13,7 +13,7 @@ import torch
 
 _INTERVAL_SECONDS = 0.01
 _KEPT = 10_000  # of the newest readings, at least: 100 s
-_SLOW = 0.9  # below this share of the highest clock seen, the device is throttled
+_SLOW = 0.95  # below this share of the highest clock seen, the device is throttled
 _HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80  # NVML's reasons: HW slowdown, HW thermal, HW power brake
 _THERMAL_SLOWDOWN = 0x20
 

@@ -98,6 +98,8 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     slot: int
     is_null: bool = False
     """Whether to omit the call, so that the judge can time the overhead of a request."""
+    is_first: bool = False
+    """Whether autotuned kernels are only compiled, and run untuned."""
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal"):
@@ -147,10 +149,10 @@ class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
 
     kind: int
     """0: of captured calls; 1: of known calls that write the outputs; 2: of empty kernels."""
-    repeats: int
-    """The number of known calls in each slot."""
     calls: int
     """The number of slots, from the first one on."""
+    flush_ns: int
+    """The least duration of a flush."""
     inputs: tuple[LinkedInput, ...]
 
 
@@ -244,6 +246,9 @@ class CollectedAgain(msgspec.Struct, frozen=True, tag="collected-again"):
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
     """The call returned and its outputs have the right number, kind, shape and dtype."""
+
+    untuned: int = 0
+    """The number of times that a kernel ran untuned; untrusted."""
 
 
 class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):

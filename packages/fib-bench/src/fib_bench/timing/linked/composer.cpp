@@ -244,8 +244,8 @@ Status fib_inspect(Graph graph, u64* work, char* error, size_t error_size) {
 }
 
 struct FibPass {
-  u64 mailbox, timeout_ns;
-  u32 calls, slots, kind, repeats;
+  u64 mailbox, timeout_ns, flush_ns;
+  u32 calls, slots, kind, padding;
   const Graph* graphs;       // one for each slot; kind 0
   const FibLink* links;      // one for each slot
   const FibDigest* digests;  // one for each call
@@ -290,7 +290,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
       }
   Node last = nullptr;
   u64 mailbox = pass->mailbox, state = d.state, buffer = d.flush_buffer, lines = d.flush_lines;
-  u64 partials = state + offsetof(FibState, partials), timeout = pass->timeout_ns;
+  u64 partials = state + offsetof(FibState, partials), timeout = pass->timeout_ns, flush_ns = pass->flush_ns;
   void* head[] = {&mailbox, &state, &timeout};
   TRY(add(graph, &last, d.head, 1, kThreads, 0, head), "composing the head");
   u32 blocks = 0;
@@ -299,19 +299,17 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
     FibDigest digest = pass->digests[call];
     void* links[] = {&state, &call, &blocks, &link};
     TRY(add(graph, &last, d.link, link_blocks(link), kThreads, 0, links), "composing a link");
-    void* flush[] = {&state, &call, &buffer, &lines};
+    void* flush[] = {&state, &call, &buffer, &lines, &flush_ns};
     TRY(add(graph, &last, d.flush, d.multiprocessors, kFlushThreads, d.flush_shared_bytes, flush), "composing a flush");
-    for (u32 i = 0; i < pass->repeats; ++i) {
-      Node added;
-      void* write[] = {&digest};
-      if (pass->kind == kSolution) {
-        TRY(d.add_child(&added, graph, &last, 1, pass->graphs[call % pass->slots]), "composing a call");
-        last = added;
-      } else if (pass->kind == kWrite) {
-        TRY(add(graph, &last, d.write, write_blocks(digest), kThreads, 0, write), "composing a known call");
-      } else {
-        TRY(add(graph, &last, d.empty, 1, 32, 0, nullptr), "composing an empty call");
-      }
+    Node added;
+    void* write[] = {&digest};
+    if (pass->kind == kSolution) {
+      TRY(d.add_child(&added, graph, &last, 1, pass->graphs[call % pass->slots]), "composing a call");
+      last = added;
+    } else if (pass->kind == kWrite) {
+      TRY(add(graph, &last, d.write, write_blocks(digest), kThreads, 0, write), "composing a known call");
+    } else {
+      TRY(add(graph, &last, d.empty, 1, 32, 0, nullptr), "composing an empty call");
     }
     blocks = digest.blocks;
     void* digests[] = {&state, &digest, &partials};

@@ -104,7 +104,7 @@ extern "C" __global__ void fib_head(FibMailbox* mail, FibState* state, u64 timeo
   for (int i = threadIdx.x; i < FIB_MAX_CALLS * FIB_SM_WORDS; i += blockDim.x) state->sms[i] = 0;
   for (int i = threadIdx.x; i < FIB_MAX_CALLS; i += blockDim.x) {
     state->flushed[i] = 0;
-    state->digested[i] = ~0ull;
+    state->began[i] = state->digested[i] = ~0ull;
   }
   if (threadIdx.x == 0) {
     const u64 pass = ++state->pass;
@@ -220,8 +220,13 @@ static __device__ __forceinline__ u32 load_from_l2(const char* from) {
 // `L1::no_allocate` evict nothing.
 // A block needs the whole shared memory of a multiprocessor: where anything else is resident, it has to wait, and
 // another multiprocessor gets two blocks.
-extern "C" __global__ void fib_flush(FibState* state, int call, const char* buffer, u64 lines) {
+// It takes at least `least_ns`, a little more than reading takes: what the call before it has written, scratch memory
+// included, goes to memory meanwhile, and does not make the pass longer.
+extern "C" __global__ void fib_flush(FibState* state, int call, const char* buffer, u64 lines, u64 least_ns) {
+  u64 begin = 0;
   if (threadIdx.x == 0) {
+    begin = nanoseconds();
+    atomicMin(&state->began[call], begin);
     u32 sm;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
     atomicOr(&state->sms[call * FIB_SM_WORDS + sm / 32 % FIB_SM_WORDS], 1u << sm % 32);
@@ -238,7 +243,11 @@ extern "C" __global__ void fib_flush(FibState* state, int call, const char* buff
   }
   for (; i < lines; i += step) found ^= load_from_l2(buffer + i * FIB_LINE_BYTES);
   if (__syncthreads_or(found == 0x9e3779b9u)) state->residue = found;  // it needs all that was loaded
-  if (threadIdx.x == 0) atomicMax(&state->flushed[call], nanoseconds());
+  if (threadIdx.x == 0) {
+    u64 now = nanoseconds();
+    while (now - begin < least_ns) now = nanoseconds();
+    atomicMax(&state->flushed[call], now);
+  }
 }
 
 static __device__ __forceinline__ uint4 word_at(u64 source, u64 word, u64 bytes) {
@@ -295,6 +304,8 @@ extern "C" __global__ void fib_tail(FibMailbox* mail, FibState* state, int calls
     for (int i = 0; i < FIB_SM_WORDS; ++i) count += __popc(state->sms[call * FIB_SM_WORDS + i]);
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(&mail->spans[call]),
                  "r"((u32)(state->digested[call] - state->flushed[call])) : "memory");
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(&mail->flushes[call]),
+                 "r"((u32)(state->flushed[call] - state->began[call])) : "memory");
     atomicMin(&fewest, count);
   }
   __threadfence_system();

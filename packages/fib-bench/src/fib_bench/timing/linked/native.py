@@ -43,7 +43,7 @@ class Mailbox(ctypes.Structure):
 
     _fields_ = (
         ("go", u64), ("nonce", u64 * 4), ("padding", u64 * 3), ("armed", u64), ("done", u64), ("digest", u64 * 2),
-        ("free_sms", u64), ("timed_out", u64), ("spans", u32 * MAX_CALLS),
+        ("free_sms", u64), ("timed_out", u64), ("spans", u32 * MAX_CALLS), ("flushes", u32 * MAX_CALLS),
     )  # fmt: skip
 
 
@@ -52,7 +52,8 @@ class State(ctypes.Structure):
 
     _fields_ = (
         ("number", u64), ("nonce", u64 * 4), ("chain", u64 * (2 * (MAX_CALLS + 1))),
-        ("partials", u64 * (2 * DIGEST_BLOCKS)), ("flushed", u64 * MAX_CALLS), ("digested", u64 * MAX_CALLS),
+        ("partials", u64 * (2 * DIGEST_BLOCKS)), ("began", u64 * MAX_CALLS), ("flushed", u64 * MAX_CALLS),
+        ("digested", u64 * MAX_CALLS),
         ("sms", u32 * (MAX_CALLS * 8)), ("residue", u32),
     )  # fmt: skip
 
@@ -93,7 +94,8 @@ class Pass(ctypes.Structure):
     """A pass to compose."""
 
     _fields_ = (
-        ("mailbox", u64), ("timeout_ns", u64), ("calls", u32), ("slots", u32), ("kind", u32), ("repeats", u32),
+        ("mailbox", u64), ("timeout_ns", u64), ("flush_ns", u64), ("calls", u32), ("slots", u32),
+        ("kind", u32), ("padding", u32),
         ("graphs", ctypes.POINTER(ctypes.c_void_p)),
         ("links", ctypes.POINTER(Link)), ("digests", ctypes.POINTER(Digest)),
     )  # fmt: skip

@@ -25,6 +25,7 @@ struct FibMailbox {
   u64 free_sms;      // device: fewest multiprocessors that were free when the cache was flushed
   u64 timed_out;     // device: `go` did not come
   u32 spans[FIB_MAX_CALLS];  // device: nanoseconds from the end of each flush to the start of the digest
+  u32 flushes[FIB_MAX_CALLS];  // device: nanoseconds that each flush took
 };
 
 // Device memory of the worker.
@@ -33,7 +34,8 @@ struct FibState {
   u64 nonce[4];
   u64 chain[2 * (FIB_MAX_CALLS + 1)];
   u64 partials[2 * FIB_DIGEST_BLOCKS];
-  u64 flushed[FIB_MAX_CALLS];  // when the last block of a flush ended, by the device's clock
+  u64 began[FIB_MAX_CALLS];    // when the first block of a flush began, by the device's clock
+  u64 flushed[FIB_MAX_CALLS];  // when the last block of a flush ended
   u64 digested[FIB_MAX_CALLS]; // when the first block of a digest began
   u32 sms[FIB_MAX_CALLS * FIB_SM_WORDS];
   u32 residue;       // without a meaning: a store that depends on everything a flush has read

@@ -1,0 +1,155 @@
+"""Verification of linked passes.
+
+A pass counts only if its digest is that of the outputs in the slots and all of its calls wrote all outputs. Secret
+calls of each pass are compared with fresh answers of the reference. What this needs is copied right after a pass, so
+that several passes can follow each other while the judge has the device alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import torch
+from fib_schema import EvaluationStatus
+
+from ..secure_random import SECRET
+from ..timing.linked import native
+from .linked_passes import LinkedPasses, TimedPass
+from .prepared import InputSet, PreparedWorkload
+from .rpc import NotCapturable, Rejected
+from .timed_function import TimedFunction
+from .verification import Verifier
+
+LEAST_PASSES = 6
+"""The least number of passes that a latency is made of."""
+_VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
+_CHOSEN = -(-_VERIFIED_CALLS // LEAST_PASSES)  # of each pass
+_VERIFY_SECONDS = 0.15
+_PENDING_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 30, 1 << 30, 1 << 28
+
+
+@attrs.frozen(eq=False)
+class _Unverified:
+    """A pass that was timed, with copies of what its verification needs."""
+
+    made: TimedPass
+    candidates: torch.Tensor
+    """``[2, bytes]``"""
+    outputs: torch.Tensor
+    """``[calls, bytes]``"""
+    chosen: Sequence[int]
+    """Secret calls whose outputs are compared with fresh answers."""
+    inputs: torch.Tensor
+    """What these calls read, ``[chosen, bytes]``."""
+
+
+class PassVerification:
+    """Verifies the passes of one function.
+
+    Args:
+        function: Its slots are bound.
+        passes: Its passes.
+        base: The inputs that links leave alone.
+        verifier: Asks the reference.
+    """
+
+    def __init__(self, function: TimedFunction, passes: LinkedPasses, base: InputSet, verifier: Verifier) -> None:
+        self._function, self._passes, self._base, self._verifier = function, passes, base, verifier
+        self._unverified: list[_Unverified] = []
+        self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Inputs and outputs of calls that are to be compared, ``[bytes]`` each."""
+
+    def room_for(self, passes: int, pass_bytes: int) -> int:
+        """The number of passes that can follow each other without verification, at most so many and at least one."""
+        size = pass_bytes + _CHOSEN * self._function.slots.inputs[0].nbytes
+        return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
+
+    def add(self, made: TimedPass, candidates: torch.Tensor) -> None:
+        """Copy what the verification of the last pass needs.
+
+        Shapes:
+            candidates: ``[2, bytes]``, what its links chose from: the judge's own copy.
+        """
+        slots, size = self._function.slots, self._function.layout.size_bytes
+        taken = len(self._pending) + _CHOSEN * len(self._unverified)
+        room = max(_PENDING_BYTES // max(size, 1) - taken, 0)
+        count = min(_CHOSEN, made.calls, max(room, 2 if taken < 2 else 0))
+        chosen = SECRET.sample(range(made.calls), count)
+        read = slots.inputs[torch.tensor(chosen, dtype=torch.int64, device=slots.inputs.device)]
+        self._unverified.append(_Unverified(made, candidates, slots.outputs[: made.calls].clone(), chosen, read))
+
+    def verify(self) -> None:
+        """Recompute the links of the passes since the last time, and check that all outputs were written.
+
+        Raises:
+            NotCapturable: Outputs are missing, for which the capture may be to blame.
+            Rejected: A pass was not the one that was composed, or inputs were changed.
+        """
+        waiting, self._unverified = self._unverified, []
+        for item in waiting:
+            self._verify(item)
+
+    def _verify(self, item: _Unverified) -> None:
+        unwritten = self._passes.recompute(item.made, item.outputs)
+        if unwritten:
+            raise NotCapturable(f"{len(unwritten)} of {item.made.calls} timed calls left outputs unwritten")
+        read = self._passes.inputs_of(item.chosen, self._base.inputs, item.candidates)
+        if not torch.equal(read, item.inputs):
+            raise _inputs_changed()
+        places = torch.tensor(item.chosen, dtype=torch.int64, device=read.device)
+        self._pending += zip(read, item.outputs[places], strict=True)
+
+    def finish(self, prepared: PreparedWorkload, calls: int) -> None:
+        """Compare the chosen calls with fresh answers, and passes on other distributions with known ones.
+
+        Raises:
+            NotCapturable: Outputs are wrong, for which the capture may be to blame.
+            WorkerLost: The worker ended.
+        """
+        self.verify()
+        SECRET.shuffle(self._pending)
+        waiting, self._pending = self._pending[:_VERIFIED_CALLS], []
+        most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
+        seconds = self._function.context.seconds
+        begin, done, count = seconds(), 0, min(2, most)
+        while waiting and (done < 2 or count > 0):
+            some, waiting = waiting[: max(count, 1)], waiting[max(count, 1) :]
+            inputs, outputs = (torch.stack(memories) for memories in zip(*some, strict=True))
+            self._verifier.verify_many(prepared, inputs, outputs)
+            done, spent = done + len(some), max(seconds() - begin, 1e-6)
+            count = min(most, int((_VERIFY_SECONDS - spent) * done / spent))
+        self._check_other_distributions(prepared, calls)
+        self._verifier.check_together(prepared)
+
+    def _check_other_distributions(self, prepared: PreparedWorkload, calls: int) -> None:
+        """Make a pass on inputs of each other distribution: the calls that were timed are right on them as well.
+
+        Raises:
+            NotCapturable: Outputs are wrong.
+        """
+        slots = self._function.slots
+        for item in prepared.trials:
+            if item.distribution == "normal" or self._function.has_setup:
+                continue
+            slots.inputs[:] = item.inputs
+            slots.candidates[:] = item.inputs
+            made = self._passes.run(native.SOLUTION, calls, is_timed=False)
+            unwritten, slot = self._passes.recompute(made, slots.outputs), SECRET.randrange(made.calls)
+            where = f"captured calls on inputs of distribution {item.distribution}"
+            if unwritten:
+                raise NotCapturable(f"{where} left outputs unwritten")
+            (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
+            if not torch.equal(slots.inputs[slot], read):
+                raise _inputs_changed()
+            if not torch.equal(read, item.inputs):
+                continue  # a link has swapped adjacent elements: nobody has answered that
+            try:
+                self._function.compare(item, slots.outputs[slot].clone(), where)
+            except Rejected as error:
+                raise NotCapturable(error.message) from error
+
+
+def _inputs_changed() -> Rejected:
+    problem = "an input tensor was changed; a function must not write to its inputs"
+    return Rejected(EvaluationStatus.RUNTIME_ERROR, problem)

@@ -1,0 +1,162 @@
+"""Compilation of autotuned Triton kernels without tuning them.
+
+The first call of a solution compiles. Other judges time passes meanwhile, so kernels must not be tuned then: tuning
+would disturb passes and be disturbed by them. Within `untuned_kernels` a kernel that is not tuned yet compiles all its
+configurations, several at a time, and runs the first one that works. The choice is left for the next call, for
+which the judge has the device alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+
+_MODULE = "triton.runtime.autotuner"
+_MOST_THREADS = 16
+
+
+class _NotTuned(Exception):
+    """A choice was made without tuning, and must not be stored."""
+
+
+class UntunedKernels:
+    """The kernels that ran untuned."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@contextmanager
+def untuned_kernels(device: torch.device) -> Iterator[UntunedKernels]:
+    """Compile all configurations of kernels that are not tuned yet, and tune none, during a block.
+
+    Args:
+        device: A CUDA device.
+    """
+    found = UntunedKernels()
+    module = sys.modules.get(_MODULE)
+    if module is None:
+        yield found
+        return
+    tuner = module.Autotuner
+    run = tuner.run
+    failures = (module.OutOfResources, getattr(module, "PTXASError", module.OutOfResources))
+
+    def run_untuned(self: Any, *arguments: Any, **options: Any) -> Any:
+        compilation = _Compilation(self, device)
+        with compilation.in_place_of_tuning():
+            while True:
+                try:
+                    return run(self, *arguments, **options)
+                except failures:
+                    if not compilation.drop_first():
+                        raise
+                finally:
+                    found.count += compilation.was_needed
+
+    tuner.run = run_untuned
+    try:
+        yield found
+    finally:
+        tuner.run = run
+
+
+class _Compilation:
+    """The compilation of one kernel's configurations, in place of benchmarks.
+
+    Args:
+        tuner: A ``triton.runtime.autotuner.Autotuner``.
+        device: Where its kernel will run.
+    """
+
+    def __init__(self, tuner: Any, device: torch.device) -> None:
+        self._tuner, self._device = tuner, device
+        self._works: dict[Any, bool] = {}
+        self._tuned = set(tuner.cache)
+
+    @property
+    def was_needed(self) -> bool:
+        """Whether the kernel was not tuned yet."""
+        return bool(self._works)
+
+    def drop_first(self) -> bool:
+        """Do without the configuration that was chosen; returns whether another one is left."""
+        working = [config for config, works in self._works.items() if works]
+        if working:
+            self._works[working[0]] = False
+        self._forget_choice()
+        return len(working) > 1
+
+    def _forget_choice(self) -> None:
+        if self.was_needed:
+            for key in set(self._tuner.cache) - self._tuned:
+                del self._tuner.cache[key]
+
+    @contextmanager
+    def in_place_of_tuning(self) -> Iterator[None]:
+        """Have the tuner compile instead of benchmark; it forgets its choice at the end."""
+        tuner = self._tuner
+        lookup = getattr(tuner, "check_disk_cache", None)
+        tuner._bench = self._bench  # noqa: SLF001 each benchmark of a configuration goes through it
+        if lookup is not None:
+            tuner.check_disk_cache = partial(self._look_up, lookup)
+        try:
+            yield
+        finally:
+            del tuner._bench  # noqa: SLF001
+            if lookup is not None:
+                del tuner.check_disk_cache
+            self._forget_choice()
+
+    def _look_up(self, lookup: Callable[..., bool], key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
+        """Use the choice on disk, or choose without storing it there."""
+
+        def benchmark_and_leave() -> None:
+            benchmark()
+            raise _NotTuned
+
+        try:
+            return lookup(key, configs, benchmark_and_leave)
+        except _NotTuned:
+            return False
+
+    def _bench(self, *arguments: Any, config: Any, **options: Any) -> list[float]:
+        """Infinite durations of a configuration that does not compile, and 0 for the others."""
+        if not self._works:
+            self._works = self._compile_all(arguments, options)
+        return [0.0 if self._works.get(config, False) else math.inf] * 3
+
+    def _compile_all(self, arguments: Sequence[Any], options: Mapping[str, Any]) -> dict[Any, bool]:
+        tuner = self._tuner
+        configs = list(tuner.prune_configs(dict(options)))
+        hooked = {config: self._compile(config, arguments, options) for config in configs if config.pre_hook}
+        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(configs))
+        with ThreadPoolExecutor(threads, initializer=self._use_device) as pool:
+            begun = {
+                config: pool.submit(self._compile, config, arguments, options)
+                for config in configs
+                if config not in hooked
+            }
+            return {config: hooked[config] if config in hooked else begun[config].result() for config in configs}
+
+    def _use_device(self) -> None:
+        torch.cuda.set_device(self._device)
+
+    def _compile(self, config: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
+        """Compile one configuration; returns whether it compiles. A hook can change what it is compiled for."""
+        current = {**options, **config.all_kwargs()}
+        try:
+            if config.pre_hook:
+                config.pre_hook({**self._tuner.nargs, **current})
+            self._tuner.fn.run(*arguments, warmup=True, **current)
+        except Exception:  # noqa: BLE001 the tuner meets the same error in its benchmark, and decides
+            return False
+        return True

@@ -1,0 +1,165 @@
+"""Tests of the lock that separates timed passes from other device work, with real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fib_bench.judge.burst_lock import BurstLock
+
+HOLDS = """
+import sys
+from pathlib import Path
+from fib_bench.judge.burst_lock import BurstLock
+lock = BurstLock(Path(sys.argv[1]))
+with getattr(lock, sys.argv[2])():
+    print("held", flush=True)
+    sys.stdin.readline()
+print("released", flush=True)
+sys.stdin.read()
+"""
+PASSES = """
+import random, sys
+from pathlib import Path
+from fib_bench.judge.burst_lock import BurstLock
+root, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+draw, lock = random.Random(seed), BurstLock(root / "d.bursts")
+journal = open(root / f"{seed}.journal", "w", buffering=1)
+
+def note(what):
+    with open(root / "order", "a") as order:
+        order.write(f"{seed} {what}\\n")
+
+with lock.sharing():
+    note("share")
+    for _ in range(count):
+        if draw.random() < 0.5:
+            note("end")
+            with lock.alone():
+                note("alone")
+                note("end")
+            note("share")
+        else:
+            note("end")
+            lock.give_way()
+            note("share")
+    note("end")
+"""
+
+
+@contextmanager
+def holder(path: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until it gets a line."""
+    command = [sys.executable, "-c", HOLDS, str(path), how]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The file of the lock."""
+    return tmp_path / "locks" / "d.bursts"
+
+
+def is_free(path: Path, how: str) -> bool:
+    """Whether another process could hold the lock now."""
+    code = HOLDS.replace('print("held", flush=True)', "sys.exit(0)")
+    try:
+        subprocess.run([sys.executable, "-c", code, str(path), how], timeout=3, check=True)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def test_several_judges_share_it(path: Path) -> None:
+    with holder(path, "sharing"), BurstLock(path).sharing():
+        assert is_free(path, "sharing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [("alone", "sharing"), ("sharing", "alone"), ("alone", "alone")])
+def test_one_that_holds_it_alone_excludes_all_others(path: Path, first: str, second: str) -> None:
+    with holder(path, first):
+        assert not is_free(path, second)
+
+
+def test_it_is_released_during_a_block_apart(path: Path) -> None:
+    lock = BurstLock(path)
+    with lock.sharing():
+        with lock.apart():
+            assert is_free(path, "alone")
+        assert lock.is_shared
+
+
+def test_a_block_alone_within_a_shared_one_is_shared_again_afterwards(path: Path) -> None:
+    lock = BurstLock(path)
+    with lock.sharing():
+        with lock.alone():
+            assert lock.is_alone
+        assert lock.is_shared
+    assert not lock.is_shared
+
+
+def test_an_error_within_a_block_restores_the_lock(path: Path) -> None:
+    lock = BurstLock(path)
+    with lock.sharing():
+        with pytest.raises(ValueError, match="broken"), lock.alone():
+            raise ValueError("broken")
+        assert lock.is_shared
+
+
+def test_a_judge_that_waits_is_seen_and_goes_first(path: Path) -> None:
+    lock = BurstLock(path)
+    with lock.sharing():
+        assert not lock.is_wanted
+        command = [sys.executable, "-c", HOLDS, str(path), "alone"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stdout is not None
+            assert waiting.stdin is not None
+            while not lock.is_wanted:
+                assert waiting.poll() is None
+            waiting.stdin.write("\n")  # it releases the lock as soon as it has it
+            waiting.stdin.flush()
+            lock.give_way()
+            assert [waiting.stdout.readline() for _ in range(2)] == ["held\n", "released\n"]
+            waiting.kill()
+    assert lock.waited_seconds > 0
+
+
+def test_the_system_releases_it_when_its_holder_is_killed(path: Path) -> None:
+    with holder(path, "alone") as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        with BurstLock(path).alone():
+            pass
+
+
+def test_no_pass_runs_beside_other_work(tmp_path: Path, seeded_random: random.Random) -> None:
+    seeds = [seeded_random.randrange(10**6) for _ in range(4)]
+    commands = [[sys.executable, "-c", PASSES, str(tmp_path), str(seed), "200"] for seed in seeds]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait() for process in processes] == [0] * len(seeds)
+    at_work: dict[str, str] = {}
+    for line in (tmp_path / "order").read_text().splitlines():
+        seed, what = line.split()
+        if what == "end":
+            at_work.pop(seed)
+        else:
+            others = set(at_work.values())
+            assert not others if what == "alone" else "alone" not in others
+            at_work[seed] = what
+
+
+def test_other_users_cannot_open_a_private_lock(tmp_path: Path) -> None:
+    BurstLock(tmp_path / "own" / "d.bursts", is_private=True)
+    assert os.stat(tmp_path / "own").st_mode & 0o077 == 0
