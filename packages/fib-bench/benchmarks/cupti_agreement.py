@@ -31,7 +31,7 @@ from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload, format_json, parse_json
 from gpu_report import Budget, latency_us, plain, status_of, timing_of
 from gpu_sections import uncertainty_text
-from gpu_session import Bench
+from gpu_session import Bench, plan_of
 
 _PASSES, _MOST_CALLS, _MOST_BYTES = 8, 32, 4 << 30
 _PASS_SECONDS, _GRACE_SECONDS = 10.0, 30.0
@@ -69,11 +69,12 @@ def cupti(bench: Bench) -> None:
     """Compare the latencies of one-kernel functions with what CUPTI records in the same passes."""
     functions = list(_functions(bench))
     budget = Budget(bench.budget_seconds)
-    traces: dict[str, Trace] = {}
-    with bench.session(budget.share(0.6), profile_baseline=False) as session:
-        for function in functions:
-            for trace in session.evaluate(function.definition, [function.solution], [function.workload]):
-                traces[function.name] = trace
+    session = bench.session(budget.share(0.6), profile_baseline=False)
+    found = {
+        str(trace.solution): trace
+        for trace in session.run([plan_of(f.definition, [f.solution], [f.workload]) for f in functions])
+    }
+    traces = {f.name: found[f.solution.name] for f in functions if f.solution.name in found}
     bench.note(session)
     bench.report.numbers["linked"] = [plain(trace) for trace in traces.values()]
     timed = [f for f in functions if f.name in traces and traces[f.name].is_successful()]
@@ -231,7 +232,7 @@ class _LinkedPass:
             LinkedInput(position, value.nbytes, native.ELEMENT, value.itemsize, value.shape[-1])
             for position, value in enumerate(values.values())
         )
-        self.nodes = self._passes.compose(ComposePass(native.SOLUTION, 1, self.calls, linked)).nodes
+        self.nodes = self._passes.compose(ComposePass(native.SOLUTION, self.calls, 0, linked)).nodes
         self._launched = 0
 
     def run(self) -> None:

@@ -13,9 +13,10 @@ from typing import Any
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.benchmark import RunResult
 from fib_bench.events import Event, Observer, Phase, Working
+from fib_bench.plan import DefinitionPlan
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
-from gpu_session import PLAIN_RMSNORM, Bench
+from gpu_session import PLAIN_RMSNORM, Bench, plan_of
 
 FAULTS = Path(__file__).parent / "faults"
 DOUBLE = Definition(
@@ -36,16 +37,17 @@ def faults(bench: Bench) -> None:
     workloads = [Workload({"n": n}, {"x": RandomInput()}, f"n-{n}") for n in (1000, 100_000)]
     files = sorted(file for file in FAULTS.glob("*.*") if bench.is_cuda or file.suffix == ".py")
     good_source = (FAULTS / "good.py").read_text("utf-8")
-    rows, behind = [], []
-    with bench.session(Budget(bench.budget_seconds), timeout_seconds=5.0) as session:
-        for file in files:
-            source, returns = file.read_text("utf-8"), file.suffix == ".py"
-            bad = bench.solution(file.stem, DOUBLE, file.name, source, returns=returns)
-            good = bench.solution(f"{file.stem}_then_good", DOUBLE, "good.py", good_source, returns=True)
-            traces = session.evaluate(DOUBLE, [bad, good], workloads)
-            if own := [trace for trace in traces if trace.solution == bad.name]:
-                rows.append(_fault(bad.name, own))
-            behind += [trace for trace in traces if trace.solution == good.name]
+    plans = []
+    for file in files:
+        source, returns = file.read_text("utf-8"), file.suffix == ".py"
+        bad = bench.solution(file.stem, DOUBLE, file.name, source, returns=returns)
+        good = bench.solution(f"{file.stem}_then_good", DOUBLE, "good.py", good_source, returns=True)
+        plans.append(plan_of(DOUBLE, [bad, good], workloads))
+    session = bench.session(Budget(bench.budget_seconds), timeout_seconds=5.0, concurrency=1)
+    traces = session.run(plans)
+    own = {file.stem: [trace for trace in traces if trace.solution == file.stem] for file in files}
+    rows = [_fault(name, some) for name, some in own.items() if some]
+    behind = [trace for trace in traces if str(trace.solution).endswith("_then_good")]
     bench.note(session)
     bench.report.numbers["faults"] = [plain(trace) for trace in session.traces]
     bench.report.table("Faults, each followed by a good solution", ("solution", "status", "log"), rows)
@@ -95,22 +97,25 @@ def evaluators(bench: Bench) -> None:
     """Each evaluator on the definitions that it applies to."""
     definitions = [d for d in bench.data_set.definitions.values() if d.op_type in _OP_TYPES]
     rows = []
-    settings = {"iterations": 10, "measure_seconds": 0.1}
-    with bench.session(Budget(bench.budget_seconds), **settings) as session:
-        for definition in definitions:
-            code = definition.reference
-            right = bench.solution("right", definition, "reference.py", code, returns=True)
-            wrong = bench.solution("wrong", definition, "wrong.py", code + _WRONG, returns=True)
-            found = {
-                str(t.solution): t for t in session.evaluate(definition, [right, wrong], [_small(bench, definition)])
-            }
-            known = [evaluation_extra(trace) for trace in found.values()]
-            evaluator = known[0].get("evaluator", "-") if known else "-"
-            statuses = (status_of(found[name]) if name in found else "not run" for name in ("right", "wrong"))
-            rows.append((definition.name, definition.op_type, evaluator, *statuses))
+    session = bench.session(Budget(bench.budget_seconds), iterations=10, measure_seconds=0.1)
+    traces = session.run([_right_and_wrong(bench, definition) for definition in definitions])
     bench.note(session)
+    for definition in definitions:
+        found = {str(trace.solution): trace for trace in traces if trace.definition == definition.name}
+        known = [evaluation_extra(trace) for trace in found.values()]
+        evaluator = known[0].get("evaluator", "-") if known else "-"
+        statuses = (status_of(found[name]) if name in found else "not run" for name in ("right", "wrong"))
+        rows.append((definition.name, definition.op_type, evaluator, *statuses))
     bench.report.numbers["evaluators"] = [plain(trace) for trace in session.traces]
     bench.report.table("Evaluators", ("definition", "op_type", "evaluator", "its reference", "a wrong solution"), rows)
+
+
+def _right_and_wrong(bench: Bench, definition: Definition) -> DefinitionPlan:
+    """The reference and a wrong solution on a small workload."""
+    code = definition.reference
+    right = bench.solution("right", definition, "reference.py", code, returns=True)
+    wrong = bench.solution("wrong", definition, "wrong.py", code + _WRONG, returns=True)
+    return plan_of(definition, [right, wrong], [_small(bench, definition)])
 
 
 def _small(bench: Bench, definition: Definition) -> Workload:

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 from fib_bench.events import Evaluated, Event
+from fib_bench.plan import DefinitionPlan
 from fib_bench.selftest import choose, load_cases, run_selftest
 from fib_bench.selftest.cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from fib_bench.selftest.definitions import OPS
@@ -22,11 +23,10 @@ from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload
 from gpu_report import Budget, count, evaluation_extra, evidence_of, flags_of, plain, status_of, timing_of
 from gpu_sections import insensitive_only
-from gpu_session import GEMM, PLAIN_RMSNORM, Bench, Session, spread, volume
+from gpu_session import GEMM, PLAIN_RMSNORM, Bench, plan_of, spread, volume
 
 # -- exploits ------------------------------------------------------------------------------------
 
-_SELFTEST_CHUNK = 25
 _COMPILED = frozenset({"cuda", "cutlass", "cpp"})
 _EXPLOIT_SECONDS = 12.0  # a build has no longer either, so CUDA sources are built ahead
 
@@ -66,9 +66,8 @@ def _build_ahead(bench: Bench, cases: Sequence[Case]) -> None:
 def _groups(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Cases that are run together: a time-out that is expected has a short limit, and so a run of its own."""
     for is_quick in (False, True):
-        some = [case for case in cases if case.is_quick is is_quick]
-        for begin in range(0, len(some), _SELFTEST_CHUNK):
-            yield some[begin : begin + _SELFTEST_CHUNK]
+        if some := [case for case in cases if case.is_quick is is_quick]:
+            yield some
 
 
 def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[str, dict[str, Any]]:
@@ -87,7 +86,7 @@ def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[
 
     try:
         with _stopped_after(budget.left):
-            run_selftest(cases, bench.device, watch, timeout_seconds=_EXPLOIT_SECONDS)
+            run_selftest(cases, bench.device, watch, timeout_seconds=_EXPLOIT_SECONDS, concurrency=bench.concurrency)
     except _BudgetSpent:
         bench.report.say("- stopped: the budget was spent")
     for twin in (outcome for outcome in found.values() if outcome.case.suite == TWINS and not outcome.holds):
@@ -144,7 +143,7 @@ def _print_exploits(bench: Bench, rows: Sequence[dict[str, Any]], wanted: int) -
 
 # -- honest --------------------------------------------------------------------------------------
 
-_COPIES = 4
+_COPIES = 10
 _RECORDED = 6
 
 
@@ -163,14 +162,13 @@ def honest(bench: Bench) -> None:
     """Honest evaluations, half of them beside busy processes."""
     works = _honest_works(bench)
     budget, half = Budget(bench.budget_seconds), bench.evaluations // 2
-    rows = []
-    with bench.session(budget, **_QUICK) as session:
-        quiet = _evaluate_honest(session, works, budget.share(0.5), bench.evaluations - half)
-        rows.append(_honest_row("an idle host", quiet, bench.evaluations - half))
-        with busy_host() as processes:
-            loud = _evaluate_honest(session, works, budget.share(1.0), half)
-        rows.append(_honest_row(f"{processes} busy processes", loud, half))
-    bench.note(session)
+    quiet = _evaluate_honest(bench, works, budget.share(0.5), bench.evaluations - half)
+    with busy_host() as processes:
+        loud = _evaluate_honest(bench, works, budget, half)
+    rows = [
+        _honest_row("an idle host", quiet, bench.evaluations - half),
+        _honest_row(f"{processes} busy processes", loud, half),
+    ]
     everything = [*quiet, *loud]
     bench.report.numbers["honest"] = [plain(trace) for trace, _ in everything]
     header = ("beside", "wanted", "evaluated", "flagged or rejected", "methods")
@@ -243,23 +241,24 @@ def _recorded_works(bench: Bench) -> Iterator[_Work]:
             yield _Work(definition, solutions, some, lambda t: t.is_successful() and not insensitive_only(t))
 
 
-def _evaluate_honest(session: Session, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
-    """Evaluate in turn, again and again, until so many are done or the budget is spent."""
-    found: list[tuple[Trace, bool]] = []
-    for work in itertools.cycle(works):
-        if len(found) >= most or session.is_over or budget.is_spent:
-            break
-        found += _evaluate_work(session, work, most - len(found))
-    return found
-
-
 _QUICK = {"measure_seconds": 0.25, "iterations": 20, "warmup_runs": 5}
 
 
-def _evaluate_work(session: Session, work: _Work, room: int) -> list[tuple[Trace, bool]]:
-    solutions = work.solutions[:room]
-    workloads = work.workloads[: max(room // len(solutions), 1)]
-    return [(trace, work.is_known(trace)) for trace in session.evaluate(work.definition, solutions, workloads)]
+def _evaluate_honest(bench: Bench, works: Sequence[_Work], budget: Budget, most: int) -> list[tuple[Trace, bool]]:
+    """Evaluate in turn, again and again, until so many are done or the budget is spent."""
+    plans: list[DefinitionPlan] = []
+    left = most
+    for work in itertools.cycle(works):
+        if left <= 0:
+            break
+        solutions = work.solutions[:left]
+        plans.append(plan_of(work.definition, solutions, work.workloads[: max(left // len(solutions), 1)]))
+        left -= plans[-1].count
+    session = bench.session(budget, **_QUICK)
+    is_known = {work.definition.name: work.is_known for work in works}
+    found = [(trace, is_known[trace.definition](trace)) for trace in session.run(plans)]
+    bench.note(session)
+    return found
 
 
 # -- coverage ------------------------------------------------------------------------------------
@@ -280,9 +279,8 @@ _ON_CPU = ("rmsnorm", "gemm", "softmax", "paged_decode")
 def coverage(bench: Bench) -> None:
     """The timing method of every definition, with its reference as the solution."""
     pairs = sorted(_coverage_pairs(bench), key=lambda pair: volume(pair[1]))
-    with bench.session(Budget(bench.budget_seconds), **_COVERAGE_SETTINGS) as session:
-        for definition, workload in pairs:
-            session.evaluate(definition, [bench.reference(definition)], [workload])
+    session = bench.session(Budget(bench.budget_seconds), **_COVERAGE_SETTINGS)
+    session.run([plan_of(definition, [bench.reference(definition)], [workload]) for definition, workload in pairs])
     found = {trace.definition: trace for trace in session.traces}
     reasons = {skip.definition: str(skip).splitlines()[0][:200] for skip in session.skipped}
     session.skipped.clear()  # the table states them

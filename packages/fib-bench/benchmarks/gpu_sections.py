@@ -6,12 +6,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fib_bench.plan import DefinitionPlan
 from fib_bench.selftest.definitions import OPS
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, Workload
 from gpu_report import Budget, count, flags_of, latency_us, performance_of, plain, status_of, timing_of
-from gpu_session import GEMM, PLAIN_RMSNORM, RMSNORM, Bench, Session, spread, volume
+from gpu_session import GEMM, PLAIN_RMSNORM, RMSNORM, Bench, plan_of, spread, volume
 
-_CHUNK = 16
+_CHUNK = 8
 _SHORT_US, _FROM_US = 100.0, 10.0
 _LIMIT_MS = 60.0
 _ENOUGH_SHORT = 24
@@ -27,18 +28,18 @@ def chosen_or_own(bench: Bench, pattern: str, own: str) -> Chosen:
 
 
 def in_rounds(
-    session: Session, chosen: Chosen, solutions_of: Callable[[Definition], Sequence[Solution]], chunk: int = _CHUNK
-) -> list[Trace]:
-    """Evaluate some workloads of each definition in turn until all are done or the budget is spent."""
+    chosen: Chosen, solutions_of: Callable[[Definition], Sequence[Solution]], chunk: int = _CHUNK
+) -> list[DefinitionPlan]:
+    """Plans for some workloads of each definition in turn, until all are planned."""
     queues = {name: spread(workloads, volume) for name, (_, workloads) in chosen.items()}
-    traces: list[Trace] = []
-    while any(queues.values()) and not session.is_over:
+    plans = []
+    while any(queues.values()):
         for name, queue in queues.items():
             some, queues[name] = queue[:chunk], queue[chunk:]
             if some:
                 definition = chosen[name][0]
-                traces += session.evaluate(definition, solutions_of(definition), some)
-    return traces
+                plans.append(plan_of(definition, solutions_of(definition), some))
+    return plans
 
 
 # -- same ----------------------------------------------------------------------------------------
@@ -48,8 +49,8 @@ def same(bench: Bench) -> None:
     """Ratios of identical code."""
     chosen = chosen_or_own(bench, f"{RMSNORM}|{GEMM}", "rmsnorm")
     recorded = sum(len(workloads) for _, workloads in chosen.values())
-    with bench.session(Budget(bench.budget_seconds)) as session:
-        traces = in_rounds(session, chosen, lambda definition: [bench.reference(definition)])
+    session = bench.session(Budget(bench.budget_seconds))
+    traces = session.run(in_rounds(chosen, lambda definition: [bench.reference(definition)]))
     bench.note(session)
     report = bench.report
     report.numbers["same"] = [plain(trace) for trace in traces]
@@ -113,9 +114,8 @@ def repeat(bench: Bench) -> None:
     budget = Budget(bench.budget_seconds)
     runs: list[dict[tuple[str, str], Trace]] = []
     for index in range(_RUNS):
-        with bench.session(budget.share(1 / (_RUNS - index))) as session:
-            for definition, solutions, workloads in pairs:
-                session.evaluate(definition, solutions, workloads)
+        session = bench.session(budget.share(1 / (_RUNS - index)))
+        session.run([plan_of(*pair) for pair in pairs])
         bench.note(session)
         passed = [trace for trace in session.traces if trace.is_successful()]
         runs.append({(str(trace.solution), trace.workload.uuid): trace for trace in passed})
@@ -200,14 +200,20 @@ def uncertainty(bench: Bench) -> None:
     """The stated uncertainty of kernels of several lengths, and how evaluations differ."""
     file, text = ("spin_triton.py", _SPIN_TRITON) if bench.is_cuda else ("spin.py", _SPIN_TORCH)
     workload = Workload({"n": 16_384}, {"x": RandomInput()}, "spin-16384")
-    by_length: dict[int, list[Trace]] = {length: [] for length in _SPINS}
-    with bench.session(Budget(bench.budget_seconds), profile_baseline=False) as session:
-        for index in range(_REPEATS):
-            for length, steps in _SPINS.items():
-                source = text.format(index=index, steps=steps)
-                solution = bench.solution(f"spin_{length}us_{index}", _SPIN, file, source, returns=False)
-                by_length[length] += session.evaluate(_SPIN, [solution], [workload])
+    solutions = {
+        (length, index): bench.solution(
+            f"spin_{length}us_{index}", _SPIN, file, text.format(index=index, steps=steps), returns=False
+        )
+        for index in range(_REPEATS)
+        for length, steps in _SPINS.items()
+    }
+    session = bench.session(Budget(bench.budget_seconds), profile_baseline=False)
+    found = {str(trace.solution): trace for trace in session.run([plan_of(_SPIN, [*solutions.values()], [workload])])}
     bench.note(session)
+    by_length: dict[int, list[Trace]] = {
+        length: [found[s.name] for (of, _), s in solutions.items() if of == length and s.name in found]
+        for length in _SPINS
+    }
     bench.report.numbers["uncertainty"] = [plain(trace) for traces in by_length.values() for trace in traces]
     header = (
         "about us", "evaluations", "method", "latency us, median", "lowest", "highest", "largest stated uncertainty us",
@@ -241,8 +247,8 @@ def exclusive(bench: Bench) -> None:
     earlier = len(found)
     if earlier < _ENOUGH_SHORT:
         chosen = chosen_or_own(bench, f"{PLAIN_RMSNORM}|gemm_n256_k7168", "rmsnorm")
-        with bench.session(Budget(bench.budget_seconds)) as session:
-            in_rounds(session, chosen, lambda definition: _in_languages(bench, definition), chunk=2)
+        session = bench.session(Budget(bench.budget_seconds))
+        session.run(in_rounds(chosen, lambda definition: _in_languages(bench, definition), chunk=2))
         bench.note(session)
         found = _short(bench.traces)
     bench.report.numbers["exclusive"] = [plain(trace) for trace in found]

@@ -1,20 +1,20 @@
-"""Sessions of the GPU benchmarks. A judge process that evaluates solutions until a time budget is spent."""
+"""Sessions of the GPU benchmarks. Judges that evaluate solutions until a time budget is spent."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 from fib_bench import BenchmarkConfig
-from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.judge_process import JudgeProcess
+from fib_bench.execution.local import local_scheduler
+from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_compile.device import hardware_from_device
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
@@ -25,60 +25,33 @@ RMSNORM, GEMM = r"(fused_add_)?rmsnorm_h\d+", r"gemm_.*"
 PLAIN_RMSNORM = r"rmsnorm_h\d+"
 RETURNING = frozenset({"rmsnorm_torch.py", "gemm_torch.py"})
 """Solutions that return their outputs; the others write into buffers."""
-_GRACE_SECONDS = 5.0  # for the plan that runs when a budget is spent
+_GRACE_SECONDS = 5.0  # for the evaluations that run when a budget is spent
 T = TypeVar("T")
 
 
 class Session:
-    """A judge process, kept from one definition to the next.
+    """Evaluations on one device, several in flight, until a budget is spent.
 
     Args:
         config: Settings of all evaluations.
         root: The data set's folder, for blobs.
-        budget: When it is spent, no further plan starts; the one that runs is ended 5 s later.
+        budget: When it is spent, no further evaluation starts; those that run are ended 5 s later.
     """
 
     def __init__(self, config: BenchmarkConfig, root: Path | None, budget: Budget) -> None:
+        self._config, self._root = config, root
         self.budget = budget
         self.traces: list[Trace] = []
         self.skipped: list[Skip] = []
         self.seconds: Counter[str] = Counter()
-        self._judge = JudgeProcess(config, root, {})
-        self._is_closed = False
-        self._watchdog = threading.Timer(budget.left + _GRACE_SECONDS, self._interrupt)
-        self._watchdog.daemon = True
 
-    def __enter__(self) -> Self:
-        self._watchdog.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watchdog.cancel()
-        self._interrupt()
-
-    def _interrupt(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._judge.close()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is evaluated."""
-        return self._is_closed or self.budget.is_spent
-
-    def evaluate(
-        self, definition: Definition, solutions: Sequence[Solution], workloads: Sequence[Workload]
-    ) -> list[Trace]:
-        """Evaluate solutions on workloads; returns the traces of those that ended in time."""
-        pending = {workload.uuid: tuple(solutions) for workload in workloads}
-        plan = DefinitionPlan(definition, tuple(workloads), pending)
+    def run(self, plans: Sequence[DefinitionPlan]) -> list[Trace]:
+        """Run plans on judges that start now; returns the traces of the evaluations that ended in time."""
         found: list[Trace] = []
-        if self.is_over:
+        if self.budget.is_spent:
             return found
-        try:
-            for event in self._judge.execute(plan):
+        with local_scheduler(self._config, self._root, {}) as scheduler, _ended_with(self.budget, scheduler):
+            for event in scheduler.execute(plans):
                 match event:
                     case Evaluated(trace=trace):
                         found.append(trace)
@@ -87,11 +60,30 @@ class Session:
                         self.skipped.append(skip)
                     case PhaseTimes(seconds=seconds):
                         self.seconds.update({str(phase): taken for phase, taken in seconds.items()})
-        except JudgeFailed:
-            if not self._is_closed:
-                raise
         self.traces += found
         return found
+
+
+@contextmanager
+def _ended_with(budget: Budget, scheduler: Scheduler) -> Iterator[None]:
+    """Stop a scheduler when the budget is spent, and close it a little later."""
+    timers = [
+        threading.Timer(budget.left, scheduler.stop),
+        threading.Timer(budget.left + _GRACE_SECONDS, scheduler.close),
+    ]
+    for timer in timers:
+        timer.daemon = True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+def plan_of(definition: Definition, solutions: Sequence[Solution], workloads: Sequence[Workload]) -> DefinitionPlan:
+    """The plan for solutions of a definition, each on all of some workloads."""
+    return DefinitionPlan(definition, tuple(workloads), {w.uuid: tuple(solutions) for w in workloads})
 
 
 def _tell(trace: Trace) -> None:
@@ -109,6 +101,8 @@ class Bench:
     budget_seconds: float
     evaluations: int
     """Largest number of evaluations that `honest` makes."""
+    concurrency: int | None = None
+    """Evaluations in flight; None depends on the cores."""
     words: Sequence[str] = ()
     """Words that choose cases of `exploits`; all without any."""
     traces: list[Trace] = attrs.field(factory=list)
@@ -123,7 +117,8 @@ class Bench:
 
     def session(self, budget: Budget, **settings: Any) -> Session:
         """A session on the device; what the data set lacks is synthesized."""
-        config = BenchmarkConfig(device=self.device, synthesize_missing=True, **{"timeout_seconds": 60.0, **settings})
+        fixed = {"timeout_seconds": 60.0, "concurrency": self.concurrency, **settings}
+        config = BenchmarkConfig(device=self.device, synthesize_missing=True, **fixed)
         return Session(config.for_data_set(self.data_set), self.data_set.root, budget)
 
     def note(self, session: Session) -> None:

@@ -79,6 +79,7 @@ def main() -> None:
         budget_seconds=options.budget,
         evaluations=options.count,
         words=options.only or (),
+        concurrency=options.concurrency,
     )
     environment = where_and_when(options.device)
     results = {name: _run(name, bench, environment) for name in options.sections}
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=_BY_DEFAULT, metavar="SECTION")
     parser.add_argument("--budget", type=float, default=60.0, metavar="SECONDS", help="bound on each section")
     parser.add_argument("--count", type=int, default=1000, help="evaluations of `honest` at most")
+    parser.add_argument("--concurrency", type=int, metavar="N", help="evaluations in flight; default: by the cores")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases of `exploits`: rows or parts of names")
     parser.add_argument("--device", default="cuda:0", help="`cpu` tries the sections out with small work")
     return parser
