@@ -77,7 +77,7 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
     assert list(quick["good"].extra["trials"]) == ["normal", "normal", "wide"]
     assert benchmark(root, quick=True).run(resume=True).traces == ()
     (full,) = benchmark(root).run(resume=True).traces
-    assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 5)
+    assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 6)
     benchmark(root, quick=True).run()
     assert {t.solution: "quick" in t.evaluation.flags for t in latest(TraceSet.from_path(root).traces["double"])} == {
         "good": False,

@@ -15,8 +15,8 @@ Cases = Mapping[str, tuple[str, ...]]
 """By name, the code of a solution and the texts that its log must have."""
 
 GOOD = "def run(x):\n    return x * 2\n"
-UNTIMED_CALLS = 7
-"""With the settings of `evaluate`: one on each of five input sets, and one to warm up in each of two phases."""
+UNTIMED_CALLS = 8
+"""With the settings of `evaluate`: one on each of six input sets, and one to warm up in each of two phases."""
 JUNK = """
 import os
 def run(x):
@@ -384,6 +384,14 @@ def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_qu
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert "the worker answered Sample with Warm(" in evaluation.log
+
+
+def test_one_reply_too_many_before_a_release_is_an_exploit(judged: Callable[..., Evaluation]) -> None:
+    """The worker is lost when all of its outputs are checked; it is not checked again."""
+    message = '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
+    evaluation = judged(forging(message, from_call=UNTIMED_CALLS - 1))
+    assert evaluation.status is EvaluationStatus.REWARD_HACK
+    assert "the worker answered Release with Profiled(" in evaluation.log
 
 
 RESULTS_THAT_DO_NOT_FIT = {

@@ -204,7 +204,8 @@ class SolutionRun:
                 with self.context.phases.during(Phase.AUDIT):
                     kernels = kernels_of(function)
             printed = self.candidate.worker.printed()
-            return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
+        function.raise_if_lost()  # or it would be checked again and again
+        return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
 
     # -- phase B ---------------------------------------------------------------------------------
 
@@ -235,18 +236,20 @@ class SolutionRun:
         with self._bind(prepared) as function:
             performance, flags = self._performance(function, item)
             candidate.worker.confirm()
-            return self.recorder.evaluation(
-                self.solution,
-                EvaluationStatus.PASSED,
-                item.printed + candidate.worker.printed(),
-                correctness_of(
-                    [*item.comparisons, *function.comparisons], self._settings, {**item.findings, **function.findings}
-                ),
-                performance,
-                prepared=prepared,
-                precision=item.precision,
-                flags=[*flags, UNSEALED] if self._is_unsealed else flags,
-            )
+            printed = item.printed + candidate.worker.printed()
+        function.raise_if_lost()
+        return self.recorder.evaluation(
+            self.solution,
+            EvaluationStatus.PASSED,
+            printed,
+            correctness_of(
+                [*item.comparisons, *function.comparisons], self._settings, {**item.findings, **function.findings}
+            ),
+            performance,
+            prepared=prepared,
+            precision=item.precision,
+            flags=[*flags, UNSEALED] if self._is_unsealed else flags,
+        )
 
     @property
     def _is_unsealed(self) -> bool:

@@ -92,6 +92,7 @@ class TimedFunction:
         """Of all outputs that were compared."""
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
+        self._release_error: WorkerLost | Rejected | None = None
         self._setup_ns: list[float] = []
         self._called: list[InputSet] = []
         self._called_slot = 0
@@ -113,9 +114,20 @@ class TimedFunction:
         """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
         try:
             self.ask(Release(), Released)
-        except (WorkerLost, Rejected):
+        except (WorkerLost, Rejected) as error:
+            self._release_error = error
             self.worker.close()
         self.slots.close()
+
+    def raise_if_lost(self) -> None:
+        """Raise what went wrong when the slots were released: the worker has ended since.
+
+        Raises:
+            Rejected: It tampered with its process.
+            WorkerLost: It ended, or sent more replies than it got requests.
+        """
+        if self._release_error is not None:
+            raise self._release_error
 
     def ask(
         self,
