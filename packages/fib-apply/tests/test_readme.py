@@ -6,9 +6,8 @@ import re
 from importlib.metadata import metadata, requires
 from pathlib import Path
 
-import attrs
 import pytest
-from fib_apply import ApplyConfig, disable_apply
+from fib_apply import disable_apply
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -26,14 +25,6 @@ def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         exec(compile(example, "README.md", "exec"), {})
     finally:
         disable_apply()
-
-
-def test_every_setting_is_in_the_table() -> None:
-    rows = dict(re.findall(r"^\| (`[^|]+) \| `([^|]*)` \|", readme(), re.MULTILINE))
-    told = {name: default for names, default in rows.items() for name in re.findall(r"`(\w+)`", names)}
-    defaults = {field.name: getattr(ApplyConfig(), field.name) for field in attrs.fields(ApplyConfig)}
-    have = {name: f'"{value}"' if isinstance(value, str) else repr(value) for name, value in defaults.items()}
-    assert told == {**have, "nearest": "{}"}  # it is a read-only view of this, which looks otherwise
 
 
 def test_the_list_of_installed_packages_is_complete() -> None:

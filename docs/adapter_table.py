@@ -1,0 +1,27 @@
+"""Table of the adapters of fib-integrations, from their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fib_integrations.adapter import Adapter
+from fib_integrations.adapters import BUILT_IN
+
+
+def adapter_table() -> str:
+    """Markdown: name, op_types, functions, supported and unsupported calls of each adapter."""
+    rows = ["| adapter | op_types | functions | converted | fall through |", "| --- | --- | --- | --- | --- |"]
+    return "\n".join([*rows, *map(_row, BUILT_IN)])
+
+
+def _row(adapter: Adapter) -> str:
+    name = f"`{adapter.name}`" + ("" if adapter.is_default else ", not by default")
+    op_types = ", ".join(f"`{op_type}`" for op_type in adapter.op_types)
+    functions = ", ".join(_functions([target.path for target in adapter.targets]))
+    return f"| {name} | {op_types} | {functions} | {adapter.supported} | {adapter.unsupported} |"
+
+
+def _functions(paths: Sequence[str]) -> list[str]:
+    """Names without their modules; of the methods of a class only the class."""
+    names = [next((part for part in path.split(".") if part[:1].isupper()), path.rpartition(".")[2]) for path in paths]
+    return [f"`{name}`" for name in dict.fromkeys(names)]

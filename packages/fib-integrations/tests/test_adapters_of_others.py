@@ -1,0 +1,65 @@
+"""Tests of adapters that other packages offer."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fib_apply import set_apply_hook
+from fib_integrations import ConvertedCall, UnsupportedCall, explain, install_flashinfer_integrations
+from fib_integrations.adapters import all_adapters
+from fib_integrations.errors import CannotAdapt, DuplicateAdapter
+
+SOURCES = Path(__file__).parent / "support" / "acme"
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A library and its adapter, as if they were installed."""
+    shutil.copytree(SOURCES, tmp_path, dirs_exist_ok=True)
+    write_entry_points(tmp_path, "fib_integrations.adapters", "acme = acme_fib:ADAPTER\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for source in SOURCES.glob("*.py"):
+        sys.modules.pop(source.stem, None)
+
+
+def write_entry_points(place: Path, group: str, lines: str) -> None:
+    folder = place / "acme-1.0.dist-info"
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text(f"[{group}]\n{lines}")
+
+
+def test_adapter_of_another_package(acme: Path) -> None:
+    install_flashinfer_integrations()
+    acme_ops = importlib.import_module("acme_ops")
+    seen: list[str] = []
+    set_apply_hook(lambda name, inputs: seen.append(name))
+    x, out = torch.ones(2, 8), torch.zeros(2, 4)
+    assert acme_ops.silu_and_mul(x).shape == (2, 4)
+    assert acme_ops.silu_and_mul(x, out=out, enable_pdl=True) is out
+    acme_ops.silu_and_mul(torch.ones(1, 2, 8))
+    assert seen == ["silu_and_mul_d4", "silu_and_mul_d4"]
+    assert isinstance(explain(acme_ops.silu_and_mul, x), ConvertedCall)
+    assert explain(acme_ops.silu_and_mul, torch.ones(1, 2, 8)) == UnsupportedCall("the input is not a matrix")
+
+
+def test_two_adapters_with_one_name_are_refused(acme: Path) -> None:
+    adapter = acme / "acme_fib.py"
+    adapter.write_text(adapter.read_text().replace("acme_silu", "rmsnorm"))
+    with pytest.raises(
+        DuplicateAdapter, match="adapter name 'rmsnorm' is used twice: in fib_integrations and in acme_fib"
+    ):
+        all_adapters()
+
+
+def test_entry_point_that_is_not_an_adapter_is_refused(acme: Path) -> None:
+    write_entry_points(acme, "fib_integrations.adapters", "acme = acme_fib:describe\n")
+    with pytest.raises(CannotAdapt, match="the entry point 'acme' is a function, not an Adapter"):
+        all_adapters()
