@@ -237,10 +237,34 @@ def test_every_constraint_belongs_to_a_field() -> None:
     assert _CONDITIONS.keys() <= {Trace, *(cls for cls in Record.__subclasses__())}
 
 
-def test_fields_are_described() -> None:
+def objects_in(schema: Any) -> Iterator[tuple[str, Any]]:
+    """A schema and those below `$defs`, each with its name."""
+    yield schema["title"], schema
+    yield from schema.get("$defs", {}).items()
+
+
+@pytest.mark.parametrize("cls", RECORD_KINDS.values())
+def test_every_field_is_described(cls: type[Record]) -> None:
+    for title, schema in objects_in(json_schema(cls)):
+        assert schema["description"]
+        plain = [name for name, field in schema["properties"].items() if "description" not in field]
+        assert (title, plain) == (title, [name for name in plain if name == "type"])
+
+
+def test_descriptions_are_the_docstrings_of_fields() -> None:
     spec = json_schema(Solution)["$defs"]["BuildSpec"]
     assert spec["description"] == "Instructions for building and calling a solution."
     assert spec["properties"]["destination_passing_style"]["description"].startswith("Whether outputs are arguments")
+
+
+@pytest.mark.parametrize("kind", RECORD_KINDS)
+def test_a_record_means_the_same_with_its_defaults_written_out(kind: str) -> None:
+    cls, schema = RECORD_KINDS[kind], json_schema(RECORD_KINDS[kind])
+    defaults = {name: field["default"] for name, field in schema["properties"].items() if "default" in field}
+    assert defaults.keys() == set(schema["properties"]) - set(schema["required"])
+    short = {name: value for name, value in RECORDS[kind].items() if name not in defaults}
+    assert VALIDATORS[kind].is_valid({**short, **defaults})
+    assert parse_json(json.dumps({**short, **defaults}), cls) == parse_json(json.dumps(short), cls)
 
 
 @pytest.mark.parametrize("pattern", ["definitions/**/*.json", "workloads/**/*.jsonl"])

@@ -53,7 +53,9 @@ class AxisConst(Record):
     """An axis whose size the definition fixes."""
 
     value: int = attrs.field(validator=_checks.axis_size)
+    """Number of elements."""
     description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    """Text for readers."""
 
     @property
     def type(self) -> str:
@@ -66,6 +68,7 @@ class AxisVar(Record):
     """An axis whose size each workload chooses."""
 
     description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    """Text for readers."""
 
     @property
     def type(self) -> str:
@@ -84,8 +87,11 @@ class TensorSpec(Record):
         converter=attrs.converters.optional(_checks.to_tuple),
         validator=attrs.validators.optional(_checks.tuple_of_text),
     )
+    """Names of axes in order; None for a scalar."""
     dtype: DType = attrs.field(converter=_dtype)
+    """Type of the elements."""
     description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    """Text for readers."""
     optional: bool = attrs.field(default=False, validator=_checks.boolean)
     """Whether a call may pass None."""
 
@@ -111,21 +117,31 @@ class Definition(Record):
     """
 
     name: str = attrs.field(validator=_checks.name)
+    """Unique in a data set."""
     op_type: str = attrs.field(validator=_checks.name)
+    """Kind of operation; rules for inputs, tolerances and evaluators depend on it."""
     axes: FrozenDict[str, AxisSpec] = attrs.field(
         converter=_checks.to_mapping, validator=_checks.mapping_of(AxisConst, AxisVar)
     )
+    """Axes of the shapes, by name."""
     inputs: FrozenDict[str, TensorSpec] = attrs.field(
         converter=_checks.to_mapping, validator=_checks.mapping_of(TensorSpec)
     )
+    """Inputs by name, in the order of the parameters of ``run``."""
     outputs: FrozenDict[str, TensorSpec] = attrs.field(
         converter=_checks.to_mapping, validator=_checks.mapping_of(TensorSpec)
     )
+    """Outputs by name, in the order of the results of ``run``."""
     reference: str = attrs.field(validator=_checks.text, repr=False)
+    """Python source with a function ``run``: it takes the inputs and returns the expected outputs."""
     tags: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    """Labels. ``batch_axis:NAME`` and ``sparse:...`` have a meaning, others are for readers."""
     description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
+    """Text for readers."""
     constraints: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    """Boolean expressions of axes and inputs that hold for each call."""
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
+    """Fields beyond the public format."""
 
     def __attrs_post_init__(self) -> None:
         self._check_names()

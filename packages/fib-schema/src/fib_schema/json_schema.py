@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 
 from ._decoding import BOOKKEEPING, TAGS
-from ._record import FrozenDict, Record
+from ._record import NO_FIELDS, FrozenDict, Record
 from .definition import AxisConst, Definition
 from .files import atomic_write
 from .solution import BuildSpec, Solution, SourceFile
@@ -121,9 +121,16 @@ def _object(cls: type[Record], schemas: dict[str, Schema]) -> Schema:
     for field in fields:
         text: Schema = {"description": texts[field.name]} if field.name in texts else {}
         constraint = _CONSTRAINTS.get((cls, field.name), {})
-        properties[field.name] = _value(kinds[field.name], schemas) | constraint | text
+        properties[field.name] = _value(kinds[field.name], schemas) | constraint | _default(field) | text
     summary = {"description": inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")}
     return {**summary, "type": "object", "properties": properties, "required": required, **_CONDITIONS.get(cls, {})}
+
+
+def _default(field: attrs.Attribute[Any]) -> Schema:
+    default: Any = field.default
+    if default is attrs.NOTHING:
+        return {}
+    return {"default": list(default) if default == () else dict(default) if default is NO_FIELDS else default}
 
 
 def _value(kind: Any, schemas: dict[str, Schema]) -> Schema:

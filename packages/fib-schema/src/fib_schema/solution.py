@@ -78,7 +78,9 @@ class SourceFile(Record):
     """One source file: a relative path and its text."""
 
     path: str = attrs.field(validator=_relative_path)
+    """Relative path, with ``/``."""
     content: str = attrs.field(validator=_checks.text, repr=False)
+    """Text of the file."""
 
 
 def _flags() -> tuple[str, ...]:
@@ -103,19 +105,24 @@ class BuildSpec(Record):
     """Instructions for building and calling a solution."""
 
     language: SupportedLanguages = attrs.field(converter=_language)
+    """Language of the entry file."""
     target_hardware: tuple[str, ...] = attrs.field(converter=_checks.to_tuple, validator=_checks.tuple_of_text)
     """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
     entry_point: str = attrs.field(validator=_entry_point)
+    """``FILE::FUNCTION``, such as ``kernel.py::run``."""
     dependencies: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    """Libraries that a build needs, such as ``cublas``."""
     destination_passing_style: bool = attrs.field(default=True, validator=_checks.boolean)
     """Whether outputs are arguments (DPS) or return values."""
     binding: SupportedBindings | None = attrs.field(
         default=None,
         converter=_binding,
     )
+    """Binding of a compiled solution to Python; None means the builder's default, TVM-FFI."""
     compile_options: CompileOptions | None = attrs.field(
         default=None, validator=attrs.validators.optional(_checks.instance_of(CompileOptions))
     )
+    """Flags of compilers."""
 
     def __attrs_post_init__(self) -> None:
         if not self.target_hardware:
@@ -132,14 +139,21 @@ class Solution(Record):
     """
 
     name: str = attrs.field(validator=_checks.name)
+    """Unique in a data set."""
     definition: str = attrs.field(validator=_checks.name)
+    """Name of the definition that it implements."""
     author: str = attrs.field(validator=_checks.name)
+    """Person, team or model that wrote it."""
     spec: BuildSpec = attrs.field(validator=_checks.instance_of(BuildSpec))
+    """Language, entry point and calling style."""
     sources: tuple[SourceFile, ...] = attrs.field(
         converter=_checks.to_tuple, validator=_checks.tuple_of(SourceFile), repr=False
     )
+    """Files, the entry file among them."""
     description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
+    """Text for readers."""
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
+    """Fields beyond the public format."""
 
     def __attrs_post_init__(self) -> None:
         if not self.sources:

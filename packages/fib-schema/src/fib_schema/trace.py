@@ -50,12 +50,15 @@ class Correctness(Record):
     max_relative_error: float = attrs.field(
         default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
     )
+    """Largest relative error of an element."""
     max_absolute_error: float = attrs.field(
         default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
     )
+    """Largest absolute error of an element."""
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
     )
+    """Fields beyond the public format, such as the tolerances in force."""
 
 
 @attrs.frozen
@@ -63,14 +66,17 @@ class Performance(Record):
     """Median latencies in milliseconds and their ratio."""
 
     latency_ms: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
+    """Median latency of the solution."""
     reference_latency_ms: float = attrs.field(
         default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
     )
+    """Median latency of the reference."""
     speedup_factor: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
     """``reference_latency_ms / latency_ms``."""
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
     )
+    """Fields beyond the public format, such as how the latency was measured."""
 
 
 @attrs.frozen
@@ -82,6 +88,7 @@ class Environment(Record):
     libs: FrozenDict[str, str] = attrs.field(
         default=NO_FIELDS, converter=_checks.to_mapping, validator=_checks.mapping_of(str)
     )
+    """Versions of libraries, by name."""
 
 
 @attrs.frozen
@@ -94,15 +101,21 @@ class Evaluation(Record):
     """
 
     status: EvaluationStatus = attrs.field(converter=_status)
+    """Outcome."""
     environment: Environment = attrs.field(validator=_checks.instance_of(Environment))
+    """Hardware and libraries."""
     timestamp: str = attrs.field(validator=_checks.text)
     """End of the evaluation, in ISO 8601."""
     log: str = attrs.field(default="", validator=_checks.text, repr=False)
+    """Reason of a failure, then output of the solution, which is untrusted text."""
     correctness: Correctness | None = attrs.field(default=None, validator=_checks.instance_of(Correctness, type(None)))
+    """Errors; only if the status is PASSED or INCORRECT_NUMERICAL."""
     performance: Performance | None = attrs.field(default=None, validator=_checks.instance_of(Performance, type(None)))
+    """Latencies; only if the status is PASSED."""
     extra: FrozenDict[str, Any] | None = attrs.field(
         default=None, converter=attrs.converters.optional(_checks.to_mapping)
     )
+    """Fields beyond the public format, such as flags."""
 
     def __attrs_post_init__(self) -> None:
         self._check_presence("correctness", self.status in NEEDS_CORRECTNESS)
@@ -135,9 +148,13 @@ class Trace(Record):
     """One evaluation of one solution on one workload; without both, a workload trace."""
 
     definition: str = attrs.field(validator=_checks.name)
+    """Name of the definition."""
     workload: Workload = attrs.field(validator=_checks.instance_of(Workload))
+    """Sizes and inputs of the call."""
     solution: str | None = attrs.field(default=None, validator=attrs.validators.optional(_checks.name))
+    """Name of the solution; None if this is a workload alone."""
     evaluation: Evaluation | None = attrs.field(default=None, validator=_checks.instance_of(Evaluation, type(None)))
+    """Result; None if this is a workload alone."""
 
     def __attrs_post_init__(self) -> None:
         if (self.solution is None) != (self.evaluation is None):

@@ -36,6 +36,7 @@ class ScalarInput(Record):
     """A literal scalar."""
 
     value: int | float | bool = attrs.field(validator=_scalar)
+    """Value that is passed."""
 
     @property
     def type(self) -> str:
@@ -56,6 +57,7 @@ class SafetensorsInput(Record):
     path: str = attrs.field(validator=_blob_path)
     """Relative to the data set's root; a leading ``./`` is allowed."""
     tensor_key: str = attrs.field(validator=_checks.text)
+    """Name of the tensor in the file."""
 
     @property
     def type(self) -> str:
@@ -77,8 +79,11 @@ class Workload(Record):
     """Concrete axis values and inputs of a definition."""
 
     axes: FrozenDict[str, int] = attrs.field(converter=_checks.to_mapping, validator=_axis_sizes)
+    """Sizes of the variable axes, by name."""
     inputs: FrozenDict[str, InputSpec] = attrs.field(
         converter=_checks.to_mapping,
         validator=_checks.mapping_of(RandomInput, ScalarInput, SafetensorsInput),
     )
+    """Source of the value of each input, by name."""
     uuid: str = attrs.field(validator=_checks.name)
+    """Identifier of the workload."""
