@@ -45,7 +45,9 @@ class BenchmarkConfig(EvalConfig):
     definitions: tuple[str, ...] | None = checked_field(None, optional(names))
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = checked_field(None, optional(names))
+    """Names to run; None means all."""
     op_types: tuple[str, ...] | None = checked_field(None, optional(names))
+    """Op_types whose definitions to run; None means all."""
     max_workloads: int | None = checked_field(None, optional(whole(least=1)))
     """The maximum number of workloads of each definition, in order."""
     baseline: str | None = checked_field(None, optional(text))
@@ -59,13 +61,17 @@ class BenchmarkConfig(EvalConfig):
     memory_bytes: int | None = checked_field(None, optional(whole(least=1)))
     """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
     seed: int = checked_field(0, whole())
+    """Seed of all random inputs."""
     quick: bool = checked_field(False, flag)
     """Check two distributions and time shortly; passing traces carry the flag ``quick`` and rank nobody."""
     synthesize_missing: bool = checked_field(False, flag)
     """Make valid inputs if the blob of a workload is missing, instead of skipping the workload."""
     defaults: EvalConfig = attrs.field(factory=EvalConfig)
+    """Settings for all definitions, below those of op_types and definitions."""
     op_type_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
+    """Settings by op_type."""
     definition_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
+    """Settings by name of a definition."""
     data_set_layers: Layers | None = None
     """The layers of the data set; `for_data_set` reads them."""
 

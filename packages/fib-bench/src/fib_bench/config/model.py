@@ -120,7 +120,9 @@ class ResolvedEvalConfig:
     confidence: float = _setting("confidence", 0.005)
     """Stop when half the median's 95 % confidence interval is below this share of the median."""
     rtol: float = _setting("rtol", 1e-2)
+    """Relative error that an element may have, whatever `atol` says."""
     atol: float = _setting("atol", 1e-2)
+    """Absolute error that an element may have, whatever `rtol` says."""
     required_matched_ratio: float | None = _setting("required_matched_ratio", None)
     """Share of elements that must be right; None means all."""
     error_cap: float = _setting("error_cap", 1.0)
@@ -134,6 +136,7 @@ class ResolvedEvalConfig:
     dtypes: Mapping[str, Tolerance] = attrs.field(factory=lambda: dict(ONE_STEP), validator=_check_dtypes)
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
     extra: Mapping[str, Any] = mapping_field(_IS_EXTRA)
+    """Settings of single evaluators, such as `sampling_validation_trials`."""
 
     def shortened(self) -> ResolvedEvalConfig:
         """These settings for a quick evaluation: fewer input sets, and one short timing."""

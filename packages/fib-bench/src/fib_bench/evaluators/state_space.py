@@ -1,7 +1,7 @@
 """Evaluator of state-space and gated-delta ops. Outputs by the scale of their rows, states by that of a state.
 
-A state is a matrix per sequence and head, and its elements are sums over all that came before: what
-one is off by, follows the largest beside it. But a step may change a state by little, and returning
+A state is a matrix per sequence and head, and its elements are sums over all earlier steps: the error of
+an element scales with the largest one beside it. But a step may change a state by little, and returning
 the old one costs nothing: so a state may be off by no more than a part of what the step changed.
 States that the step leaves alone must be left alone.
 """

@@ -40,6 +40,7 @@ def uniform(low: float, high: float) -> TensorMaker:
     def make(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
         return _rand(draft.shape(name), generator) * (high - low) + low
 
+    make.__doc__ = f"Make uniform values in [{low:g}, {high:g})."
     return make
 
 
@@ -120,7 +121,12 @@ def softmax_scale(draft: InputDraft, name: str, generator: torch.Generator) -> f
 
 def constant(value: float) -> Maker:
     """Return a maker of one scalar value."""
-    return lambda _draft, _name, _generator: value
+
+    def make(_draft: InputDraft, _name: str, _generator: torch.Generator) -> float:
+        return value
+
+    make.__doc__ = f"Return {value:g}."
+    return make
 
 
 def _normal_values(draft: InputDraft, name: str, generator: torch.Generator, deviation: float = 1.0) -> torch.Tensor:
