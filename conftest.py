@@ -35,3 +35,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with open(os.open(path, flags, 0o600)) as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
+
+
+@pytest.fixture(scope="session")
+def axe_core() -> str:
+    """The source of axe-core, a checker of accessibility, as ``npm install --prefix .dev axe-core`` puts it there."""
+    path = Path(os.environ.get("FIB_AXE_CORE", Path(__file__).parent / ".dev/node_modules/axe-core/axe.min.js"))
+    if not path.exists():
+        pytest.skip(f"axe-core is not at {path}: npm install --prefix .dev axe-core, or set FIB_AXE_CORE to its file")
+    return path.read_text()

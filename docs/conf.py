@@ -19,14 +19,21 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "accessibility",
     "generated_text",
     "public_names",
     "repository_links",
 ]
-exclude_patterns = ["tests", "pictures"]
+exclude_patterns = ["tests", "pictures", "examples"]
 html_theme = "furo"
 html_title = "FIB"
 html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
+copybutton_here_doc_delimiter = "EOF"
 html_extra_path = [str(Path(__file__).parents[1] / ".dev" / "docs" / "files")]
 write_schemas(Path(html_extra_path[0]) / "schemas")
 suppress_warnings = [

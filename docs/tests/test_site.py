@@ -1,0 +1,118 @@
+"""Tests of the built site in a headless Chromium: width, accessibility, search and copy buttons."""
+
+from __future__ import annotations
+
+import http.server
+import importlib.util
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOCS = Path(__file__).resolve().parent.parent
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SERIOUS = {"serious", "critical"}
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as ``python tools/dev.py docs`` does."""
+    if importlib.util.find_spec("sphinx") is None:
+        pytest.skip("needs the dependency group docs")
+    folder = tmp_path_factory.mktemp("site")
+    words = ["-n", "-W", "-q", "-b", "html", "-d", str(folder / "trees"), str(DOCS), str(folder / "html")]
+    done = subprocess.run([sys.executable, "-m", "sphinx", *words], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    """The address of a server for the site: a browser copies text for pages of a server only."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(site))
+
+        def log_message(self, *arguments: Any) -> None:
+            """Print nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def pages_of(site: Path) -> list[str]:
+    paths = (path.relative_to(site) for path in site.rglob("*.html"))
+    return sorted(str(path) for path in paths if not path.parts[0].startswith("_"))
+
+
+def test_no_page_is_wider_than_a_phone(site: Path, address: str, browser: Any) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    tab, wide = context.new_page(), {}
+    pages = pages_of(site)
+    assert len(pages) > 50
+    for page in pages:
+        tab.goto(f"{address}/{page}")
+        wide[page] = tab.evaluate("document.scrollingElement.scrollWidth")
+    context.close()
+    assert {page: width for page, width in wide.items() if width > 390} == {}
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1400, "dark")])
+def test_no_page_has_a_serious_finding_of_accessibility(
+    site: Path, address: str, browser: Any, axe_core: str, width: int, scheme: str
+) -> None:
+    context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    tab, findings = context.new_page(), []
+    for page in pages_of(site):
+        tab.goto(f"{address}/{page}")
+        tab.evaluate(axe_core)
+        found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        findings += [(page, one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in SERIOUS]
+    context.close()
+    assert findings == []
+
+
+def test_the_search_finds_a_page_by_a_word_of_its_text(address: str, browser: Any) -> None:
+    context = browser.new_context()
+    tab = context.new_page()
+    tab.goto(f"{address}/index.html")
+    tab.locator("input.sidebar-search").fill("quarantine")
+    tab.locator("input.sidebar-search").press("Enter")
+    tab.locator("ul.search li a", has_text="Route calls").first.click()
+    assert tab.title().startswith("Route calls")
+    context.close()
+
+
+def test_a_button_copies_commands_without_prompts_and_output(address: str, browser: Any) -> None:
+    context = browser.new_context()
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=address)
+    tab = context.new_page()
+    tab.goto(f"{address}/how-to/an-evaluator.html")
+    block = tab.locator("div.highlight-console").first
+    block.hover()
+    block.locator("button.copybtn").click()
+    assert tab.evaluate("navigator.clipboard.readText()") == "python try_it.py"
+    context.close()
