@@ -70,10 +70,11 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(tags=["check"])
 def lint(session: nox.Session) -> None:
-    """Check style and format with ruff; `--fix` corrects them."""
+    """Check style and format with ruff, and spelling with codespell; `--fix` corrects style and format."""
     environment, fix = development(session), "--fix" in session.posargs
     environment.run(session, "ruff", "check", *(["--fix"] if fix else []), ".")
     environment.run(session, "ruff", "format", *([] if fix else ["--check"]), ".")
+    environment.run(session, "codespell")
 
 
 @nox.session(tags=["check"])
