@@ -270,6 +270,13 @@ def rows_of(tab: Any) -> list[str]:
     return [text.splitlines()[0] for text in tab.locator("#leaderboard td.name").all_inner_texts()]
 
 
+def serious_findings(tab: Any, axe_core: str) -> list[tuple[str, str]]:
+    """Findings of axe-core that bar people from using a page: the rule, and an element."""
+    tab.evaluate(axe_core)
+    found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
 class TestInABrowser:
     @pytest.fixture
     def page(self, make_result: MakeResult) -> str:
@@ -404,6 +411,19 @@ class TestInABrowser:
             tab.wait_for_selector(".charts[data-drawn]")
         assert tab.locator("h1").inner_text() == "data set"
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1400, "light"), (1400, "dark")])
+    def test_it_has_no_serious_finding_of_accessibility(
+        self, show: Callable[..., Any], page: str, axe_core: str, width: int, scheme: str
+    ) -> None:
+        tab = show(page, width=width, scheme=scheme)
+        assert serious_findings(tab, axe_core) == []
+        for summary in tab.locator("details.definition > summary").all():
+            summary.click()
+            tab.wait_for_selector(".charts[data-drawn]")
+        tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        assert serious_findings(tab, axe_core) == []
+
 
 class TestComparison:
     NAME = "<img src=x onerror=hacked()>"
@@ -431,6 +451,15 @@ class TestComparison:
         assert tab.locator("#pairs td.name").all_inner_texts() == ["b"]
         assert (tab.title(), tab.locator("img").count()) == ("old → new: comparison", 0)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
+    def test_it_has_no_serious_finding_of_accessibility(
+        self, show: Callable[..., Any], page: str, axe_core: str, width: int, scheme: str
+    ) -> None:
+        tab = show(page, width=width, scheme=scheme)
+        tab.wait_for_selector("#chart[data-drawn] svg")
+        assert serious_findings(tab, axe_core) == []
 
     def test_without_compared_latencies_it_says_so(self, show: Callable[..., Any], make_result: MakeResult) -> None:
         runs = [Run(in_memory(make_result("a", "1")), name) for name in ("old", "new")]

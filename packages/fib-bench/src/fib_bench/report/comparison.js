@@ -47,6 +47,7 @@
     const points = pairs.filter((pair) => pair.point !== null && pair.before_ms).map((pair) => ({ us: us(pair.before_ms), ratio: pair.point,
       low: pair.ratio_interval?.[0] ?? null, high: pair.ratio_interval?.[1] ?? null, verdict: pair.verdict, definition: pair.definition, solution: pair.solution, axes: axes(pair), change: pair.ratio_text }));
     if (!points.length) {
+      ["role", "aria-label"].forEach((name) => at("chart").removeAttribute(name));
       at("chart").replaceChildren(make("p", { class: "note", text: "No latencies were compared, so there is nothing to draw." }));
       return;
     }

@@ -151,7 +151,7 @@
       const isUnranked = section.rows.some((row) => row.passed === row.total && !row.ranked);
       const said = best ? `${best.solution} ${ratio(best.speedup)}` : isUnranked ? "unranked" : section.rows.some((row) => row.passed === row.total) ? "no speedup known" : "nothing passes everything";
       const details = make("details", { class: "definition", id: `definition-${section.index}` }, make("summary", {},
-        make("b", { text: section.definition }), make("a", { class: "anchor", href: `#${section.anchor}`, "aria-label": `Link to ${section.definition}`, text: "#" }), make("span", { class: "soft", text: [section.opType, section.hardware].filter(Boolean).join(" · ") }),
+        make("b", { text: section.definition }), make("span", { class: "soft", text: [section.opType, section.hardware].filter(Boolean).join(" · ") }),
         make("span", { class: "soft", text: `${plural(section.workloads, "workload")}, ${plural(section.rows.length, "solution")} · ${said}` })));
       details.addEventListener("toggle", () => { if (details.open && details.childElementCount === 1) details.append(inside(section)); });
       at("sections").append(details);
@@ -171,6 +171,7 @@
     const data = parse(`section-${section.index}`);
     const traces = tracesOf(data);
     const box = make("div", { class: "inside" });
+    box.append(make("p", { class: "permalink" }, make("a", { href: `#${section.anchor}`, text: `Link to ${section.definition}` })));
     if (section.description) box.append(make("p", { class: "soft", text: section.description }));
     if (data.methods.length) box.append(make("p", { class: "soft", text: `timed by: ${data.methods.join(", ")}` }));
     box.append(table(entryColumns(section.rows), section.rows));
@@ -305,7 +306,7 @@
       const titles = data.operations ? ["operations per byte", "TFLOP/s"] : ["bytes moved", "GB/s"];
       if (mine.length) jobs.push(["roofline", "Roofline", "the line is what the device attains", () => ({ points: mine.map(([t, xy]) => ({ ...row(t), ...xy })), roof: roofOf(data, mine.map((pair) => pair[1].x)) }), { x: titles[0], y: titles[1] }]);
     }
-    for (const [, title, note] of jobs) box.append(make("figure", {}, make("figcaption", {}, title, make("span", { class: "soft", text: `  ${note}` })), make("div", { class: "chart" })));
+    for (const [, title, note] of jobs) box.append(make("figure", {}, make("figcaption", {}, title, make("span", { class: "soft", text: `  ${note}` })), make("div", { class: "chart", role: "img", "aria-label": `Chart: ${title}` })));
     if (stride > 1) box.append(make("p", { class: "note", text: `Charts show one of ${stride} workloads.` }));
     if (!passing.length) box.append(make("p", { class: "note", text: "Nothing passes here, so there is nothing to draw." }));
 

@@ -90,10 +90,10 @@ at("theme").addEventListener("click", () => {
 });
 prefersDark.addEventListener("change", redraw);
 
-// A specification with the colours of the page.
+// A specification with the colours of the page. Its box has a name for screen readers, and the tables have the numbers.
 function styled(spec) {
   const style = getComputedStyle(document.documentElement);
   const soft = style.getPropertyValue("--soft").trim(), line = style.getPropertyValue("--line").trim();
   return Object.assign(structuredClone(spec), { width: "container", background: "transparent", autosize: { type: "fit-x", contains: "padding" },
-    config: { font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400, labelOverlap: "greedy", labelSeparation: 8 }, legend: { labelColor: soft } } });
+    config: { aria: false, mark: { aria: false }, font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400, labelOverlap: "greedy", labelSeparation: 8 }, legend: { labelColor: soft } } });
 }
