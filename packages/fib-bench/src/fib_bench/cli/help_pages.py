@@ -116,6 +116,18 @@ examples:
   fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
   fib-bench new definition scale --reference scale.py --input 'x: float32[n]' --output 'y: float32[n]'""",
     ),
+    "fetch": Page(
+        """\
+Download a data set from a hub, or what is missing of one: the same command continues an interrupted download. Each
+file is compared with the digest that the hub states. A file that was changed here is never replaced; the exit code is
+2 then. Needs the extra 'hub': pip install 'fib-bench[hub]'.""",
+        """\
+examples:
+  fib-bench fetch flashinfer-trace
+  fib-bench fetch flashinfer-trace data --op-types rmsnorm gemm
+  fib-bench fetch flashinfer-trace --no-blobs       small; fib-bench run --synthesize-missing makes inputs
+  fib-bench fetch OWNER/NAME data --revision v2 --endpoint http://127.0.0.1:8080""",
+    ),
     "report": Page(
         """\
 Show the results in a data set. Only traces of the same kind of device are compared, and of several traces
