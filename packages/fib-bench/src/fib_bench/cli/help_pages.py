@@ -128,6 +128,29 @@ examples:
   fib-bench fetch flashinfer-trace --no-blobs       small; fib-bench run --synthesize-missing makes inputs
   fib-bench fetch OWNER/NAME data --revision v2 --endpoint http://127.0.0.1:8080""",
     ),
+    "import": Page("Add problems of other benchmarks. Their files are executed: import what you trust."),
+    "import kernelbench": Page(
+        """\
+Add a problem of KernelBench: a Python file with a module Model, get_inputs and get_init_inputs. It becomes a definition
+with one workload. Parameters of the model become inputs, so that no solution can know them.
+
+A solution is a file with a module ModelNew that has the parameters of Model.""",
+        """\
+examples:
+  fib-bench import kernelbench level1/19_ReLU.py --dataset DIR
+  fib-bench import kernelbench level1/19_ReLU.py --dataset DIR --solution model_new.py --author me""",
+    ),
+    "import gpumode": Page(
+        """\
+Add a problem of GPU MODE: a folder with task.yml, and reference.py with generate_input and ref_kernel. It becomes a
+definition with a workload for each test and benchmark. Its tolerances go to the settings of the data set.
+
+A solution is a file with a function custom_kernel.""",
+        """\
+examples:
+  fib-bench import gpumode problems/vectoradd_py --dataset DIR
+  fib-bench import gpumode problems/vectoradd_py --dataset DIR --solution submission.py --cases tests""",
+    ),
     "report": Page(
         """\
 Show the results in a data set. Only traces of the same kind of device are compared, and of several traces

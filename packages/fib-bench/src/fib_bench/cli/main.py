@@ -31,6 +31,7 @@ from .author_commands import add_add, add_edit, add_new
 from .data_set_commands import add_migrate, add_validate
 from .fetch_command import add_fetch
 from .help_pages import add_help
+from .import_command import add_import
 from .printing import error_console, output_console, print_json, safe_text
 from .progress import format_trace, progress_on
 from .quick_runs import print_compiler_errors
@@ -177,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     add_show(commands.add_parser("show", help="everything about one solution, definition or workload"))
     add_new(commands.add_parser("new", help="write a definition from a Python reference"))
     add_fetch(commands.add_parser("fetch", help="download a data set from a hub"))
+    add_import(commands.add_parser("import", help="add a problem of KernelBench or GPU MODE"))
     add_reports(commands)
     add_validate(commands.add_parser("validate", help="list all problems of a data set"))
     add_selftest(commands.add_parser("selftest", help="check that exploits are rejected on this machine"))

@@ -1,0 +1,305 @@
+"""GPU MODE's format: a folder with ``task.yml``, and ``reference.py`` with `generate_input` and `ref_kernel`.
+
+The tests and benchmarks of the task become workloads, with the values that `generate_input` makes. A part of the
+data that the reference only fills and returns is an output of the definition, which solutions get as an argument.
+
+Source: the format of the problems of GPU MODE's kernel competitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+import yaml
+from fib_schema import AxisConst, SourceFile
+from fib_schema.regular_files import read_regular
+
+from ..authoring.sources import read_sources
+from .errors import ProblemError
+from .execution import attribute, explained, modules, on_cpu, tensors_of, without_cuda
+from .gpumode_sources import ProblemFiles, part_names, tolerances_of
+from .problem import Argument, Call, Problem, identifier, record_name
+
+CASES = ("tests", "benchmarks")
+"""The lists of a task that hold arguments of `generate_input`."""
+_MOST_TASK_BYTES = 1 << 20
+_MOST_DESCRIPTION = 2000
+_USED_NAMES = ("sys", "torch", "types", "custom_kernel")
+"""Names that the adapters use; a part gets another one."""
+_RUN = '''import sys
+import types
+
+import torch
+
+_SOURCES = {{
+{sources}}}
+
+
+def _load():
+    """Execute the modules of the problem, which import each other by name, and return the last one."""
+    before = {{name: sys.modules.get(name) for name in _SOURCES}}
+    try:
+        for name, source in _SOURCES.items():
+            module = sys.modules[name] = types.ModuleType(name)
+            exec(compile(source, name + ".py", "exec"), module.__dict__)
+        return module
+    finally:
+        for name, other in before.items():
+            if other is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = other
+
+
+_PROBLEM = _load()
+
+
+def run({parameters}):
+{lines}    return _PROBLEM.ref_kernel({data})
+'''
+
+
+@attrs.frozen
+class Parts:
+    """The data of a call: its parts in order, and how the reference treats them."""
+
+    names: tuple[str, ...]
+    is_tuple: bool
+    """Whether the data is a tuple; otherwise it is its only part."""
+    outputs: tuple[str, ...]
+    """Parts that the reference fills and returns; empty if it returns other tensors."""
+    written: tuple[str, ...]
+    """Parts that the reference writes to, and that are not `outputs`."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Parts whose values matter."""
+        return tuple(name for name in self.names if name not in self.outputs)
+
+    @property
+    def expression(self) -> str:
+        """Source of the data, of variables with the names of the parts."""
+        return tuple_of(self.names) if self.is_tuple else self.names[0]
+
+
+@attrs.frozen
+class GpuModeTask:
+    """A problem folder: the problem, and what solutions of it need."""
+
+    problem: Problem
+    parts: Parts
+    files: ProblemFiles
+
+    def solution(self, submission: Path) -> tuple[SourceFile, ...]:
+        """The sources of a solution: a submission, the files it imports, and an entry file ``main.py`` with `run`.
+
+        Args:
+            submission: The file with `custom_kernel`; it is not executed.
+
+        Raises:
+            KernelFileError: It cannot be read.
+            ProblemError: It does not parse.
+        """
+        (source, *_) = read_sources(submission)
+        imported = self.files.imported_by(source.content, str(submission))
+        data, outputs = self.parts.expression, self.parts.outputs
+        lines = [f"def run({', '.join([*self.parts.inputs, *outputs])}):", f"    _result = custom_kernel({data})"]
+        if outputs:
+            lines += ["    _results = _result if isinstance(_result, (tuple, list)) else (_result,)"]
+            lines += [f"    for _output, _found in zip({tuple_of(outputs)}, _results, strict=True):"]
+            lines += ["        if _found is not _output:", "            _output.copy_(_found)"]
+        else:
+            lines += ["    return _result"]
+        main = "from submission import custom_kernel\n\n\n" + "\n".join(lines) + "\n"
+        helpers = (SourceFile(f"{name}.py", text) for name, text in imported.items())
+        return (SourceFile("main.py", main), SourceFile("submission.py", source.content), *helpers)
+
+    @property
+    def is_destination_passing(self) -> bool:
+        """Whether solutions get the outputs as arguments."""
+        return bool(self.parts.outputs)
+
+
+def read_gpumode(
+    folder: Path, *, name: str | None = None, op_type: str = "gpumode", cases: Sequence[str] = CASES
+) -> GpuModeTask:
+    """Run a problem folder and describe it. On a machine without a GPU its data is made on the CPU.
+
+    Args:
+        folder: The folder. Its ``reference.py``, and the files that this imports, are executed.
+        name: Name of the definition; by default made of the folder's name.
+        op_type: Kind of operation.
+        cases: The lists of the task that become workloads.
+
+    Raises:
+        KernelFileError: A file cannot be read.
+        ProblemError: It is not of the format, it raises, or a definition cannot describe it.
+    """
+    where, task = str(folder), _read_task(folder)
+    chosen = _cases(where, task, cases)
+    files = ProblemFiles.of_task(folder, task)
+    (reference,) = read_sources(folder / "reference.py")
+    sources = {**files.imported_by(reference.content, where), "reference": reference.content}
+    is_here = torch.cuda.is_available()
+    executed = sources if is_here else {key: on_cpu(text, where) for key, text in sources.items()}
+    with modules(executed, where) as module, torch.no_grad(), without_cuda(is_here):
+        kernel, generate = (attribute(module, wanted, where) for wanted in ("ref_kernel", "generate_input"))
+        runner = _Runner(where, generate, kernel, part_names(reference.content))
+        shown = [runner.show(label, case) for label, case in chosen]
+    parts, tolerances = shown[0][0], tolerances_of(reference.content)
+    if any(other != parts for other, _ in shown):
+        raise ProblemError(where, "the reference treats its data differently in different cases")
+    problem = Problem(
+        path=where,
+        name=name or record_name("gpumode", folder.resolve().name),
+        op_type=op_type,
+        description=str(task.get("description", ""))[:_MOST_DESCRIPTION] or f"Problem {folder.name} of GPU MODE.",
+        reference=f"def run({', '.join(parts.inputs)}):\n    raise NotImplementedError\n",
+        calls=tuple(call for _, call in shown),
+        rtol=tolerances.get("rtol"),
+        atol=tolerances.get("atol"),
+    )
+    return GpuModeTask(attrs.evolve(problem, reference=_reference(problem, parts, sources)), parts, files)
+
+
+def tuple_of(names: Sequence[str]) -> str:
+    """Source of a tuple of variables."""
+    return f"({', '.join(names)},)"
+
+
+# -- the task ------------------------------------------------------------------------------------
+
+
+def _read_task(folder: Path) -> dict[str, Any]:
+    file = folder / "task.yml"
+    try:
+        task = yaml.safe_load(read_regular(file, _MOST_TASK_BYTES))
+    except FileNotFoundError:
+        raise ProblemError(str(folder), "has no task.yml; name the folder of one problem") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ProblemError(str(file), f"is no YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(task, dict):
+        raise ProblemError(str(file), "must be a mapping with 'tests' and 'benchmarks'")
+    return task
+
+
+def _cases(where: str, task: Mapping[str, Any], kinds: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Arguments of `generate_input`, each with a name."""
+    found = []
+    for kind in kinds:
+        cases = task.get(kind) or []
+        if not isinstance(cases, list) or not all(isinstance(case, dict) for case in cases):
+            raise ProblemError(where, f"{kind!r} of task.yml must be a list of mappings")
+        found += [(f"{kind.removesuffix('s')}-{index}", case) for index, case in enumerate(cases)]
+    if not found:
+        raise ProblemError(where, f"task.yml has no {' and no '.join(kinds)}; there is nothing to import")
+    return found
+
+
+# -- one case ------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Runner:
+    """Calls the reference on a case, and observes what it does with the data."""
+
+    where: str
+    generate: Callable[..., Any]
+    kernel: Callable[[Any], Any]
+    names: Sequence[str]
+
+    def show(self, label: str, case: Mapping[str, Any]) -> tuple[Parts, Call]:
+        """The parts of the data, and the call."""
+        with explained(self.where, f"generate_input of {label}"):
+            data = self.generate(**case)
+        values = self._named(data)
+        kept = {name: _clone(value) for name, value in values.items()}
+        is_tuple = isinstance(data, tuple | list)
+        with explained(self.where, f"ref_kernel on {label}"):
+            outputs = tensors_of(self.kernel(data), self.where)
+        written = [name for name, value in values.items() if not _is_same(value, kept[name])]
+        returned = [_part_of(output, values) for output in outputs.values()]
+        filled = [name for name in returned if name is not None]
+        if len(filled) == len(returned) and self._only_fills(kept, filled, outputs, is_tuple):
+            outputs = dict(zip(filled, outputs.values(), strict=True))
+        else:
+            filled = []
+        parts = Parts(tuple(values), is_tuple, tuple(filled), tuple(name for name in written if name not in filled))
+        sizes = {key: value for key, value in case.items() if type(value) is int and key != "seed"}
+        return parts, Call(label, sizes, {name: kept[name] for name in parts.inputs}, outputs)
+
+    def _named(self, data: object) -> dict[str, Argument]:
+        values: list[Any] = list(data) if isinstance(data, tuple | list) else [data]
+        names: list[str] = []
+        for index in range(len(values)):
+            told = self.names[index] if len(self.names) == len(values) else "_"
+            names.append(identifier(told if told.strip("_") else f"input_{index}", (*names, *_USED_NAMES)))
+        for name, value in zip(names, values, strict=True):
+            if not isinstance(value, torch.Tensor | int | float):
+                problem = (
+                    f"part {name!r} of the data is a {type(value).__name__}; only tensors and numbers can be inputs"
+                )
+                raise ProblemError(self.where, problem)
+        return dict(zip(names, values, strict=True))
+
+    def _only_fills(
+        self, kept: Mapping[str, Argument], filled: Sequence[str], outputs: Mapping[str, torch.Tensor], is_tuple: bool
+    ) -> bool:
+        """Whether the reference gives the same outputs whatever the parts that it returns held before."""
+        values = {name: _clone(value) for name, value in kept.items()}
+        for name in filled:
+            values[name] = torch.zeros_like(torch.as_tensor(values[name]))
+        with explained(self.where, "ref_kernel"):
+            again = tensors_of(self.kernel(tuple(values.values()) if is_tuple else values[filled[0]]), self.where)
+        pairs = zip(again.values(), outputs.values(), strict=True)
+        return all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)) for one, two in pairs)
+
+
+def _clone(value: Argument) -> Argument:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _is_same(value: Argument, before: Argument) -> bool:
+    if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
+        return value.shape == before.shape and torch.equal(value, before)
+    return bool(value == before)
+
+
+def _part_of(output: torch.Tensor, values: Mapping[str, Argument]) -> str | None:
+    """The part of the data that an output is."""
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.data_ptr() == output.data_ptr() and value.shape == output.shape:
+            return name
+    return None
+
+
+# -- the reference -------------------------------------------------------------------------------
+
+
+def _reference(problem: Problem, parts: Parts, sources: Mapping[str, str]) -> str:
+    lines = [f"    {name} = {name}.clone()  # the reference writes to it\n" for name in parts.written]
+    lines += [f"    {name} = {_allocation(problem, name)}\n" for name in parts.outputs]
+    return _RUN.format(
+        sources="".join(f"    {name!r}: {text!r},\n" for name, text in sources.items()),
+        parameters=", ".join(parts.inputs),
+        lines="".join(lines),
+        data=parts.expression,
+    )
+
+
+def _allocation(problem: Problem, name: str) -> str:
+    """Source of an empty tensor for an output."""
+    definition = problem.to_definition()
+    spec, places = definition.outputs[name], definition.var_axes_bindings
+    sizes = []
+    for axis in spec.shape or ():
+        known = definition.axes[axis]
+        place = f"{places[axis][0]}.shape[{places[axis][1]}]" if axis in places else ""
+        sizes.append(str(known.value) if isinstance(known, AxisConst) else place)
+    tensor = next((key for key, value in definition.inputs.items() if value.shape is not None), None)
+    device = f"{tensor}.device" if tensor else "'cuda'"
+    return f"torch.empty(({''.join(size + ', ' for size in sizes)}), dtype=torch.{spec.dtype}, device={device})"
