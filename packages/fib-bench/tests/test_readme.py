@@ -20,6 +20,7 @@ def readme() -> str:
 def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("relu_clamp PASSED")
-    assert lines[1].startswith("relu_abs INCORRECT_NUMERICAL input set 0 (normal): output 'y'")
+    said = capsys.readouterr().out
+    assert re.search(r"relu_clamp +PASSED", said)
+    assert re.search(r"relu_abs +INCORRECT_NUMERICAL", said)
+    assert "input set 0 (normal): output 'y'" in said

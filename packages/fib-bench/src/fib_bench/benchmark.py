@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
+from fib_schema.notebook import traces_frame
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
 from .execution.backends import make_executor
 from .plan import Skip, check_names, make_plan
+from .rendering import result_html, result_summary, result_text
 
 if TYPE_CHECKING:
+    import pandas
+
     from .execution.scheduler import Executor
 
 
@@ -36,6 +40,23 @@ class RunResult:
     """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
     notes: tuple[str, ...] = ()
     """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
+
+    def __repr__(self) -> str:
+        return f"<RunResult {result_summary(self.traces, self.skipped)}>"
+
+    def __str__(self) -> str:
+        return result_text(self.traces, self.skipped)
+
+    def _repr_html_(self) -> str:
+        return result_html(self.traces, self.skipped)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The traces as a frame of pandas; sizes are columns ``axes.NAME``.
+
+        Raises:
+            PandasMissing: pandas is not installed (an ImportError).
+        """
+        return traces_frame(self.traces)
 
     @property
     def failures(self) -> tuple[Skip, ...]:

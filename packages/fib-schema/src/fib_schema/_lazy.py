@@ -14,7 +14,7 @@ from ._legacy import LEGACY_CODE
 from ._reader import TraceReader, read_json
 from ._record import Record
 from ._report import Findings
-from .errors import DataWarning, InvalidRecord, Problem
+from .errors import DataWarning, InvalidRecord, Problem, UnknownName
 from .solution import Solution
 from .trace import Trace
 
@@ -49,6 +49,8 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         return self._names.keys()
 
     def __getitem__(self, name: str) -> R:
+        if name not in self._names:
+            raise UnknownName(self._cls.__name__.lower(), str(name), tuple(self._names))
         record = self._records.get(name) or self._read(name)
         if record is None:
             raise self._invalid[name]
@@ -115,6 +117,8 @@ class SolutionsByDefinition(Mapping[str, list[Solution]]):
         self._solution_names = names
 
     def __getitem__(self, definition: str) -> list[Solution]:
+        if definition not in self._solution_names:
+            raise UnknownName("definition with solutions", str(definition), tuple(self._solution_names))
         found = (self._solutions.get(name) for name in self._solution_names[definition])
         return [solution for solution in found if solution is not None]
 
@@ -203,7 +207,7 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
 
     def __getitem__(self, definition: str) -> list[Trace]:
         if definition not in self:
-            raise KeyError(definition)
+            raise UnknownName("definition with traces", str(definition), tuple(self))
         traces, count = self._added.get(definition, ([], 0))
         return self.files.of(definition) + traces[:count]
 

@@ -23,6 +23,11 @@ class FrozenDict(dict[K, V]):
     def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         raise TypeError("this mapping is part of a frozen record; make a changed copy with attrs.evolve")
 
+    def __missing__(self, key: object) -> NoReturn:
+        from .errors import UnknownName
+
+        raise UnknownName("key", str(key), tuple(map(str, self)))
+
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -31,6 +31,25 @@ def escape_line(text: str) -> str:
     return text if text.isprintable() else _IN_LINE.sub(_escape, text)
 
 
+def shortened(text: str, most: int = 300) -> str:
+    """A text in one line, cut off behind so many characters: for `repr`."""
+    text = escape_line(text)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def latency_unit(milliseconds: float) -> tuple[float, str]:
+    """The factor from milliseconds to a fitting unit, and its name."""
+    if milliseconds >= 1000:
+        return 1e-3, "s"
+    return (1.0, "ms") if milliseconds >= 1 else (1e3, "us")
+
+
+def format_latency(milliseconds: float) -> str:
+    """A latency with three digits and a fitting unit."""
+    factor, unit = latency_unit(milliseconds)
+    return f"{milliseconds * factor:.3g} {unit}"
+
+
 def escape_values(value: Any) -> Any:
     """A JSON value with all its texts, keys included, as `escape_controls` gives them: for pages and charts."""
     if isinstance(value, str):

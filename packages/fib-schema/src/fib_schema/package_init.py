@@ -38,7 +38,8 @@ def lazy_exports(
         return value
 
     def list_names() -> list[str]:
-        return sorted({*namespace, *modules, "__version__"})
+        special = (name for name in namespace if name.startswith("__"))
+        return sorted({*special, *modules, "__version__"})  # without submodules, and what the package itself imports
 
     return load, list_names
 

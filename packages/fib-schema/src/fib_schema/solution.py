@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
-from . import _checks
+from . import _checks, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
+from .display import shortened
 from .framing import framed
 
 
@@ -154,6 +155,19 @@ class Solution(Record):
     """Text for readers."""
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
     """Fields beyond the public format."""
+
+    def __repr__(self) -> str:
+        spec = self.spec
+        shown = f"{self.name!r} of {self.definition!r} by {self.author}: {spec.language}, {spec.entry_point}"
+        return f"<Solution {shortened(shown)}, for {', '.join(spec.target_hardware)}>"
+
+    def _repr_html_(self) -> str:
+        spec = self.spec
+        style = "outputs are arguments" if spec.destination_passing_style else "outputs are returned"
+        facts = [("definition", self.definition), ("author", self.author), ("language", spec.language)]
+        facts += [("entry point", spec.entry_point), ("style", style), ("hardware", ", ".join(spec.target_hardware))]
+        parts = [html_parts.title(self.name), html_parts.paragraph(self.description), html_parts.table(("", ""), facts)]
+        return "".join([*parts, *(html_parts.details(source.path, source.content) for source in self.sources)])
 
     def __attrs_post_init__(self) -> None:
         if not self.sources:

@@ -12,8 +12,9 @@ from typing import Any
 
 import attrs
 
-from . import _checks
+from . import _checks, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
+from .display import format_latency, shortened
 from .workload import Workload
 
 
@@ -121,6 +122,18 @@ class Evaluation(Record):
         self._check_presence("correctness", self.status in NEEDS_CORRECTNESS)
         self._check_presence("performance", self.status is EvaluationStatus.PASSED)
 
+    def __repr__(self) -> str:
+        return f"<Evaluation {shortened(f'{self.outcome} on {self.environment.hardware}')}>"
+
+    @property
+    def outcome(self) -> str:
+        """The status, the latency and the flags in one line; of a failure the first line of its log."""
+        facts = [str(self.status)]
+        if self.performance is not None:
+            facts = [f"{self.status} {format_latency(self.performance.latency_ms)}", *self.flags]
+        reason = "" if self.performance is not None else self.log.partition("\n")[0]
+        return ", ".join(facts) + (f": {reason}" if reason else "")
+
     @property
     def flags(self) -> tuple[str, ...]:
         """Caveats of the evaluation, from ``extra["flags"]``; without elements that are no text."""
@@ -160,6 +173,23 @@ class Trace(Record):
         if (self.solution is None) != (self.evaluation is None):
             problem = "solution and evaluation are given together (a trace) or not at all (a workload)"
             raise _checks.fail(self, "evaluation", problem)
+
+    def __repr__(self) -> str:
+        shown = f"{self.workload.uuid!r} of {self.definition!r}"
+        if self.evaluation is not None:
+            shown = f"{self.solution!r} on {shown}: {self.evaluation.outcome}"
+        return f"<Trace {shortened(shown)}>"
+
+    def _repr_html_(self) -> str:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in self.workload.axes.items())
+        rows = [("definition", self.definition), ("workload", self.workload.uuid), ("sizes", sizes)]
+        log, evaluation = "", self.evaluation
+        if evaluation is not None:
+            rows += [("solution", str(self.solution)), ("result", evaluation.outcome)]
+            rows += [("hardware", evaluation.environment.hardware), ("time", evaluation.timestamp)]
+            log = evaluation.log[: html_parts.MOST_LOG]
+        said = "log (untrusted output of the solution)"
+        return html_parts.table(("", ""), rows) + (html_parts.details(said, log, is_open=True) if log else "")
 
     def is_workload_trace(self) -> bool:
         """Whether this is a workload alone."""

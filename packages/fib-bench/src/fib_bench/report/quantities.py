@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import math
 
+from fib_schema.display import format_latency, latency_unit
+
+__all__ = [
+    "format_latency",
+    "format_ratio",
+    "latency_range",
+    "latency_with_bounds",
+    "ratio_with_interval",
+]
+
 _MOST_DIGITS = 4
 """A value has so many significant digits, however narrow its interval."""
 _MORE_DECIMALS = 2
@@ -11,18 +21,12 @@ _WIDE = 0.3
 """A wider interval, as a share of the value, is shown by its bounds: its sides may differ by far."""
 
 
-def format_latency(milliseconds: float) -> str:
-    """A latency with three digits and a fitting unit."""
-    factor, unit = _unit_of(milliseconds)
-    return f"{milliseconds * factor:.3g} {unit}"
-
-
 def latency_with_bounds(milliseconds: float, bounds_ms: tuple[float, float] | None) -> str:
     """A latency with the half width of its interval, such as ``12.3 us ± 0.2``, or a wide interval with both bounds."""
     half_width = _half_width(milliseconds, bounds_ms)
     if bounds_ms is None or not half_width:
         return format_latency(milliseconds)
-    factor, unit = _unit_of(milliseconds)
+    factor, unit = latency_unit(milliseconds)
     if half_width > _WIDE * milliseconds:
         return f"{format_latency(milliseconds)} ({latency_range(bounds_ms)})"
     value, error = _rounded(milliseconds * factor, half_width * factor)
@@ -59,13 +63,6 @@ def ratio_with_interval(ratio: float, interval: tuple[float, float] | None) -> s
     apart = (pair for pair in choices if abs(float(pair[0]) - 1.0) - float(pair[1]) > 1e-9)
     value, error = next(apart, choices[-1])
     return f"{value}x ± {error}"
-
-
-def _unit_of(milliseconds: float) -> tuple[float, str]:
-    """The factor from milliseconds to a fitting unit, and its name."""
-    if milliseconds >= 1000:
-        return 1e-3, "s"
-    return (1.0, "ms") if milliseconds >= 1 else (1e3, "us")
 
 
 def _half_width(value: float, interval: tuple[float, float] | None) -> float:
