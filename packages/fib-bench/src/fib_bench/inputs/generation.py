@@ -192,12 +192,11 @@ def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
         if workload.axes.get(axis, size) != size:
             problem = f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload"
             raise InputError(definition.name, workload.uuid, "", problem)
-    try:
-        variable = {axis: workload.axes[axis] for axis in definition.var_axes}
-    except KeyError as error:
-        problem = f"the workload gives no value for axis {error.args[0]!r}"
-        raise InputError(definition.name, workload.uuid, "", problem) from error
-    return definition.const_axes | variable
+    for axis in definition.var_axes:
+        if axis not in workload.axes:
+            problem = f"the workload gives no value for axis {axis!r}"
+            raise InputError(definition.name, workload.uuid, "", problem)
+    return definition.const_axes | {axis: workload.axes[axis] for axis in definition.var_axes}
 
 
 def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synthesize_missing: bool) -> list[str]:
