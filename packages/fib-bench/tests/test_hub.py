@@ -229,6 +229,13 @@ def test_a_path_that_leaves_the_folder_stops_the_fetch(hub: Hub, tmp_path: Path,
     assert hub.requests == {}
 
 
+def test_a_file_that_is_listed_twice_stops_the_fetch(hub: Hub, tmp_path: Path) -> None:
+    hub.extra.append({"rfilename": "README.md", "size": 1, "blobId": git_hash(b"x")})
+    with pytest.raises(FetchFailed, match=r"lists 'README\.md' twice; nothing is fetched"):
+        fetch("flashinfer-trace", tmp_path / "set", endpoint=hub.address)
+    assert hub.requests == {}
+
+
 def test_a_file_without_a_digest_is_refused(hub: Hub, tmp_path: Path) -> None:
     hub.extra.append({"rfilename": "definitions/elementwise/other.json", "size": 1})
     with pytest.raises(FetchFailed, match=r"states no size and digest of 'definitions/elementwise/other\.json'"):

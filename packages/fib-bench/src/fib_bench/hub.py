@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path, PurePosixPath
@@ -174,6 +175,8 @@ def _list_files(repository: str, revision: str | None, endpoint: str | None) -> 
         info = hub.HfApi(endpoint=endpoint).dataset_info(repository, revision=revision, files_metadata=True)
     siblings = info.siblings or []
     files = [_remote(repository, sibling) for sibling in siblings if not _HIDDEN.fullmatch(sibling.rfilename)]
+    if twice := [path for path, count in Counter(file.path for file in files).items() if count > 1]:
+        raise FetchFailed(repository, f"the hub lists {twice[0]!r} twice; nothing is fetched")
     inside = [file for file in files if "/" not in file.path or file.path.startswith(tuple(f"{f}/" for f in FOLDERS))]
     if not any(file.path.startswith("definitions/") for file in inside):
         raise FetchFailed(repository, "has no folder 'definitions'; it is no data set of kernels")
