@@ -68,15 +68,15 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def judged(folder: Path) -> dict[str, str]:
+def judged(folder: Path, device: str = "cpu") -> dict[str, str]:
     """Run all solutions of a data set with one definition: the status and the log of each, by its name."""
-    assert main(["run", str(folder), "--quick", "--device", "cpu"]) == 0
+    assert main(["run", str(folder), "--quick", "--device", device]) == 0
     ((_, traces),) = TraceSet.from_path(folder).traces.items()
     return {str(t.solution): f"{t.evaluation.status} {t.evaluation.log}" for t in traces if t.evaluation}
 
 
-def statuses(folder: Path) -> dict[str, str]:
-    return {name: said.partition(" ")[0] for name, said in judged(folder).items()}
+def statuses(folder: Path, device: str = "cpu") -> dict[str, str]:
+    return {name: said.partition(" ")[0] for name, said in judged(folder, device).items()}
 
 
 class TestKernelBench:
@@ -280,6 +280,9 @@ def custom_kernel(data: input_t) -> output_t:
 """
 
 
+FACTORS = {"right": "1", "wrong": "1.01"}
+
+
 def gpumode_problem(folder: Path, reference: str = ADD, task: str = TASK) -> Path:
     write(folder / "utils.py", UTILS)
     write(folder / "add_py/task.py", TYPES)
@@ -433,6 +436,30 @@ class TestGpuMode:
     def test_a_folder_without_a_task_is_explained(self, tmp_path: Path) -> None:
         with pytest.raises(ProblemError, match=r"has no task\.yml; name the folder of one problem"):
             read_gpumode(tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
+class TestOnAGpu:
+    """The data of a problem is made on the device that its files name."""
+
+    def test_a_problem_of_gpumode_is_judged(self, tmp_path: Path) -> None:
+        problem = gpumode_problem(tmp_path)
+        files = [
+            write(tmp_path / f"{name}.py", SUBMISSION.replace("FACTOR", factor)) for name, factor in FACTORS.items()
+        ]
+        words = [word for file in files for word in ("--solution", str(file))]
+        assert main(["import", "gpumode", str(problem), "--dataset", str(tmp_path / "set"), *words]) == 0
+        expected = {"gpumode_add_py_right": "PASSED", "gpumode_add_py_wrong": "INCORRECT_NUMERICAL"}
+        assert statuses(tmp_path / "set", "cuda:0") == expected
+
+    def test_a_problem_of_kernelbench_is_judged(self, tmp_path: Path) -> None:
+        problem = write(tmp_path / "linear.py", LINEAR)
+        right = write(tmp_path / "right.py", LINEAR_NEW.replace("FACTOR", "2.0"))
+        words = ["--dataset", str(tmp_path / "set"), "--solution", str(right)]
+        assert main(["import", "kernelbench", str(problem), *words]) == 0
+        assert statuses(tmp_path / "set", "cuda:0") == {"kernelbench_linear_right": "PASSED"}
 
 
 class TestAxes:

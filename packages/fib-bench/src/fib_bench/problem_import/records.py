@@ -58,7 +58,7 @@ def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) ->
     for call in problem.calls:
         uuid = f"{definition.name}-{call.name}"
         kept = {
-            name: value.contiguous()
+            name: value.contiguous().cpu()
             for name, value in call.inputs.items()
             if isinstance(value, torch.Tensor) and not _is_random(problem, definition, name, value, random_inputs)
         }
