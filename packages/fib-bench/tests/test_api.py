@@ -6,11 +6,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
 
 import pytest
-from fib_bench import evaluate
+import torch
+from fib_bench import BenchmarkConfig, evaluate
 from fib_bench.api import _judges, close
-from fib_schema import Definition, Solution, Workload
+from fib_bench.events import Working
+from fib_schema import Definition, SafetensorsInput, Solution, TraceSet, Workload
 
 MakeSolution = Callable[..., Solution]
 MakeWorkload = Callable[..., Workload]
@@ -44,3 +48,44 @@ def test_answers_come_from_one_process_until_it_is_gone(
     assert _judges["cpu"][1]._process.pid == pid
     os.kill(pid, signal.SIGKILL)
     assert statuses(GOOD) == ["PASSED"]
+
+
+@pytest.mark.slow
+def test_a_cancelled_evaluation_ends_at_once_and_the_next_one_runs(
+    definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+) -> None:
+    hangs, workload, cancelled = (
+        "def run(x):\n    while True:\n        pass\n",
+        make_workload(definition, {"n": 5}),
+        threading.Event(),
+    )
+
+    def cancel_when_it_runs(event: object) -> None:
+        if isinstance(event, Working) and event.solution is not None:
+            cancelled.set()
+
+    with pytest.raises(CancelledError):
+        evaluate(definition, make_solution(hangs), [workload], observe=cancel_when_it_runs, cancelled=cancelled)
+    (trace,) = evaluate(definition, make_solution(GOOD), [workload]).traces
+    assert trace.is_successful()
+
+
+@pytest.mark.slow
+def test_inputs_come_from_the_blobs_of_a_data_set_and_a_baseline_is_timed(
+    definition: Definition, make_solution: MakeSolution, tmp_path: Path
+) -> None:
+    trace_set = TraceSet(tmp_path)
+    trace_set.add_definitions([definition])
+    blob = tmp_path / "blob" / "workloads" / "x.safetensors"
+    blob.parent.mkdir(parents=True)
+    from safetensors.torch import save_file
+
+    save_file({"x": torch.arange(5, dtype=torch.float32)}, blob)
+    workload = Workload({"n": 5}, {"x": SafetensorsInput("blob/workloads/x.safetensors", "x")}, "from-a-blob")
+    baseline = make_solution("def run(x):\n    return x + x\n", name="base")
+    config = BenchmarkConfig(quick=True)
+    result = evaluate(definition, make_solution(GOOD), [workload], config, root=tmp_path, baseline=baseline)
+    (trace,) = result.traces
+    assert trace.evaluation is not None
+    assert trace.evaluation.performance is not None
+    assert trace.evaluation.performance.extra["baseline"]["solution"] == "base"

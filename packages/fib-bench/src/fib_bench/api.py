@@ -1,4 +1,4 @@
-"""Evaluation without a data set, for notebooks and programs that try out solutions. Nothing is recorded.
+"""Evaluation of single solutions, for notebooks and programs that try out solutions. Nothing is recorded.
 
 The judge process stays alive between calls, so only the first call waits for its start.
 """
@@ -6,30 +6,54 @@ The judge process stays alive between calls, so only the first call waits for it
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from pathlib import Path
 
+import attrs
 from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
 from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
-from .events import Evaluated, Skipped
+from .events import Evaluated, Event, Skipped
 from .execution.judge_process import JudgeProcess
 from .plan import DefinitionPlan
 
 _QUICK_SECONDS = 0.2
-_judges: dict[str, tuple[BenchmarkConfig, JudgeProcess]] = {}
+_POLL_SECONDS = 0.05
+"""The time between two looks at the event that cancels; a result is returned at once."""
+
+
+@attrs.frozen
+class _Job:
+    """The settings of a judge process; other ones need another process."""
+
+    config: BenchmarkConfig
+    root: Path | None
+    baseline: Solution | None
+
+
+_judges: dict[str, tuple[_Job, JudgeProcess]] = {}
 _judge_thread = ThreadPoolExecutor(1, "fib-bench")  # a judge process is killed when the thread that started it ends
 
 
 def evaluate(
-    definition: Definition, solution: Solution, workloads: Sequence[Workload], config: BenchmarkConfig | None = None
+    definition: Definition,
+    solution: Solution,
+    workloads: Sequence[Workload],
+    config: BenchmarkConfig | None = None,
+    *,
+    root: Path | None = None,
+    baseline: Solution | None = None,
+    observe: Callable[[Event], None] = lambda _: None,
+    cancelled: threading.Event | None = None,
 ) -> RunResult:
     """Evaluate one solution, with all checks.
 
-    Calls from several threads are serialised. The process is restarted if a call has another configuration for the
-    same device.
+    Calls from several threads are serialised. The process is restarted if a call has another configuration, data set
+    or baseline for the same device.
 
     Args:
         definition: The definition that the solution implements.
@@ -37,6 +61,10 @@ def evaluate(
         workloads: The workloads; their uuids differ.
         config: Settings; the default measures for at most 0.2 s, on the CPU. `devices`, `executor` and
             `in_process_trusted` have no effect: there is always one judge process.
+        root: The folder of a data set, for workloads whose inputs are in its blobs. Solutions cannot read it.
+        baseline: A solution of the same definition that is timed interleaved with this one, beside the reference.
+        observe: Called with each event, in a thread of this module.
+        cancelled: When it is set, the evaluation ends at once; the next one starts a new process.
 
     Returns:
         A trace for each workload, and the workloads that could not run, with the reasons.
@@ -44,30 +72,57 @@ def evaluate(
     Raises:
         UnsupportedDevice: There is no such device here.
         JudgeFailed: The judge process does not start.
+        CancelledError: It was cancelled.
     """
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
+    if baseline is not None:
+        config = attrs.evolve(config, baseline=baseline.name)
+    job = _Job(config, root, baseline)
     part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
-    return _judge_thread.submit(_run, config, part).result()
+    future = _judge_thread.submit(_run, job, part, observe, cancelled or threading.Event())
+    while cancelled is not None and not wait([future], _POLL_SECONDS).done:
+        if cancelled.is_set() and not future.cancel():
+            close()  # it is this evaluation that runs; again and again, because a process may be starting
+    return future.result()
 
 
-def _run(config: BenchmarkConfig, part: DefinitionPlan) -> RunResult:
+def _run(job: _Job, part: DefinitionPlan, observe: Callable[[Event], None], cancelled: threading.Event) -> RunResult:
     try:
-        events = list(_judge(config).execute(part))
-    except JudgeFailed:  # the idle process was killed
-        close()
-        events = list(_judge(config).execute(part))
+        events = _events(job, part, observe, cancelled)
+    except JudgeFailed:
+        if cancelled.is_set():
+            raise CancelledError from None
+        close()  # the idle process was killed
+        events = _events(job, part, observe, cancelled)
     traces = tuple(event.trace for event in events if isinstance(event, Evaluated))
     return RunResult(traces, tuple(event.skip for event in events if isinstance(event, Skipped)))
 
 
-def _judge(config: BenchmarkConfig) -> JudgeProcess:
-    kept = _judges.get(config.device)
-    if kept is not None and kept[0] == config:
+def _events(
+    job: _Job, part: DefinitionPlan, observe: Callable[[Event], None], cancelled: threading.Event
+) -> list[Event]:
+    events = []
+    try:
+        for event in _judge(job, part.definition.name).execute(part):
+            if cancelled.is_set():
+                raise CancelledError
+            observe(event)
+            events.append(event)
+    except BaseException:
+        close()  # events that nobody has read would be taken for those of the next call
+        raise
+    return events
+
+
+def _judge(job: _Job, definition: str) -> JudgeProcess:
+    device = job.config.device
+    kept = _judges.get(device)
+    if kept is not None and kept[0] == job:
         return kept[1]
     if kept is not None:
-        _judges.pop(config.device)[1].close()
-    judge = JudgeProcess(config, None, {})
-    _judges[config.device] = (config, judge)
+        _judges.pop(device)[1].close()
+    judge = JudgeProcess(job.config, job.root, {} if job.baseline is None else {definition: job.baseline})
+    _judges[device] = (job, judge)
     return judge
 
 
