@@ -87,17 +87,33 @@ def infer_kernel(path: Path, definition: Definition, choices: Choices | None = N
     Raises:
         KernelFileError: The files cannot be read or parsed, or a rule has no answer or several.
     """
+    return infer_sources(str(path), read_sources(path), definition, choices)
+
+
+def infer_sources(
+    place: str, sources: tuple[SourceFile, ...], definition: Definition, choices: Choices | None = None
+) -> InferredKernel:
+    """As `infer_kernel`, of sources that were read already.
+
+    Args:
+        place: The name of the file or folder, for messages.
+        sources: The sources.
+        definition: What the kernel implements.
+        choices: What the user has decided; it goes before every rule.
+
+    Raises:
+        KernelFileError: The sources cannot be parsed, or a rule has no answer or several.
+    """
     choices = choices or Choices()
-    sources = read_sources(path)
-    language, why_language = _language(path, sources, choices.language)
+    language, why_language = _language(place, sources, choices.language)
     if language.is_compiled:
         entries: list[_Entry] = [_of_export(export) for export in exports_of(sources)]
     else:
         entries = [
             entry for source in with_suffix(sources, PYTHON_SUFFIXES) for entry in _python_entries(source, definition)
         ]
-    entry, why_entry = _entry(path, entries, definition, language, choices.entry_point)
-    is_dps, why_style = _style(path, entry, definition, choices.style)
+    entry, why_entry = _entry(place, entries, definition, language, choices.entry_point)
+    is_dps, why_style = _style(place, entry, definition, choices.style)
     hardware, why_hardware = choices.hardware, "as you said"
     if hardware is None:
         hardware, why_hardware = _hardware(language)
@@ -120,14 +136,14 @@ def _hardware(language: SupportedLanguages) -> tuple[tuple[str, ...], str]:
     return ("cpu", "cuda"), f"{language} runs on both"
 
 
-def _language(path: Path, sources: Sequence[SourceFile], chosen: str | None) -> tuple[SupportedLanguages, str]:
+def _language(place: str, sources: Sequence[SourceFile], chosen: str | None) -> tuple[SupportedLanguages, str]:
     if chosen is not None:
         return SupportedLanguages(chosen), "as you said"
     python, cuda, cpp = (with_suffix(sources, kind) for kind in (PYTHON_SUFFIXES, CUDA_SUFFIXES, CPP_SUFFIXES))
     if python and (cuda or cpp):
         native = (cuda or cpp)[0].path
         problem = f"the folder has Python ({python[0].path}) and native files ({native}); decide with --language"
-        raise KernelFileError(str(path), problem)
+        raise KernelFileError(place, problem)
     if cuda:
         if uses_cutlass(sources):
             return SupportedLanguages.CUTLASS, "a .cu file that includes CUTLASS"
@@ -135,7 +151,7 @@ def _language(path: Path, sources: Sequence[SourceFile], chosen: str | None) -> 
     if cpp:
         return SupportedLanguages.CPP, f"a {Path(cpp[0].path).suffix} file"
     if not python:
-        raise KernelFileError(str(path), "has headers only; add a file that ends in .py, .cu or .cpp")
+        raise KernelFileError(place, "has headers only; add a file that ends in .py, .cu or .cpp")
     found = [language_of(parse(source)) for source in python]
     return next((one for one in found if one[0] is not SupportedLanguages.PYTHON), found[0])
 
@@ -165,34 +181,34 @@ def _of_export(export: Export) -> _Entry:
 
 
 def _entry(
-    path: Path, entries: Sequence[_Entry], definition: Definition, language: SupportedLanguages, chosen: str | None
+    place: str, entries: Sequence[_Entry], definition: Definition, language: SupportedLanguages, chosen: str | None
 ) -> tuple[_Entry, str]:
     if chosen is not None:
-        return _chosen_entry(path, entries, chosen)
+        return _chosen_entry(place, entries, chosen)
     if not entries:
-        raise KernelFileError(str(path), _no_entry(language))
+        raise KernelFileError(place, _no_entry(language))
     preferred = [entry for entry in entries if entry.name == _PREFERRED]
     fitting = [entry for entry in entries if _fits(entry, definition)]
     found = preferred or fitting or list(entries)
     if len(found) > 1:
         shown = ", ".join(f"{entry.path}::{entry.name} (line {entry.line})" for entry in found[:8])
         problem = f"{len(found)} functions may be the entry point: {shown}; choose one with --entry, or name it run"
-        raise KernelFileError(str(path), problem)
+        raise KernelFileError(place, problem)
     if preferred:
         return found[0], "the function named run"
     return found[0], "the only function" if len(entries) == 1 else "the only function that fits the definition"
 
 
-def _chosen_entry(path: Path, entries: Sequence[_Entry], chosen: str) -> tuple[_Entry, str]:
+def _chosen_entry(place: str, entries: Sequence[_Entry], chosen: str) -> tuple[_Entry, str]:
     file, _, name = chosen.rpartition("::")
     found = [entry for entry in entries if entry.name == name and file in ("", entry.path)]
     if len(found) == 1:
         return found[0], "as you said"
     if found:
         shown = ", ".join(f"{entry.path}::{entry.name}" for entry in found)
-        raise KernelFileError(str(path), f"--entry {name}: it is in several files; write one of {shown}")
+        raise KernelFileError(place, f"--entry {name}: it is in several files; write one of {shown}")
     have = ", ".join(dict.fromkeys(entry.name for entry in entries)) or "none"
-    raise KernelFileError(str(path), f"--entry {chosen}: there is no such function; the functions are: {have}")
+    raise KernelFileError(place, f"--entry {chosen}: there is no such function; the functions are: {have}")
 
 
 def _no_entry(language: SupportedLanguages) -> str:
@@ -216,7 +232,7 @@ def _fits(entry: _Entry, definition: Definition) -> bool:
     return any(entry.least <= count <= entry.most for count in _counts(definition).values())
 
 
-def _style(path: Path, entry: _Entry, definition: Definition, chosen: str | None) -> tuple[bool, str]:
+def _style(place: str, entry: _Entry, definition: Definition, chosen: str | None) -> tuple[bool, str]:
     """Whether the entry function is destination-passing, and why."""
     if chosen is not None:
         return chosen == DESTINATION, "as you said"
@@ -235,7 +251,7 @@ def _style(path: Path, entry: _Entry, definition: Definition, chosen: str | None
             f"{entry.name} takes {takes} arguments, and the definition has {sizes}; "
             f"write {entry.name}({inputs}) that returns the outputs, or {entry.name}({everything}) that fills them"
         )
-        raise KernelFileError(f"{path.name}:{entry.line}", problem)
+        raise KernelFileError(f"{Path(place).name}:{entry.line}", problem)
     if len(possible) == 2:
         does = "returns a value" if entry.returns_value else "returns nothing"
         return not entry.returns_value, f"it {does}"
@@ -244,7 +260,7 @@ def _style(path: Path, entry: _Entry, definition: Definition, chosen: str | None
     if entry.returns_value is False:
         remedy = f"return the outputs, or write {entry.name}({everything})"
         problem = f"{entry.name} takes the inputs only and returns nothing; {remedy}"
-        raise KernelFileError(f"{path.name}:{entry.line}", problem)
+        raise KernelFileError(f"{Path(place).name}:{entry.line}", problem)
     return False, f"it takes the inputs ({inputs}) and returns a value"
 
 

@@ -40,7 +40,7 @@ class Export:
 
 def exports_of(sources: Iterable[SourceFile]) -> list[Export]:
     """The functions that sources export through TVM-FFI or as an extension of PyTorch."""
-    texts = {source.path: _without_comments(source.content) for source in sources}
+    texts = {source.path: without_comments(source.content) for source in sources}
     found = []
     for path, text in texts.items():
         patterns: list[tuple[re.Pattern[str], SupportedBindings | None]] = [(_EXPORT, None)]
@@ -56,10 +56,10 @@ def exports_of(sources: Iterable[SourceFile]) -> list[Export]:
 
 def uses_cutlass(sources: Iterable[SourceFile]) -> bool:
     """Whether a source includes headers of CUTLASS."""
-    return any(_CUTLASS.search(_without_comments(source.content)) for source in sources)
+    return any(_CUTLASS.search(without_comments(source.content)) for source in sources)
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """The text with comments as blanks; the lines stay where they are."""
     return _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
 
