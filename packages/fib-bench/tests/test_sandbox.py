@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pwd
 import re
@@ -648,6 +649,86 @@ def _socket(family: int, kind: int) -> str:
     except (ConnectionRefusedError, PermissionError):
         return "refused"
     return "done"
+
+
+def _answers_of_local_sockets(folder: Path, *, may_unshare: bool) -> dict[str, str]:
+    """Answers of the system to a process with local sockets, in a network namespace of its own or without one."""
+    policy = SandboxPolicy("cuda:0", is_alone=True, local_sockets=True)
+    read_end, write_end = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            if not may_unshare:
+                _refuse("unshare")()
+                why_not.cache_clear()
+            isolation = isolate(SandboxPaths(policy, folder, folder))
+            answers = {name: _tried(action) for name, action in _LOCAL_ACTIONS.items()}
+            answers["network"] = str("namespaces" in isolation.held)
+            os.write(write_end, repr(answers).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end, "rb") as answer:
+        found: dict[str, str] = ast.literal_eval(answer.read().decode())
+    return found
+
+
+def _tried(action: Callable[[], object]) -> str:
+    try:
+        action()
+    except PermissionError:
+        return "refused"
+    except OSError as error:
+        return type(error).__name__
+    return "done"
+
+
+def _talk() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = next((port for port in range(49152, 49216) if _is_free(port)), 0)
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            listener.listen()
+            socket.create_connection(listener.getsockname()).close()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) != 0
+
+
+_LOCAL_ACTIONS: dict[str, Callable[[], object]] = {
+    "local": lambda: socket.socket(socket.AF_UNIX),
+    "a tool's port": _talk,
+    "a web server": lambda: socket.create_connection(("127.0.0.1", 80), 1),
+    "packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+    "a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1),
+    "kernel keys": lambda: socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET),
+}
+
+
+def test_local_sockets_reach_nothing_outside_of_their_network(tmp_path: Path) -> None:
+    answers = _answers_of_local_sockets(tmp_path, may_unshare=True)
+    if answers["network"] != "True":
+        pytest.skip("this system allows no network namespace")
+    assert answers == {
+        "local": "done",
+        "a tool's port": "done",
+        "a web server": "ConnectionRefusedError",
+        "packets": "refused",
+        "a raw socket": "refused",
+        "kernel keys": "refused",
+        "network": "True",
+    }
+
+
+def test_local_sockets_without_a_network_namespace_reach_the_ports_of_tools_only(tmp_path: Path) -> None:
+    if landlock_abi() < 4:
+        pytest.skip(f"Landlock {landlock_abi()} does not know ports")
+    answers = _answers_of_local_sockets(tmp_path, may_unshare=False)
+    assert (answers["network"], answers["local"], answers["a tool's port"]) == ("False", "done", "done")
+    assert {answers[name] for name in ("a web server", "packets", "a raw socket", "kernel keys")} == {"refused"}
 
 
 def _isolated(policy: SandboxPolicy, before: Callable[[], None] = lambda: None, *, owner: int = -1) -> str:

@@ -18,7 +18,7 @@ from .model import NotPossible, SandboxPaths, SandboxState, Threat
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
 _CREATE_RULESET_VERSION = 1
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
 
 (
     EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE, MAKE_CHAR, MAKE_DIR,
@@ -28,6 +28,8 @@ _OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}  # how many of the above an ABI knows
 _TCP = 0b11  # bind and connect
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
+LOCAL_PORTS = (0, *range(49152, 49152 + 64))
+"""TCP ports of profilers and sanitizers, and the one that means any, where there is no network namespace."""
 
 
 @cache
@@ -39,7 +41,7 @@ def landlock_abi() -> int:
     return max(version, 0)
 
 
-def restrict(grants: Iterable[tuple[Path, int]], scopes: int) -> None:
+def restrict(grants: Iterable[tuple[Path, int]], scopes: int, *, tcp: bool = False, ports: Iterable[int] = ()) -> None:
     """Deny this process and its children every file but those granted, and TCP where the kernel can.
 
     Requires no_new_privs. From ABI 6 on it also confines signals and abstract sockets.
@@ -47,18 +49,23 @@ def restrict(grants: Iterable[tuple[Path, int]], scopes: int) -> None:
     Args:
         grants: Paths with the access rights to them and to what is below; paths that do not exist are left out.
         scopes: ``SCOPE_`` bits.
+        tcp: Leave TCP to other measures.
+        ports: The TCP ports that may be used all the same.
 
     Raises:
         OSError: The system refuses.
     """
     abi = landlock_abi()
     handled = (1 << _FILE_RIGHTS[min(abi, max(_FILE_RIGHTS))]) - 1
-    attributes = struct.pack("3Q", handled, _TCP if abi >= 4 else 0, scopes if abi >= 6 else 0)
+    attributes = struct.pack("3Q", handled, _TCP if abi >= 4 and not tcp else 0, scopes if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     ruleset = kernel.checked(kernel.LIBC.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0), "landlock")
     try:
         for path, rights in grants:
             _allow(ruleset, path, rights & handled)
+        for port in ports if abi >= 4 and not tcp else ():
+            rule = struct.pack("=QQ", _TCP, port)
+            kernel.checked(kernel.LIBC.syscall(_ADD_RULE, ruleset, _RULE_NET_PORT, rule, 0), f"landlock: port {port}")
         kernel.checked(kernel.LIBC.syscall(_RESTRICT_SELF, ruleset, 0), "landlock")
     finally:
         os.close(ruleset)
@@ -106,10 +113,11 @@ def confine_files(state: SandboxState) -> frozenset[Threat]:
     if not is_usable():
         raise NotPossible(f"the kernel has Landlock {landlock_abi()}, needed: {_ABI_WITH_MOVES} (Linux 5.19)")
     scopes = SCOPE_SIGNALS
-    if not state.policy.is_cuda:  # CUDA maps the judge's memory through an abstract socket
+    if not state.policy.shares_device_memory:  # CUDA maps the judge's memory through an abstract socket
         scopes |= SCOPE_ABSTRACT_SOCKETS
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    restrict(_grants(state.paths), scopes)
+    ports = LOCAL_PORTS if state.policy.local_sockets else ()
+    restrict(_grants(state.paths), scopes, tcp=bool(ports) and "namespaces" in state.held, ports=ports)
     threats = {Threat.FILES, Threat.MEMORY}
     return frozenset(threats | {Threat.SIGNALS} if landlock_abi() >= _ABI_WITH_SCOPES else threats)
 

@@ -101,17 +101,28 @@ class SandboxPolicy:
         limit: The highest level to aim for.
         uid_channel: In a worker, the socket's descriptor over which `users.reserve_uid` hands the lock of the
             worker's uid to the fork server.
+        is_alone: Whether the process shares no memory of a device with another one, and may have namespaces and a
+            user of its own on CUDA devices, too.
+        local_sockets: Whether it may open local and TCP sockets, over which profilers speak to the process that they
+            look into. Where it has no network namespace of its own, Landlock leaves `landlock.LOCAL_PORTS` open only.
     """
 
     device: str
     hidden: tuple[Path, ...] = ()
     limit: Level = Level.SANDBOXED
     uid_channel: int | None = None
+    is_alone: bool = False
+    local_sockets: bool = False
 
     @property
     def is_cuda(self) -> bool:
         """Whether the measures must suit CUDA."""
         return self.device.startswith("cuda")
+
+    @property
+    def shares_device_memory(self) -> bool:
+        """Whether the driver has to hand memory over between this process and another one."""
+        return self.is_cuda and not self.is_alone
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ from .model import NotPossible, SandboxState, Threat
 
 def enter(state: SandboxState) -> frozenset[Threat]:
     """Enter new network and IPC namespaces; an ordinary user does so within a user namespace."""
-    if state.policy.is_cuda:
+    if state.policy.shares_device_memory:
         raise NotPossible("CUDA hands memory over within one network namespace only")
     flags = wanted_namespaces()
     is_user = bool(flags & kernel.CLONE_NEWUSER)
@@ -22,6 +22,8 @@ def enter(state: SandboxState) -> frozenset[Threat]:
     if reason := why_not(flags):
         raise NotPossible(reason)
     kernel.enter_namespaces(flags)
+    if state.policy.local_sockets:
+        kernel.enable_loopback()
     with suppress(OSError):  # no threat depends on it
         kernel.mount_empty_memory("/dev/shm")
     return frozenset({Threat.NETWORK, Threat.MEMORY} if is_user else {Threat.NETWORK})

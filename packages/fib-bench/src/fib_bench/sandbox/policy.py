@@ -77,7 +77,8 @@ def prepare(policy: SandboxPolicy) -> None:
 def isolate(paths: SandboxPaths) -> Isolation:
     """Apply every measure that is possible to this process; none can be undone.
 
-    The process must have one thread, and must not receive anything secret before or after.
+    The process must have one thread, and must not receive anything secret before or after. Programs that it starts in
+    its place are confined too.
     """
     state, parent = SandboxState(paths), os.getppid()
     for measure in MEASURES:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import attrs
 
 from . import syscalls as kernel
+from .landlock import landlock_abi
 from .model import SandboxState, Threat
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
@@ -118,12 +119,15 @@ def _libseccomp() -> ctypes.CDLL:
 
 # -- the measure -------------------------------------------------------------------------------
 
-_STREAM, _DATAGRAM, _RAW = 1, 2, 3  # kinds of sockets; CUDA listens on one of another kind
+_STREAM, _DATAGRAM, _RAW, _PACKET = 1, 2, 3, 10  # kinds of sockets; CUDA listens on one of another kind
 _NAMESPACES = (
     kernel.CLONE_NEWNS, kernel.CLONE_NEWUTS, kernel.CLONE_NEWIPC, kernel.CLONE_NEWUSER, kernel.CLONE_NEWPID,
     kernel.CLONE_NEWNET, kernel.CLONE_NEWCGROUP,
 )  # fmt: skip
 _AF_UNIX = 1
+_INTERNET = (2, 10)  # AF_INET, AF_INET6
+_ABI_WITH_PORTS = 4
+_RARE_FAMILIES = (16, 17, 38, 40)  # AF_NETLINK, AF_PACKET, AF_ALG, AF_VSOCK
 
 REFUSALS: tuple[Refusal, ...] = (
     # other processes
@@ -157,9 +161,28 @@ _ONLY_SOCKETS_OF_CUDA = (
 )
 
 
+_ONLY_LOCAL_SOCKETS = (
+    *(Refusal(("socket",), errno.EACCES, argument=1, mask=0xF, value=kind) for kind in (_RAW, _PACKET)),
+    *(Refusal(("socket",), errno.EACCES, argument=0, mask=0xFF, value=family) for family in _RARE_FAMILIES),
+)
+
+
+def _no_internet(abi: int) -> Iterator[Refusal]:
+    """Refusals in the machine's own network: all but TCP, whose ports Landlock bounds, or that, too."""
+    for family in _INTERNET:
+        if abi < _ABI_WITH_PORTS:
+            yield Refusal(("socket",), errno.EACCES, argument=0, mask=0xFF, value=family)
+    if abi >= _ABI_WITH_PORTS:
+        yield Refusal(("socket",), errno.EACCES, argument=1, mask=0xF, value=_DATAGRAM)
+
+
 def refuse_calls(state: SandboxState) -> frozenset[Threat]:
     """Refuse all sockets but pairs, and the system calls that no kernel needs: `REFUSALS`."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if state.policy.local_sockets:
+        is_enclosed = "namespaces" in state.held
+        Filter((*REFUSALS, *_ONLY_LOCAL_SOCKETS, *(() if is_enclosed else _no_internet(landlock_abi())))).load()
+        return frozenset({Threat.KERNEL})
     worker_filter(state.policy.is_cuda).load()
     return frozenset({Threat.NETWORK, Threat.SERVICES, Threat.KERNEL})
 

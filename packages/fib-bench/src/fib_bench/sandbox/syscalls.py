@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +25,7 @@ _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x4, 0x4000, 0x40000
 
 CAP_CHOWN, CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 0, 2, 6, 7, 21
 _CAPABILITY_VERSION = 0x20080522
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWCGROUP = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x02000000,
@@ -88,6 +91,16 @@ def enter_namespaces(flags: int) -> None:
         (own / "setgroups").write_text("deny")
         (own / "uid_map").write_text(f"{uid} {uid} 1")
         (own / "gid_map").write_text(f"{gid} {gid} 1")
+
+
+def enable_loopback() -> None:
+    """Switch the loopback device of this network namespace on.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        fcntl.ioctl(one, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def mount_empty_memory(folder: str) -> None:
