@@ -22,6 +22,7 @@ MODULES = (
     "fib_apply",
     "fib_tracer",
     "fib_integrations",
+    "fib_agents",
 )
 _LOG = logging.getLogger(__name__)
 

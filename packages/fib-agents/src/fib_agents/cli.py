@@ -1,0 +1,272 @@
+"""The command ``fib-agents``: each tool for people and scripts, the MCP server, schemas and guides.
+
+Results go to stdout, as text or with ``--json`` as one JSON object. Exit codes: 0 if the tool ran and the solution is
+fine, 1 if the solution fails, 2 for a wrong command or a tool that cannot run, 130 after an interrupt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fib_schema import FibError, get_fib_dataset_path, to_plain
+from fib_schema.command import run_command
+from fib_schema.command_parser import CommandParser
+
+from . import files, schemas
+from .guides import GUIDES, read_guide
+from .results import DEFAULT_CHARS, Result
+from .workspace import Workspace, read_solution
+
+_DESCRIPTION = """\
+Tools for programs that write GPU kernels. Code is a file, a folder, or the name of a solution of the data set."""
+_EXAMPLES = """\
+examples:
+  fib-agents evaluate softmax_n64 kernel.py --dataset DIR
+  fib-agents explain softmax_n64 kernel.cpp --dataset DIR
+  fib-agents profile softmax_n64 kernel.cu --dataset DIR --device cuda:0
+  fib-agents mcp DIR                   serves all tools over stdio, for a client that starts it
+  fib-agents mcp DIR --http --port 8400
+  fib-agents schemas --form function   JSON Schemas of the tools"""
+Run = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    run: Run = arguments.run
+    if run is _mcp:  # its standard output belongs to the protocol
+        return run(arguments)
+    return run_command("fib-agents", lambda: run(arguments))
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = CommandParser(prog="fib-agents", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=formatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, said: str, run: Run) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=said, description=said, formatter_class=formatter)
+        command.set_defaults(run=run)
+        return command
+
+    for name, said, tool, codes in _TOOLS:
+        command = add(name, said, _tool)
+        command.set_defaults(tool=tool)
+        _add_workspace(command)
+        if tool != "list_definitions":
+            command.add_argument("definition", metavar="DEFINITION", help="the name of the definition")
+        for code in codes:
+            command.add_argument(code, metavar="CODE", help="a file, a folder, or the name of a solution")
+        _add_own_options(tool, command)
+        command.add_argument("--json", action="store_true", help="print one JSON object")
+        command.add_argument("--max-chars", type=int, metavar="N", help=f"length of the text (default {DEFAULT_CHARS})")
+    _add_others(add)
+    return parser
+
+
+_TOOLS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("list", "list the definitions of a data set", "list_definitions", ()),
+    ("describe", "show a definition, its reference, workloads and best known results", "describe", ()),
+    ("check", "check a source without running it", "check_source", ("solution",)),
+    ("evaluate", "check outputs and measure the latency", "evaluate", ("solution",)),
+    ("explain", "explain why a solution fails", "explain_failure", ("solution",)),
+    ("compare", "compare two solutions that are timed interleaved", "compare", ("first", "second")),
+    ("profile", "profile the kernels of one call with Nsight Compute", "profile", ("solution",)),
+    ("sanitize", "look for memory defects with compute-sanitizer", "sanitize", ("solution",)),
+    ("disassemble", "show machine code, registers, spills and occupancy", "disassemble", ("solution",)),
+    ("submit", "write a solution into the data set as a new version", "submit", ("solution",)),
+)
+
+
+def _add_workspace(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
+    command.add_argument("--device", help="cpu or cuda:N (default: the first GPU, else cpu)")
+    command.add_argument("--author", default="agent", help="author of new solutions (default: agent)")
+    command.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
+    )
+    command.add_argument(
+        "--trust", action="store_true", help="run profilers and sanitizers outside of the sandbox, for code of your own"
+    )
+
+
+def _add_own_options(tool: str, command: argparse.ArgumentParser) -> None:
+    if tool in ("describe", "evaluate", "compare"):
+        command.add_argument("--workloads", nargs="+", metavar="UUID", help="only these workloads")
+    if tool in ("explain_failure", "profile", "sanitize"):
+        command.add_argument("--workload", metavar="UUID", help="this workload")
+    if tool == "evaluate":
+        command.add_argument("--full", action="store_true", help="all workloads and checks, as a ranked run")
+    if tool == "list_definitions":
+        command.add_argument("--op-type", metavar="TYPE", help="only definitions of this kind")
+    if tool == "sanitize":
+        command.add_argument("--checks", nargs="+", metavar="NAME", help="memcheck, racecheck, initcheck, synccheck")
+    if tool == "profile":
+        command.add_argument("--sections", nargs="+", metavar="NAME", help="sections of Nsight Compute")
+    if tool == "disassemble":
+        command.add_argument(
+            "--architecture", metavar="ARCH", help="such as 9.0a, for CUDA code on a machine without a GPU"
+        )
+    if tool == "submit":
+        command.add_argument("--name", help="name of the solution without a version (default: kernel)")
+        command.add_argument("--server", metavar="URL", help="send it to an evaluation service instead, and wait")
+
+
+def _add_others(add: Callable[[str, str, Run], argparse.ArgumentParser]) -> None:
+    server = add("mcp", "serve the tools to clients of the Model Context Protocol", _mcp)
+    server.add_argument("dataset", metavar="DIR", type=Path, help="the data set")
+    for option in ("--device", "--author"):
+        server.add_argument(option, default=None if option == "--device" else "agent")
+    server.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
+    )
+    server.add_argument("--http", action="store_true", help="serve HTTP instead of stdio")
+    server.add_argument("--host", default="127.0.0.1", help="a loopback address (default 127.0.0.1)")
+    server.add_argument("--port", type=int, default=8400, help="0 chooses a free one (default 8400)")
+    server.set_defaults(trust=False)
+    shown = add("schemas", "print the JSON Schemas of the tools", _schemas)
+    shown.add_argument("--form", choices=schemas.FORMS, default="parameters")
+    guide = add("guide", "print a guide for a language model", _guide)
+    guide.add_argument("name", metavar="NAME", nargs="?", choices=list(GUIDES), help=", ".join(GUIDES))
+    extract = add("extract", "write the files of a solution into a folder", _extract)
+    extract.add_argument("solution", metavar="SOLUTION", help="its name")
+    extract.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
+    extract.add_argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where its folder is made")
+    pack = add("pack", "print the record of a solution from a folder that extract has written", _pack)
+    pack.add_argument("folder", metavar="FOLDER", type=Path)
+
+
+def _workspace(arguments: argparse.Namespace) -> Workspace:
+    from fib_bench.cli.run_options import default_device
+
+    return Workspace(
+        root=arguments.dataset or get_fib_dataset_path(),
+        device=arguments.device or default_device(),
+        author=arguments.author,
+        timeout_seconds=arguments.timeout,
+        trusts_solutions=arguments.trust,
+        progress=_show_progress,
+    )
+
+
+def _show_progress(done: int, total: int, message: str) -> None:
+    from fib_schema.display import escape_line
+
+    print(f"{done}/{total} {escape_line(message)}", file=sys.stderr)
+
+
+def _tool(arguments: argparse.Namespace) -> int:
+    from .toolbox import Toolbox
+
+    workspace = _workspace(arguments)
+    values: dict[str, Any] = {}
+    names = ("definition", "workload", "workloads", "op_type", "checks", "sections", "name", "architecture")
+    values |= {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
+    values |= {
+        name: _code(text) for name in ("solution", "first", "second") if (text := getattr(arguments, name, None))
+    }
+    if getattr(arguments, "full", False):
+        values["quick"] = False
+    if getattr(arguments, "server", None):
+        return _send(arguments, workspace, values)
+    return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
+
+
+def _send(arguments: argparse.Namespace, workspace: Workspace, values: Mapping[str, Any]) -> int:
+    import attrs
+
+    from .service import submit_to_service
+
+    trace_set = workspace.open()
+    found = read_solution(workspace, trace_set, trace_set.get_definition(values["definition"]), values["solution"])
+    if arguments.name:
+        found = attrs.evolve(found, name=arguments.name)
+    return _print(submit_to_service(arguments.server, found), arguments)
+
+
+def _code(text: str) -> Any:
+    """The files at a path, or the text as a name."""
+    from fib_bench.authoring.sources import read_sources
+
+    path = Path(text)
+    if not path.exists() and not path.suffix:
+        return text
+    if (path / files.RECORD).exists():
+        return to_plain(files.pack_folder(path))
+    return {source.path: source.content for source in read_sources(path)}
+
+
+def _print(result: Result, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        json.dump(result.to_json(), sys.stdout, indent=1)
+        print()
+    else:
+        print(result.to_text() if arguments.max_chars is None else result.to_text(arguments.max_chars))
+    is_fine = [getattr(result, name, True) for name in ("is_passed", "is_callable", "is_clean")]
+    return 0 if all(is_fine) else 1
+
+
+def _schemas(arguments: argparse.Namespace) -> int:
+    from .toolbox import get_all_tool_schemas
+
+    json.dump(get_all_tool_schemas(arguments.form), sys.stdout, indent=1)
+    print()
+    return 0
+
+
+def _guide(arguments: argparse.Namespace) -> int:
+    if arguments.name is None:
+        print("\n".join(f"{name}: {said}" for name, said in GUIDES.items()))
+    else:
+        print(read_guide(arguments.name), end="")
+    return 0
+
+
+def _extract(arguments: argparse.Namespace) -> int:
+    from fib_schema import TraceSet, UnknownName
+
+    trace_set = TraceSet.from_path(arguments.dataset or get_fib_dataset_path())
+    solution = trace_set.get_solution(arguments.solution)
+    if solution is None:
+        raise UnknownName("solution", arguments.solution, trace_set.solution_names())
+    print(files.extract_solution_to_files(solution, arguments.into))
+    return 0
+
+
+def _pack(arguments: argparse.Namespace) -> int:
+    json.dump(to_plain(files.pack_folder(arguments.folder)), sys.stdout, indent=1)
+    print()
+    return 0
+
+
+def _mcp(arguments: argparse.Namespace) -> int:
+    def serve() -> int:
+        from . import mcp_server
+
+        arguments.dataset = arguments.dataset.absolute()
+        workspace = _workspace(arguments)
+        workspace.open()  # a wrong path is reported here, and not to the client
+        if arguments.http:
+            token = os.environ.get(mcp_server.TOKEN_VARIABLE)
+            mcp_server.serve_http(workspace, arguments.host, arguments.port, token)
+        else:
+            mcp_server.serve_stdio(workspace)
+        return 0
+
+    if arguments.http:
+        return run_command("fib-agents", serve)
+    try:
+        return serve()
+    except (FibError, OSError) as error:
+        print(f"fib-agents: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""Exceptions of fib-agents. What is wrong with a solution is a result, not an exception."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from fib_schema import FibError
+
+
+@attrs.frozen
+class ToolMissing(FibError, FileNotFoundError):
+    """A program that a tool runs is not installed."""
+
+    program: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.program} is not on PATH; {self.remedy}"
+
+
+@attrs.frozen
+class ToolFailed(FibError, RuntimeError):
+    """A program that a tool runs failed; its output is untrusted, because the solution ran inside."""
+
+    program: str
+    problem: str
+    output: str = ""
+
+    def __str__(self) -> str:
+        tail = f"; its output ends with: {self.output}" if self.output else ""
+        return f"{self.program}: {self.problem}{tail}"
+
+
+@attrs.frozen
+class CountersForbidden(FibError, PermissionError):
+    """The driver refuses performance counters to this user."""
+
+    is_admin_only: bool | None
+    """The value in the driver's parameters; None if they cannot be read."""
+
+    def __str__(self) -> str:
+        known = {True: " (RmProfilingAdminOnly is 1)", False: " (RmProfilingAdminOnly is 0)", None: ""}
+        return (
+            f"ncu: the driver refuses performance counters to this process{known[self.is_admin_only]}. An "
+            "administrator allows them to all users with the module option NVreg_RestrictProfilingToAdminUsers=0 of "
+            "nvidia; a container needs that on its host. The sandbox drops the capability that would allow them "
+            "otherwise"
+        )
+
+
+@attrs.frozen
+class NeedsGpu(FibError, RuntimeError):
+    """A tool that looks at a GPU was called for another device."""
+
+    tool: str
+    device: str
+
+    def __str__(self) -> str:
+        remedy = "pass --device cuda:0 on a machine with one"
+        return f"{self.tool}: needs a CUDA device, and the device is {self.device!r}; {remedy}"
+
+
+@attrs.frozen
+class InvalidArguments(FibError, ValueError):
+    """Arguments of a tool that do not match its schema."""
+
+    tool: str
+    problems: Sequence[str]
+
+    def __str__(self) -> str:
+        return f"{self.tool}: {'; '.join(self.problems)}"
+
+
+@attrs.frozen
+class NotListening(FibError, ValueError):
+    """A server that would be reachable from other machines, or by anybody on this one."""
+
+    problem: str
+
+    def __str__(self) -> str:
+        return self.problem

@@ -1,0 +1,255 @@
+"""Tool `explain_failure`: the first wrong elements with their inputs, the first compiler error with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+from fib_bench import BenchmarkConfig
+from fib_bench.authoring.compiler_errors import first_compiler_error
+from fib_schema import Definition, EvaluationStatus, FibError, Solution, TensorSpec, Workload
+
+from .errors import ToolFailed
+from .evaluation import QUICK_WORKLOADS, WorkloadResult, result_of, run_traces
+from .results import Result, fenced, untrusted
+from .workspace import Code, Workspace, choose_workloads, read_solution
+
+if TYPE_CHECKING:
+    import torch
+    from fib_bench.config import ResolvedEvalConfig
+
+    from .sandboxed.jobs import Values
+
+_WRONG_ELEMENTS = 5
+_SHOWN_VALUES = 6
+_LOG_CHARS = 1500
+
+
+@attrs.frozen
+class WrongElement:
+    """An element of an output that differs from the reference by more than the tolerance."""
+
+    output: str
+    index: tuple[int, ...]
+    found: float
+    expected: float
+    inputs: Mapping[str, str]
+    """By name: the values at the same position of the axes that the input shares with the output."""
+
+
+@attrs.frozen
+class WrongOutput:
+    """An output with wrong elements."""
+
+    name: str
+    wrong: int
+    count: int
+    wrong_per_axis: Mapping[str, str]
+    """By axis: how many of its positions have a wrong element, and the first ones."""
+    unwritten: int
+    """Elements that still hold the bytes of the harness: the kernel wrote nothing there."""
+    elements: tuple[WrongElement, ...]
+
+
+@attrs.frozen
+class CompilerError:
+    """The first error that lies in a source of the solution."""
+
+    path: str
+    line: int
+    column: int | None
+    message: str = untrusted()
+    text: str = untrusted()
+
+
+@attrs.frozen
+class Explanation(Result):
+    """The reasons that a solution failed."""
+
+    definition: str
+    solution: str
+    workload: str | None
+    status: str
+    """``PASSED`` if no workload of those that were tried fails."""
+    compiler_error: CompilerError | None
+    outputs: tuple[WrongOutput, ...]
+    note: str
+    """A note about what could not be found out, with the reason."""
+    log: str = untrusted()
+
+    def lines(self) -> Iterator[str]:
+        """The cause first, then the log."""
+        if self.status == EvaluationStatus.PASSED:
+            yield f"{self.solution} passed on the workloads that were tried; {self.note}".rstrip("; ")
+            return
+        yield f"{self.solution} on workload {self.workload}: {self.status}"
+        if self.compiler_error is not None:
+            error = self.compiler_error
+            yield from fenced(f"{error.path}:{error.line}: {error.message}\n{error.text}", "first error in the sources")
+        for output in self.outputs:
+            yield from _output_lines(output)
+        if self.note:
+            yield f"note: {self.note}"
+        yield from fenced(self.log, "log of the evaluation", _LOG_CHARS)
+
+
+def explain_failure(
+    workspace: Workspace, definition: str, solution: Code, *, workload: str | None = None
+) -> Explanation:
+    """Explain why a solution fails: first wrong elements with indices and inputs, or the first compiler error.
+
+    Args:
+        workspace: Where to work.
+        definition: The name of the definition.
+        solution: The files, such as {"kernel.py": source}, or the name of a solution of the data set.
+        workload: The uuid of a workload; by default the first one of 3 that fails.
+
+    Raises:
+        UnknownName: There is no such definition, solution or workload.
+        KernelFileError: Language, entry point or style cannot be inferred.
+    """
+    trace_set = workspace.open()
+    found = trace_set.get_definition(definition)
+    given = read_solution(workspace, trace_set, found, solution)
+    chosen = choose_workloads(trace_set, found, None if workload is None else [workload], QUICK_WORKLOADS)
+    run = run_traces(workspace, found, given, chosen, quick=True)
+    results = [result_of(trace) for trace in run.traces]
+    failed = next((one for one in results if not one.is_passed), None)
+    if failed is None:
+        skipped = "; ".join(f"{skip.workload} did not run: {skip.reason}" for skip in run.skipped)
+        return Explanation(definition, given.name, None, str(EvaluationStatus.PASSED), None, (), skipped, "")
+    by_uuid = {one.uuid: one for one in chosen}
+    outputs, note = _wrong_outputs(workspace, found, given, by_uuid[failed.workload], failed)
+    return Explanation(
+        definition=definition,
+        solution=given.name,
+        workload=failed.workload,
+        status=failed.status,
+        compiler_error=_compiler_error(given, failed),
+        outputs=outputs,
+        note=note,
+        log=failed.log,
+    )
+
+
+def _compiler_error(solution: Solution, result: WorkloadResult) -> CompilerError | None:
+    if result.status not in (EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR):
+        return None
+    error = first_compiler_error(result.log, solution.sources)
+    return None if error is None else CompilerError(error.path, error.line, error.column, error.message, error.text)
+
+
+def _wrong_outputs(
+    workspace: Workspace, definition: Definition, solution: Solution, workload: Workload, result: WorkloadResult
+) -> tuple[tuple[WrongOutput, ...], str]:
+    """The outputs with wrong elements of one call, and a note if there are none to show."""
+    if result.status != EvaluationStatus.INCORRECT_NUMERICAL:
+        return (), ""
+    from .sandboxed.jobs import make_values
+
+    config = BenchmarkConfig(device=workspace.device).for_data_set(workspace.open()).resolve_eval_config(definition)
+    for distribution in dict.fromkeys((*_named_in(result.log, config), *config.distributions)):
+        try:
+            values = make_values(workspace, definition, workload, distribution)
+            found = _call(workspace, definition, solution, workload, values)
+            expected = _call(workspace, definition, None, workload, values)
+        except FibError as error:
+            return (), f"elements are not shown: {error}"
+        outputs = tuple(_compare(definition, values, found, expected, config))
+        if outputs:
+            return outputs, f"inputs of the distribution {distribution!r}"
+    return (
+        (),
+        "a single call in a process of its own was right: the result depends on earlier calls, or is not repeatable",
+    )
+
+
+def _named_in(log: str, config: ResolvedEvalConfig) -> Iterator[str]:
+    return (name for name in config.distributions if f"({name})" in log)
+
+
+def _call(
+    workspace: Workspace, definition: Definition, solution: Solution | None, workload: Workload, values: Values
+) -> dict[str, torch.Tensor]:
+    """The outputs of one call in the sandbox; of the reference if there is no solution."""
+    from fib_compile.registry import reference_solution
+
+    from .sandboxed.jobs import read_outputs, write_job
+    from .sandboxed.run import Sandbox
+
+    with Sandbox(workspace, solution or reference_solution(definition)) as sandbox:
+        command = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)
+        ended = sandbox.run(command, timeout_seconds=workspace.timeout_seconds)
+        if ended.code != 0:
+            what = "the reference" if solution is None else solution.name
+            problem = "ended by the time limit" if ended.code is None else f"exited with status {ended.code}"
+            raise ToolFailed(what, problem, ended.output[-500:])
+        return read_outputs(sandbox, definition, workload)
+
+
+def _compare(
+    definition: Definition,
+    values: Values,
+    found: Mapping[str, torch.Tensor],
+    expected: Mapping[str, torch.Tensor],
+    config: ResolvedEvalConfig,
+) -> Iterator[WrongOutput]:
+    import torch
+
+    for name, spec in definition.outputs.items():
+        tolerance = config.tolerance(str(spec.dtype))
+        one, other = found[name].double(), expected[name].double()
+        close = torch.isclose(one, other, rtol=tolerance.rtol, atol=tolerance.atol) | other.isnan()
+        indices = (~close).nonzero()
+        if not len(indices):
+            continue
+        raw = found[name].contiguous().view(-1).view(torch.uint8).view(found[name].numel(), -1)
+        elements = tuple(
+            WrongElement(
+                name,
+                tuple(index),
+                float(one[tuple(index)]),
+                float(other[tuple(index)]),
+                _inputs_at(definition, spec, index, values),
+            )
+            for index in indices[:_WRONG_ELEMENTS].tolist()
+        )
+        per_axis = {
+            f"{axis}={one.shape[place]}": _positions(indices[:, place]) for place, axis in enumerate(spec.shape or ())
+        }
+        unwritten = int((raw == 0xC3).all(-1).sum())
+        yield WrongOutput(name, len(indices), one.numel(), per_axis, unwritten, elements)
+
+
+def _positions(places: torch.Tensor) -> str:
+    """The number of wrong positions of an axis, and the first ones."""
+    unique = sorted(set(places.tolist()))
+    shown = ", ".join(map(str, unique[:_SHOWN_VALUES]))
+    return f"{len(unique)} wrong: {shown}{', ...' if len(unique) > _SHOWN_VALUES else ''}"
+
+
+def _inputs_at(definition: Definition, output: TensorSpec, index: Sequence[int], values: Values) -> dict[str, str]:
+    """The inputs at the position that an output's element has on the axes that both share."""
+    places = dict(zip(output.shape or (), index, strict=True))
+    shown = {}
+    for name, spec in definition.inputs.items():
+        value = values[name]
+        if spec.shape is None:
+            shown[name] = str(value)
+            continue
+        key = tuple(places.get(axis, slice(None)) for axis in spec.shape)
+        part = value[key].reshape(-1).double()[:_SHOWN_VALUES].tolist()  # type: ignore[index]
+        where = ", ".join(str(places.get(axis, ":")) for axis in spec.shape)
+        shown[f"{name}[{where}]"] = ", ".join(f"{number:.6g}" for number in part)
+    return shown
+
+
+def _output_lines(output: WrongOutput) -> Iterator[str]:
+    axes = "; ".join(f"axis {axis}: {text}" for axis, text in output.wrong_per_axis.items())
+    yield f"output {output.name}: {output.wrong} of {output.count} elements are wrong; {axes}"
+    if output.unwritten:
+        yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0xC3 that the harness put there"
+    for one in output.elements:
+        inputs = "; ".join(f"{name} = {text}" for name, text in one.inputs.items())
+        yield f"  {one.output}{list(one.index)} = {one.found:.6g}, expected {one.expected:.6g}; {inputs}"

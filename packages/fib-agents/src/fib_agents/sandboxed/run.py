@@ -1,0 +1,204 @@
+"""Caller's side of confined commands: their folder, their time limit and their output."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+from fib_bench.temporary_folders import TemporaryFolder
+from fib_bench.worker.server_environment import server_environment
+from fib_schema import Solution, format_json
+
+from ..errors import ToolFailed, ToolMissing
+from ..workspace import Workspace
+from .confine import Settings
+
+_POLL_SECONDS = 0.02
+_OUTPUT_BYTES = 1 << 20
+_GRACE_SECONDS = 10.0
+
+
+@attrs.frozen
+class Finished:
+    """An ended command."""
+
+    code: int | None
+    """Its exit status, negative for a signal; None if it was ended because of the time limit."""
+    output: str
+    """Its stdout and stderr, the middle of more than 1 MiB left out; untrusted text."""
+    isolation_level: int
+    isolation: str
+    seconds: float
+
+
+class Sandbox:
+    """A folder in which confined commands look into one solution. A context manager.
+
+    Args:
+        workspace: The data set, which commands cannot read; the device; whether the solution is trusted.
+        solution: Decides the build cache, which is the one that the benchmark's workers use for this solution.
+        local_sockets: Whether commands may open sockets on this machine.
+    """
+
+    def __init__(self, workspace: Workspace, solution: Solution, *, local_sockets: bool = False) -> None:
+        self._workspace = workspace
+        self._solution = solution
+        self._local_sockets = local_sockets
+        self._folder = TemporaryFolder()
+        self.path = self._folder.path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.remove()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a new file into the folder; commands can read it.
+
+        Raises:
+            OSError: There is one of this name, or it cannot be written.
+        """
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self.path / name, flags, 0o644), "wb") as file:
+            os.fchmod(file.fileno(), 0o644)  # the command may run as another user
+            file.write(data)
+
+    def read(self, name: str, limit_bytes: int) -> bytes | None:
+        """The content of a file that a command has written; None if there is none. It is untrusted.
+
+        Raises:
+            ToolFailed: It is a link, no regular file, or larger than `limit_bytes`.
+        """
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path / name, flags)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ToolFailed(name, f"the file that was written cannot be read: {error.strerror}") from error
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
+                problem = f"the file that was written is no regular file of at most {limit_bytes} bytes"
+                raise ToolFailed(name, problem)
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(limit_bytes)
+        finally:
+            os.close(descriptor)
+
+    def run(
+        self, command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
+    ) -> Finished:
+        """Run a command until it ends or the time is over.
+
+        Raises:
+            ToolFailed: It could not be confined or started.
+            CancelledError: The workspace was cancelled.
+        """
+        settings = Settings(
+            command=list(command),
+            environment=server_environment(self._workspace.device) | dict(environment or {}),
+            folder=str(self.path),
+            device=self._workspace.device,
+            hidden=[str(self._workspace.root.resolve())],
+            local_sockets=self._local_sockets,
+            is_confined=not self._workspace.trusts_solutions,
+            solution=format_json(self._solution),
+        )
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        with tempfile.TemporaryFile() as output, os.fdopen(read_end, "rb") as report:
+            begin = time.monotonic()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fib_agents.sandboxed.confine", str(write_end)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[write_end],
+                start_new_session=True,
+            )
+            os.close(write_end)
+            is_over = self._wait(process, json.dumps(attrs.asdict(settings)).encode(), begin + timeout_seconds)
+            messages = _messages(report.read(1 << 16))
+            text = _shown(output.fileno())
+            if "problem" in messages or "isolation" not in messages:
+                problem = messages.get("problem", "it did not start")
+                raise ToolFailed(command[0], f"could not be run: {problem}", text[-2000:])
+            code = None if is_over else messages.get("code")
+            isolation = messages["isolation"]
+            return Finished(code, text, isolation["level"], isolation["text"], time.monotonic() - begin)
+
+    def _wait(self, process: subprocess.Popen[bytes], settings: bytes, end: float) -> bool:
+        """Wait for the end; returns whether the time was over."""
+        assert process.stdin is not None
+        process.stdin.write(settings)
+        process.stdin.close()
+        cancelled = self._workspace.cancelled
+        while process.poll() is None:
+            is_cancelled = cancelled is not None and cancelled.is_set()
+            if is_cancelled or time.monotonic() > end:
+                process.terminate()
+                try:
+                    process.wait(_GRACE_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+                if is_cancelled:
+                    raise CancelledError
+                return True
+            time.sleep(_POLL_SECONDS)
+        return False
+
+
+def find_program(name: str, remedy: str) -> str:
+    """The path of a program.
+
+    Raises:
+        ToolMissing: It is not installed.
+    """
+    found = shutil.which(name) or next((str(path) for path in _installed(name) if os.access(path, os.X_OK)), None)
+    if found is None:
+        raise ToolMissing(name, remedy)
+    return found
+
+
+def _installed(name: str) -> list[Path]:
+    """Paths where the CUDA toolkit has programs, and Triton, which brings some of them."""
+    folders = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"]
+    spec = importlib.util.find_spec("triton")
+    if spec is not None and spec.origin is not None:
+        folders.append(Path(spec.origin).parent / "backends" / "nvidia" / "bin")
+    return [folder / name for folder in folders]
+
+
+def _messages(data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for line in data.splitlines():
+        found |= json.loads(line)
+    return found
+
+
+def _shown(descriptor: int) -> str:
+    """The text of an output file, the middle of a long one left out."""
+    size = os.fstat(descriptor).st_size
+    if size <= _OUTPUT_BYTES:
+        return os.pread(descriptor, size, 0).decode("utf-8", "replace")
+    half = _OUTPUT_BYTES // 2
+    head, tail = os.pread(descriptor, half, 0), os.pread(descriptor, half, size - half)
+    note = f"\n[... {size - _OUTPUT_BYTES} bytes left out ...]\n"
+    return head.decode("utf-8", "replace") + note + tail.decode("utf-8", "replace")

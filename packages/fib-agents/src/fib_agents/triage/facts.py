@@ -1,0 +1,243 @@
+"""Facts of single nodes of Python sources, which triage rules name. Nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import attrs
+
+_LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
+_HUGE = 2**36
+_MOST_PARTS = 40
+"""Of a dotted name; a longer one would take the square of its length."""
+_HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+
+
+class Kind(StrEnum):
+    """The kinds of facts; a rule has a field of each kind, with patterns."""
+
+    NAME = "names"
+    """A dotted name, with aliases of imports resolved: ``torch.cuda.Event``."""
+    ASSIGN = "assigns"
+    """A dotted name of an imported module that is assigned to, also by ``setattr``."""
+    ATTRIBUTE = "attributes"
+    """An attribute of anything."""
+    STRING = "strings"
+    BASE = "bases"
+    """A base of a class."""
+    DEFINE = "defines"
+    """A function or method."""
+    KEY = "keys"
+    """A function or attribute in the key of a lookup."""
+    RETURN = "returns"
+    """A function whose result is returned directly."""
+    STATE = "states"
+    """A property of the whole function, such as ``counter``."""
+
+
+@attrs.frozen
+class Fact:
+    """One construct."""
+
+    kind: Kind
+    text: str
+    line: int
+
+
+def hidden_characters(text: str) -> Iterator[Fact]:
+    """Invisible characters and overrides of direction, in any language."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _HIDDEN.search(line):
+            yield Fact(Kind.STATE, "hidden-character", number)
+
+
+def aliases_of(module: ast.Module) -> dict[str, str]:
+    """Local names of modules and of what is imported from them, also by assignments of dotted names."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                aliases[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    imported = {value.partition(".")[0] for value in aliases.values()}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = _dotted(node.value, aliases)
+            if name and name.partition(".")[0] in imported:
+                aliases.setdefault(node.targets[0].id, name)
+    return aliases
+
+
+def _dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """The dotted name of an expression, or an empty text; ``getattr(x, "y")`` and ``__import__("x")`` count."""
+    parts: list[str] = []
+    while len(parts) < _MOST_PARTS:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Name):
+            return ".".join((aliases.get(node.id, node.id), *reversed(parts)))
+        elif isinstance(node, ast.Call) and (found := _by_name(node, aliases)) is not None:
+            base, name = found
+            if base is None:
+                return ".".join((name, *reversed(parts)))
+            parts.append(name)
+            node = base
+        else:
+            return ""
+    return ""
+
+
+def _by_name(node: ast.Call, aliases: Mapping[str, str]) -> tuple[ast.AST | None, str] | None:
+    """The object (None for a module) and the constant name of a lookup by a call."""
+    function = aliases.get(node.func.id, node.func.id) if isinstance(node.func, ast.Name) else ""
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
+        function = "__import__"
+    if function in {"__import__", "importlib.import_module"} and node.args and (name := _text_of(node.args[0])):
+        return None, name
+    if function == "getattr" and len(node.args) >= 2 and (name := _text_of(node.args[1])):
+        return node.args[0], name
+    return None
+
+
+def _text_of(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@attrs.frozen
+class Reader:
+    """Facts of single nodes."""
+
+    aliases: Mapping[str, str]
+    imported: frozenset[str] = attrs.field(init=False)
+
+    @imported.default
+    def _values(self) -> frozenset[str]:
+        return frozenset(self.aliases.values())
+
+    def dotted(self, node: ast.AST) -> str:
+        """The dotted name of an expression."""
+        return _dotted(node, self.aliases)
+
+    def read(self, node: ast.AST) -> Iterator[Fact]:
+        """The facts of a node itself, not of those below it."""
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Import):
+            yield from (Fact(Kind.NAME, alias.name, line) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (Fact(Kind.NAME, f"{node.module}.{alias.name}", line) for alias in node.names)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield from self._reference(node, line)
+        elif isinstance(node, ast.Constant):
+            yield from self._constant(node, line)
+        elif isinstance(node, ast.ClassDef):
+            yield from (Fact(Kind.BASE, name, line) for base in node.bases if (name := self.dotted(base)))
+            yield from self._assigned_methods(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Fact(Kind.DEFINE, node.name, line)
+        elif isinstance(node, ast.Call):
+            yield from self._call(node, line)
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
+            yield Fact(Kind.RETURN, self.dotted(node.value.func), line)
+        elif isinstance(node, ast.Subscript):
+            yield from self.read_key(node.slice, line)
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            yield from self.read_key(node.left, line)
+        elif isinstance(node, ast.While) and _is_endless(node):
+            yield Fact(Kind.STATE, "endless-loop", line)
+        elif isinstance(node, ast.Assign) and _assigns_method(node):
+            yield Fact(Kind.STATE, "assigned-method", line)
+        elif isinstance(node, ast.ExceptHandler) and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body):
+            yield Fact(Kind.STATE, "swallowed-error", line)
+        elif isinstance(node, ast.BinOp) and _is_huge(node):
+            yield Fact(Kind.STATE, "huge-number", line)
+
+    def _reference(self, node: ast.Name | ast.Attribute, line: int) -> Iterator[Fact]:
+        name = self.dotted(node)
+        if name:
+            yield Fact(Kind.NAME, name, line)
+        if isinstance(node, ast.Attribute):
+            yield Fact(Kind.ATTRIBUTE, node.attr, line)
+            if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
+                yield Fact(Kind.ASSIGN, name, line)
+
+    def _is_imported(self, node: ast.AST) -> bool:
+        parts = self.dotted(node).split(".")
+        return any(".".join(parts[:count]) in self.imported for count in range(1, len(parts) + 1))
+
+    def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
+        if isinstance(node.value, str):
+            yield Fact(Kind.STRING, node.value, line)
+        elif isinstance(node.value, int) and abs(node.value) >= _HUGE and node.value & (node.value + 1):
+            yield Fact(Kind.STATE, "huge-number", line)
+
+    def _assigned_methods(self, node: ast.ClassDef) -> Iterator[Fact]:
+        for statement in node.body:
+            if isinstance(statement, ast.Assign):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name) and target.id.startswith("__"):
+                        yield Fact(Kind.DEFINE, target.id, statement.lineno)
+
+    def _call(self, node: ast.Call, line: int) -> Iterator[Fact]:
+        function = self.dotted(node.func)
+        if name := self.dotted(node):
+            yield Fact(Kind.NAME, name, line)
+        if function in {"getattr", "setattr", "delattr", "hasattr"} and len(node.args) >= 2:
+            given = node.args[1]
+            if not (isinstance(given, ast.Constant) and isinstance(given.value, str)):
+                yield Fact(Kind.STATE, "dynamic-name", line)
+            else:
+                yield Fact(Kind.ATTRIBUTE, given.value, line)
+                if function != "getattr" and function != "hasattr" and self._is_imported(node.args[0]):
+                    yield Fact(Kind.ASSIGN, f"{self.dotted(node.args[0])}.{given.value}", line)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKUPS and node.args:
+            yield from self.read_key(node.args[0], line)
+
+    def read_key(self, key: ast.AST, line: int) -> Iterator[Fact]:
+        """Functions and attributes in the key of a lookup."""
+        for node in ast.walk(key):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute):
+                    yield Fact(Kind.KEY, node.func.attr, line)
+                elif isinstance(node.func, ast.Name):
+                    yield Fact(Kind.KEY, node.func.id, line)
+            elif isinstance(node, ast.Attribute):
+                yield Fact(Kind.KEY, node.attr, line)
+
+
+def _is_endless(node: ast.While) -> bool:
+    is_true = isinstance(node.test, ast.Constant) and bool(node.test.value)
+    return is_true and not any(isinstance(child, ast.Break | ast.Return) for child in ast.walk(node))
+
+
+def _assigns_method(node: ast.Assign) -> bool:
+    """Whether a function is assigned to an attribute of an object, but not to one of the object of a class itself."""
+    targets = [target for target in node.targets if isinstance(target, ast.Attribute) and root_of(target) != "self"]
+    return bool(targets) and isinstance(node.value, ast.Lambda)
+
+
+def _is_huge(node: ast.BinOp) -> bool:
+    """Whether a shift or power of two constants is larger than any size of a kernel's tensor."""
+    left, right = node.left, node.right
+    if not (isinstance(left, ast.Constant) and isinstance(right, ast.Constant)):
+        return False
+    if not (isinstance(left.value, int) and isinstance(right.value, int) and 0 < right.value < 4096):
+        return False
+    bits = left.value.bit_length()
+    if isinstance(node.op, ast.LShift):
+        return _HUGE.bit_length() <= bits + right.value < 63
+    return isinstance(node.op, ast.Pow) and _HUGE.bit_length() <= (bits - 1) * right.value < 63
+
+
+def root_of(node: ast.AST) -> str:
+    """The variable at the start of an expression such as ``kept["y"].z``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""

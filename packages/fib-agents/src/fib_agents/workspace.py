@@ -1,0 +1,133 @@
+"""Workspace: the data set and the device that tools work on, and the solutions that agents hand over."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+from fib_bench.authoring.inference import infer_sources
+from fib_schema import Definition, InvalidField, Solution, SourceFile, TraceSet, UnknownName, Workload, parse_json
+
+from .errors import InvalidArguments
+
+Code = str | Mapping[str, Any]
+"""A solution: its name in the data set, its files as ``{"kernel.py": source}``, or a whole record."""
+_MAX_SOURCE_CHARS = 4_000_000
+
+
+def _no_progress(done: int, total: int, message: str) -> None:
+    del done, total, message
+
+
+@attrs.frozen
+class Workspace:
+    """The context of every tool. The program that runs an agent chooses it; the agent cannot.
+
+    Args:
+        root: The data set.
+        device: ``cpu`` or ``cuda:N``.
+        author: The author of submitted solutions.
+        timeout_seconds: The limit of each step: a build, a call, a run of a profiler.
+        trusts_solutions: Run profilers and sanitizers outside of the sandbox, for code of one's own only.
+        progress: Called with steps done, steps in total and a message.
+        cancelled: Ends a tool when it is set.
+    """
+
+    root: Path = attrs.field(converter=Path)
+    device: str = "cpu"
+    author: str = "agent"
+    timeout_seconds: float = 60.0
+    trusts_solutions: bool = False
+    progress: Callable[[int, int, str], None] = attrs.field(default=_no_progress, eq=False)
+    cancelled: threading.Event | None = attrs.field(default=None, eq=False)
+
+    def open(self) -> TraceSet:
+        """The data set as it is on the disk now.
+
+        Raises:
+            DataSetNotFound: There is none.
+        """
+        return TraceSet.from_path(self.root)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
+
+
+def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definition, code: Code | Solution) -> Solution:
+    """The solution that an agent has handed over.
+
+    Args:
+        workspace: Its author is that of new solutions.
+        trace_set: Where names are looked up.
+        definition: What the solution implements.
+        code: A name, files, a record of the format of the data set, or a `Solution`.
+
+    Raises:
+        UnknownName: No solution of the definition has this name.
+        InvalidArguments: The files are none, or the record belongs to another definition.
+        KernelFileError: Language, entry point or style cannot be inferred.
+    """
+    if isinstance(code, Solution):
+        found = code
+    elif isinstance(code, str):
+        known = trace_set.get_solution(code)
+        if known is None or known.definition != definition.name:
+            raise UnknownName("solution", code, trace_set.solution_names(definition.name))
+        return known
+    elif "spec" in code:
+        given = {"name": "candidate", "definition": definition.name, "author": workspace.author, **code}
+        found = parse_json(json.dumps(given), Solution, source="solution")
+    else:
+        return _from_files(workspace, definition, code)
+    if found.definition != definition.name:
+        problem = f"the solution implements {found.definition!r}, and the definition is {definition.name!r}"
+        raise InvalidArguments("solution", (problem,))
+    return found
+
+
+def _from_files(workspace: Workspace, definition: Definition, files: Mapping[str, Any]) -> Solution:
+    wrong = [f"{path!r}: its content is no text" for path, text in files.items() if not isinstance(text, str)]
+    if not files:
+        wrong.append('there is no file; pass {"kernel.py": source}')
+    if not wrong and (size := sum(map(len, files.values()))) > _MAX_SOURCE_CHARS:
+        wrong.append(f"the files have {size} characters, and at most {_MAX_SOURCE_CHARS} are read")
+    if wrong:
+        raise InvalidArguments("solution", tuple(wrong))
+    try:
+        sources = tuple(SourceFile(path, text.replace("\r\n", "\n")) for path, text in files.items())
+    except InvalidField as error:
+        raise InvalidArguments("solution", (str(error),)) from error
+    kernel = infer_sources(", ".join(files), sources, definition)
+    solution = Solution("candidate", definition.name, workspace.author, kernel.spec, kernel.sources)
+    return attrs.evolve(solution, name=f"candidate_{solution.hash()[:8]}")
+
+
+def choose_workloads(
+    trace_set: TraceSet, definition: Definition, uuids: Sequence[str] | None, most: int
+) -> tuple[Workload, ...]:
+    """The workloads of these uuids; without any, `most` of them, spread from the first to the last.
+
+    Raises:
+        UnknownName: The definition has no workload of a uuid.
+        InvalidArguments: The definition has no workloads.
+    """
+    workloads = [trace.workload for trace in trace_set.workloads.get(definition.name, ())]
+    if not workloads:
+        raise InvalidArguments("workloads", (f"{definition.name} has no workloads in {trace_set.root}",))
+    if uuids is not None:
+        by_uuid = {workload.uuid: workload for workload in workloads}
+        for uuid in uuids:
+            if uuid not in by_uuid:
+                raise UnknownName("workload", uuid, tuple(by_uuid))
+        return tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids))
+    if len(workloads) <= most:
+        return tuple(workloads)
+    if most == 1:
+        return (workloads[0],)
+    return tuple(workloads[round(index * (len(workloads) - 1) / (most - 1))] for index in range(most))

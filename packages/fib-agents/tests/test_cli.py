@@ -1,0 +1,86 @@
+"""The command: exit codes, JSON, files and names as code."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from fib_agents import read_guide
+from fib_agents.cli import main
+
+NAME = "softmax_n64"
+GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> str:
+    path = tmp_path / "kernel.py"
+    path.write_text(GOOD)
+    return str(path)
+
+
+def test_definitions_are_listed_as_text_and_json(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--dataset", str(root), "--device", "cpu"]) == 0
+    assert NAME in capsys.readouterr().out
+    assert main(["list", "--dataset", str(root), "--device", "cpu", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["definitions"][0]["workloads"] == 4
+
+
+def test_a_solution_goes_from_a_file_into_the_data_set_and_back(
+    root: Path, kernel: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--dataset", str(root), "--device", "cpu"]
+    assert main(["check", NAME, kernel, *where]) == 0
+    assert main(["submit", NAME, kernel, *where, "--name", "mine"]) == 0
+    assert main(["check", NAME, "mine", *where]) == 0
+    capsys.readouterr()
+    assert main(["extract", "mine", "--dataset", str(root), "--into", str(tmp_path)]) == 0
+    folder = capsys.readouterr().out.strip()
+    assert (Path(folder) / "kernel.py").read_text() == GOOD
+    assert main(["pack", folder]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "mine"
+    assert main(["check", NAME, folder, *where]) == 0
+
+
+@pytest.mark.slow
+def test_a_wrong_solution_ends_with_exit_code_1(root: Path, kernel: str, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--dataset", str(root), "--device", "cpu"]
+    assert main(["evaluate", NAME, kernel, *where, "--workloads", "rows-4"]) == 0
+    Path(kernel).write_text(GOOD.replace("-1, out=y", "0, out=y"))
+    assert main(["evaluate", NAME, kernel, *where, "--workloads", "rows-4"]) == 1
+    assert "INCORRECT_NUMERICAL" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["describe", "nothing"], NAME),
+        (["check", NAME, "missing.py"], "missing.py"),
+        (["check", NAME, "nobody"], "nobody"),
+        (["profile", NAME, "KERNEL"], "needs a CUDA device"),
+    ],
+)
+def test_errors_end_with_exit_code_2(
+    root: Path, kernel: str, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    chosen = [kernel if word == "KERNEL" else word for word in words]
+    assert main([*chosen, "--dataset", str(root), "--device", "cpu"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_schemas_and_guides_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schemas", "--form", "function"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["type"] == "function"
+    assert main(["guide", "triton"]) == 0
+    assert capsys.readouterr().out == read_guide("triton")
+    assert main(["guide"]) == 0
+    assert re.search(r"^tvm-ffi: ", capsys.readouterr().out, re.M)
+
+
+def test_a_server_for_other_machines_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mcp", str(root), "--device", "cpu", "--http", "--host", "0.0.0.0"]) == 2
+    assert "no loopback address" in capsys.readouterr().err
+    assert main(["mcp", str(root / "nowhere"), "--device", "cpu"]) == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -1,0 +1,139 @@
+"""Confined commands: what they can reach, that they end, and files that they plant for the caller."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import attrs
+import pytest
+from fib_agents import Workspace
+from fib_agents.errors import ToolFailed, ToolMissing
+from fib_agents.sandboxed.run import Finished, Sandbox, find_program
+from fib_schema import BuildSpec, Solution, SourceFile
+
+
+@pytest.fixture
+def solution() -> Solution:
+    spec = BuildSpec("python", ("cpu",), "kernel.py::run")
+    return Solution("s", "softmax_n64", "a", spec, (SourceFile("kernel.py", "def run(x):\n    return x\n"),))
+
+
+@pytest.fixture
+def sandbox(workspace: Workspace, solution: Solution) -> Iterator[Sandbox]:
+    with Sandbox(workspace, solution) as made:
+        yield made
+
+
+def run(sandbox: Sandbox, code: str, seconds: float = 60) -> Finished:
+    return sandbox.run([sys.executable, "-c", code], timeout_seconds=seconds)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_command_sees_its_files_and_reports_its_end(sandbox: Sandbox) -> None:
+    sandbox.write("in.txt", b"hello")
+    ended = run(sandbox, "import sys; open('out.txt', 'w').write(open('in.txt').read()); print('said'); sys.exit(3)")
+    assert (ended.code, ended.output) == (3, "said\n")
+    assert sandbox.read("out.txt", 100) == b"hello"
+    assert sandbox.read("none.txt", 100) is None
+
+
+def test_a_command_cannot_read_the_data_set_or_open_sockets(sandbox: Sandbox, workspace: Workspace) -> None:
+    if run(sandbox, "pass").isolation_level < 3:
+        pytest.skip("this system does not confine commands fully")
+    ended = run(
+        sandbox,
+        f"import os, socket\nfor f in (lambda: os.listdir({str(workspace.root)!r}), socket.socket):\n    try:\n"
+        "        f()\n        print('done')\n    except OSError as error:\n        print(type(error).__name__)\n",
+    )
+    assert ended.output == "PermissionError\nPermissionError\n"
+
+
+def test_environment_variables_of_the_caller_stay_outside(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hidden")
+    ended = run(sandbox, "import os; print(os.environ.get('SECRET_TOKEN'), os.environ['HOME'] == os.getcwd())")
+    assert ended.output == "None True\n"
+
+
+@pytest.mark.parametrize("code", ["os.setsid()", "os.setsid(); os.fork() and os._exit(0)"])
+def test_nothing_that_a_command_started_outlives_it(sandbox: Sandbox, code: str) -> None:
+    ended = run(
+        sandbox,
+        f"import os, time\nread, write = os.pipe()\nif os.fork() == 0:\n    {code}\n"
+        "    os.write(write, str(os.getpid()).encode())\n    time.sleep(1000)\nprint(os.read(read, 20).decode())\n",
+    )
+    assert not is_alive(int(ended.output))
+
+
+def test_a_command_is_ended_when_its_time_is_over(sandbox: Sandbox) -> None:
+    ended = run(
+        sandbox,
+        "import os, signal\nsignal.signal(15, lambda *_: 0)\nprint(os.getpid(), flush=True)\nwhile True: pass",
+        2,
+    )
+    assert ended.code is None
+    assert not is_alive(int(ended.output))
+
+
+def test_a_cancelled_command_is_ended(workspace: Workspace, solution: Solution) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    with Sandbox(attrs.evolve(workspace, cancelled=cancelled), solution) as sandbox, pytest.raises(CancelledError):
+        run(sandbox, "while True: pass")
+
+
+def test_a_planted_link_is_not_followed(sandbox: Sandbox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    run(sandbox, f"import os; os.symlink({str(secret)!r}, 'out.txt'); os.mkfifo('pipe'); os.mkdir('folder')")
+    for name in ("out.txt", "pipe", "folder"):
+        with pytest.raises(ToolFailed):
+            sandbox.read(name, 100)
+    with pytest.raises(FileExistsError):
+        sandbox.write("out.txt", b"overwritten")
+    assert secret.read_text() == "secret"
+
+
+def test_a_large_file_and_a_flood_of_output_are_bounded(sandbox: Sandbox) -> None:
+    ended = run(sandbox, "import sys\nsys.stdout.write('x' * 5_000_000)\nopen('big', 'wb').truncate(1000)")
+    assert len(ended.output) < 1_100_000
+    assert "bytes left out" in ended.output
+    with pytest.raises(ToolFailed, match="at most 999 bytes"):
+        sandbox.read("big", 999)
+
+
+def test_a_command_that_does_not_exist_is_an_error(sandbox: Sandbox) -> None:
+    with pytest.raises(ToolFailed, match="FileNotFoundError"):
+        sandbox.run(["/nonexistent/ncu"], timeout_seconds=20)
+
+
+def test_the_report_of_the_supervisor_cannot_be_forged(sandbox: Sandbox) -> None:
+    ended = run(
+        sandbox,
+        "import os, sys\nfor fd in range(3, 64):\n    try:\n        os.write(fd, b'{\"code\": 0}\\n')\n"
+        "    except OSError:\n        pass\nsys.exit(5)",
+    )
+    assert ended.code == 5
+
+
+def test_a_program_that_is_missing_has_a_remedy() -> None:
+    with pytest.raises(ToolMissing, match="ncu-nowhere is not on PATH; install it"):
+        find_program("ncu-nowhere", "install it")
+
+
+def test_a_program_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "some-tool"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert find_program("some-tool", "") == str(program)
