@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -11,10 +12,15 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_agents import Workspace
+import torch
+from fib_agents import Workspace, read_guide
 from fib_agents.errors import ToolFailed, ToolMissing
+from fib_agents.profiler_output import SECTIONS
+from fib_agents.profiling import checked_table, profiler_command
+from fib_agents.sandboxed.jobs import built_before, make_values, read_outputs, write_job
 from fib_agents.sandboxed.run import Finished, Sandbox, find_program
-from fib_schema import BuildSpec, Solution, SourceFile
+from fib_agents.workspace import choose_workloads, read_solution
+from fib_schema import BuildSpec, Definition, Solution, SourceFile
 
 
 @pytest.fixture
@@ -137,3 +143,43 @@ def test_a_program_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert find_program("some-tool", "") == str(program)
+
+
+TOOL = """\
+#!{python}
+import subprocess, sys
+words = sys.argv[1:]
+log = words[words.index("--log-file") + 1]
+call = words[next(i for i, word in enumerate(words) if word == {python!r}):]
+ended = subprocess.run(call)
+open(log, "w").write({log!r})
+sys.exit(ended.returncode)
+"""
+
+
+@pytest.mark.slow
+def test_a_tool_runs_the_call_in_its_sandbox_and_its_log_is_read(
+    workspace: Workspace, definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program in place of ncu, which needs a GPU: it runs the call and writes a log, as ncu does."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "ncu"
+    log = '==PROF==\n"ID","Kernel Name","gpu__time_duration.sum"\n"","","nsecond"\n"0","Softmax","2,500"\n'
+    program.write_text(TOOL.format(python=sys.executable, log=log))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    source = re.findall(r"```cpp\n(.*?)```", read_guide("tvm-ffi"), re.S)[0]
+    trace_set = workspace.open()
+    solution = read_solution(workspace, trace_set, definition, {"kernel.cpp": source})
+    (workload,) = choose_workloads(trace_set, definition, ["rows-4"], 1)
+    with Sandbox(workspace, solution, local_sockets=True) as sandbox:
+        values = make_values(workspace, definition, workload, "normal")
+        call = write_job(sandbox, workspace, definition, solution, workload, values, warm_calls=1, saves_outputs=True)
+        command = profiler_command(find_program("ncu", ""), SECTIONS, str(sandbox.path / "log"), call)
+        ended = sandbox.run(built_before(call, command), timeout_seconds=120)
+        assert ended.code == 0, ended.output
+        (kernel,) = checked_table((sandbox.read("log", 10_000) or b"").decode(), ended.code, ended.output).kernels
+        outputs = read_outputs(sandbox, definition, workload)
+    assert (kernel.name, kernel.duration_us) == ("Softmax", 2.5)
+    assert torch.allclose(outputs["y"], torch.softmax(values["x"], -1), atol=1e-6)

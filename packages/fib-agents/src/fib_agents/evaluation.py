@@ -41,6 +41,8 @@ class WorkloadResult:
     reference_ms: float | None
     speedup: float | None
     """Over the reference; None if it is noise or imprecise, see `speedup_text`."""
+    certain_speedup: float | None
+    """The speedup that the measurement proves: the number, or the lower bound of its interval if it is imprecise."""
     speedup_text: str
     attainable_fraction: float | None
     """The share of the speed that the device attains in practice."""
@@ -75,10 +77,8 @@ class EvaluationResult(Result):
 
     @property
     def worst_speedup(self) -> float:
-        """The least speedup over the reference, 1 for noise; 0 if it failed anywhere."""
-        if not self.is_passed:
-            return 0.0
-        return min(1.0 if one.speedup is None else one.speedup for one in self.results)
+        """The least proven speedup over the reference; 0 if it failed anywhere."""
+        return min(one.certain_speedup or 0.0 for one in self.results) if self.is_passed else 0.0
 
     def lines(self) -> Iterator[str]:
         """A line for each workload; the log of each kind of failure once."""
@@ -256,6 +256,7 @@ def result_of(trace: Trace) -> WorkloadResult:
         bounds_ms=None if performance is None else bounds_of(performance),
         reference_ms=None if performance is None else performance.reference_latency_ms,
         speedup=None if ratio is None else ratio.value,
+        certain_speedup=None if ratio is None else ratio.certain_value,
         speedup_text="" if ratio is None else ratio.text,
         attainable_fraction=None if performance is None else light_of(performance).fraction,
         labels=tuple(labels_of(evaluation)),

@@ -81,7 +81,7 @@ def profile(
         ToolFailed: It could not be run, or the call failed.
         UnknownName: There is no such definition, solution or workload.
     """
-    from .sandboxed.jobs import make_values, write_job
+    from .sandboxed.jobs import built_before, make_values, write_job
     from .sandboxed.run import Sandbox, find_program
 
     wrong = [
@@ -102,7 +102,7 @@ def profile(
     with Sandbox(workspace, given, local_sockets=True) as sandbox:
         call = write_job(sandbox, workspace, found, given, chosen, values, warm_calls=_WARM_CALLS)
         command = profiler_command(program, sections, str(sandbox.path / _LOG), call)
-        ended = sandbox.run(command, timeout_seconds=2 * workspace.timeout_seconds)
+        ended = sandbox.run(built_before(call, command), timeout_seconds=2 * workspace.timeout_seconds)
         log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
     table = checked_table(log, ended.code, ended.output)
     return Profile(

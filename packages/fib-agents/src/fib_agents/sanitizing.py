@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import attrs
-from fib_schema import UnknownName
+from fib_schema import CompileOptions, Solution, UnknownName
 
 from .errors import NeedsGpu, ToolFailed
 from .results import Result, fenced, untrusted
@@ -91,7 +91,7 @@ def sanitize(
         ToolFailed: It could not be run.
         UnknownName: There is no such definition, solution, workload or check.
     """
-    from .sandboxed.jobs import make_values, write_job
+    from .sandboxed.jobs import built_before, make_values, write_job
     from .sandboxed.run import Sandbox, find_program
 
     for check in checks:
@@ -99,7 +99,7 @@ def sanitize(
             raise UnknownName("check", check, CHECKS)
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
-    given = read_solution(workspace, trace_set, found, solution)
+    given = with_lines(read_solution(workspace, trace_set, found, solution))
     (chosen,) = choose_workloads(trace_set, found, None if workload is None else [workload], 1)
     if not workspace.is_cuda:
         raise NeedsGpu("sanitize", workspace.device)
@@ -112,11 +112,23 @@ def sanitize(
             call = write_job(sandbox, workspace, found, given, chosen, values)
             command = sanitizer_command(program, check, str(sandbox.path / _LOG), call)
             limit = _SECONDS * workspace.timeout_seconds
-            ended = sandbox.run(command, timeout_seconds=limit, environment=ENVIRONMENT)
+            ended = sandbox.run(built_before(call, command), timeout_seconds=limit, environment=ENVIRONMENT)
             log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
             results.append(check_result(check, log, ended.code, ended.output, ended.seconds))
             level = min(level, ended.isolation_level)
     return Sanitized(definition, given.name, chosen.uuid, tuple(results), level)
+
+
+def with_lines(solution: Solution) -> Solution:
+    """The solution, built with the numbers of its source lines if it is in CUDA; Triton keeps them anyway."""
+    spec = solution.spec
+    if str(spec.language) not in ("cuda", "cutlass"):
+        return solution
+    options = spec.compile_options or CompileOptions()
+    flags = dict.fromkeys((*options.cuda_cflags, "-lineinfo"))
+    return attrs.evolve(
+        solution, spec=attrs.evolve(spec, compile_options=attrs.evolve(options, cuda_cflags=tuple(flags)))
+    )
 
 
 def sanitizer_command(program: str, check: str, log: str, call: Sequence[str]) -> list[str]:

@@ -74,6 +74,21 @@ def main() -> None:
         save_file({name: tensor.contiguous().cpu() for name, tensor in named}, path.with_name(OUTPUTS))
 
 
+def compile_solution(job: Job) -> bool:
+    """Build a solution of a compiled language, which needs no device; returns whether it is one."""
+    from fib_schema import Definition, Solution, parse_json
+
+    if job.solution is None:
+        return False
+    solution = parse_json(job.solution, Solution)
+    if not solution.spec.language.is_compiled:
+        return False
+    from fib_compile import BuilderRegistry
+
+    BuilderRegistry.get_instance().build(parse_json(job.definition, Definition), solution)
+    return True
+
+
 def _outputs(definition: Any, job: Job) -> list[Any]:
     """Buffers whose bytes show where nothing was written."""
     import torch

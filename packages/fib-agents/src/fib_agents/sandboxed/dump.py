@@ -25,7 +25,7 @@ def main() -> None:
     """Build and dump."""
     path, programs = Path(sys.argv[1]), json.loads(sys.argv[2])
     job = call.Job(**json.loads(path.read_bytes()))
-    if not _compile(job):
+    if not call.compile_solution(job):
         call.main()
     cache = Path(os.environ["FIB_CACHE_PATH"])
     libraries = sorted(cache.rglob("*.so"))
@@ -45,19 +45,6 @@ def main() -> None:
     texts[PTX] += [file.read_text("utf-8", "replace") for file in sorted(cache.rglob("*.ptx"))]
     for name, parts in texts.items():
         path.with_name(name).write_bytes("\n".join(parts).encode()[:MAX_BYTES])
-
-
-def _compile(job: call.Job) -> bool:
-    """Compile a solution of a compiled language, which needs no device; returns whether it is one."""
-    from fib_compile import BuilderRegistry
-    from fib_schema import Definition, Solution, parse_json
-
-    assert job.solution is not None
-    solution = parse_json(job.solution, Solution)
-    if not solution.spec.language.is_compiled:
-        return False
-    BuilderRegistry.get_instance().build(parse_json(job.definition, Definition), solution)
-    return True
 
 
 def _output(command: list[str]) -> str:

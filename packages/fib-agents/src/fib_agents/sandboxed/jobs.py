@@ -21,6 +21,7 @@ from .call import INPUTS, OUTPUTS, Job
 from .run import Sandbox
 
 COMMAND = (sys.executable, "-m", "fib_agents.sandboxed.call")
+_PREPARE = (sys.executable, "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 
@@ -68,6 +69,11 @@ def write_job(
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
     return [*COMMAND, str(sandbox.path / "job.json")]
+
+
+def built_before(call: list[str], command: list[str]) -> list[str]:
+    """The command line that builds the solution of a call, if it has to be built, and then executes a command."""
+    return [*_PREPARE, call[-1], *command]
 
 
 def read_outputs(sandbox: Sandbox, definition: Definition, workload: Workload) -> dict[str, torch.Tensor]:
