@@ -18,7 +18,7 @@ _ARCHITECTURE = re.compile(r"(?:arch = |\.target\s+|EF_CUDA_SM)(?:sm_)?(\d+[af]?
 _NATIVE_FUNCTION = re.compile(r"^[0-9a-f]{8,} <(?P<name>.+)>:\s*$")
 _NATIVE = re.compile(r"^\s+[0-9a-f]+:\t(?P<op>[a-z][\w.]*)")
 _LIBRARY = re.compile(
-    r"\b(tvm::|std::|__gnu_cxx)|<(_init|_fini|_start|(de)?register_tm|frame_dummy|__do_global)|@plt|\.cold>"
+    r"\b(tvm::|std::|__gnu_cxx)|<(_init|_fini|_start|(de)?register_tm|frame_dummy|__do_global|_GLOBAL__)|@plt|\.cold>"
 )
 _SPILLS = ("STL", "LDL")
 _MAX_LINES = 200_000

@@ -103,7 +103,7 @@ class Comparison:
     workload: str
     axes: Mapping[str, int]
     verdict: str
-    """``faster``, ``slower``, ``no difference``, ``imprecise``, or why there is none."""
+    """``faster``, ``slower``, ``no difference``, ``undecided`` (the interval is wide), or why there is none."""
     ratio: float | None
     """The latency of the second, divided by that of the first."""
     interval: tuple[float, float] | None
@@ -279,9 +279,9 @@ def _comparison_of(trace: Trace, other: str) -> Comparison:
         reason = str(reasons[0]) if reasons else "it was not timed"
         return Comparison(*place, f"{other} failed: {reason}", None, None, performance.latency_ms, None)
     ratio = baseline_speedup_of(performance)
-    verdicts = {Outcome.NOISE: "no difference", Outcome.IMPRECISE: "imprecise"}
-    point = ratio.point or 0.0
-    verdict = verdicts.get(ratio.outcome, "faster" if point > 1.0 else "slower")
+    verdict = "faster" if (ratio.point or 0.0) > 1.0 else "slower"
+    if ratio.outcome is Outcome.NOISE:
+        verdict = "undecided" if ratio.rank_value is None else "no difference"
     second_ms = None if baseline.timing is None else baseline.timing.latency_ms
     return Comparison(*place, verdict, ratio.point, ratio.interval, performance.latency_ms, second_ms)
 

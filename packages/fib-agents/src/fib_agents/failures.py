@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _WRONG_ELEMENTS = 5
 _SHOWN_VALUES = 6
 _LOG_CHARS = 1500
+_FILL = 0xC3
+"""The bytes of outputs before a call, as `sandboxed.call` writes them."""
 
 
 @attrs.frozen
@@ -34,6 +36,8 @@ class WrongElement:
     index: tuple[int, ...]
     found: float
     expected: float
+    is_unwritten: bool
+    """Whether it still holds the bytes of the harness."""
     inputs: Mapping[str, str]
     """By name: the values at the same position of the axes that the input shares with the output."""
 
@@ -205,12 +209,14 @@ def _compare(
         if not len(indices):
             continue
         raw = found[name].contiguous().view(-1).view(torch.uint8).view(found[name].numel(), -1)
+        untouched = (raw == _FILL).all(-1).view(found[name].shape)
         elements = tuple(
             WrongElement(
                 name,
                 tuple(index),
                 float(one[tuple(index)]),
                 float(other[tuple(index)]),
+                bool(untouched[tuple(index)]),
                 _inputs_at(definition, spec, index, values),
             )
             for index in indices[:_WRONG_ELEMENTS].tolist()
@@ -218,8 +224,7 @@ def _compare(
         per_axis = {
             f"{axis}={one.shape[place]}": _positions(indices[:, place]) for place, axis in enumerate(spec.shape or ())
         }
-        unwritten = int((raw == 0xC3).all(-1).sum())
-        yield WrongOutput(name, len(indices), one.numel(), per_axis, unwritten, elements)
+        yield WrongOutput(name, len(indices), one.numel(), per_axis, int(untouched.sum()), elements)
 
 
 def _positions(places: torch.Tensor) -> str:
@@ -249,7 +254,8 @@ def _output_lines(output: WrongOutput) -> Iterator[str]:
     axes = "; ".join(f"axis {axis}: {text}" for axis, text in output.wrong_per_axis.items())
     yield f"output {output.name}: {output.wrong} of {output.count} elements are wrong; {axes}"
     if output.unwritten:
-        yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0xC3 that the harness put there"
+        yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0x{_FILL:X} of the harness"
     for one in output.elements:
         inputs = "; ".join(f"{name} = {text}" for name, text in one.inputs.items())
-        yield f"  {one.output}{list(one.index)} = {one.found:.6g}, expected {one.expected:.6g}; {inputs}"
+        found = "unwritten" if one.is_unwritten else f"{one.found:.6g}"
+        yield f"  {one.output}{list(one.index)} = {found}, expected {one.expected:.6g}; {inputs}"

@@ -1,0 +1,262 @@
+"""All tools on one machine, as a page in Markdown: planted defects, and the cost of tools against the bare programs.
+
+It ends within `--budget` seconds: steps that do not fit are named. `--device cpu` tries the page out without a GPU,
+where tools that need one say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import attrs
+import fib_agents as agents
+from defects import (
+    DEFECTS,
+    DEFINITION,
+    LARGE,
+    NOT_PLANTED,
+    RIGHT_CPP,
+    RIGHT_CUDA,
+    RIGHT_TORCH,
+    RIGHT_TRITON,
+    THREE_KERNELS,
+    WORKLOAD,
+    WRONG_TORCH,
+    Defect,
+)
+from fib_agents.errors import CountersForbidden, NeedsGpu, ToolFailed
+from fib_agents.profiler_output import SECTIONS
+from fib_agents.profiling import profiler_command
+from fib_agents.sandboxed.jobs import make_values, write_job
+from fib_agents.sandboxed.run import Sandbox, find_program
+from fib_agents.sanitizing import ENVIRONMENT, Sanitized, sanitizer_command, with_lines
+from fib_agents.workspace import Workspace, read_solution
+from fib_bench.worker.server_environment import server_environment
+from fib_schema import Trace, TraceSet
+
+NAME = DEFINITION.name
+Files = Mapping[str, str]
+
+
+@attrs.define
+class Page:
+    """The report, and the time that is left."""
+
+    workspace: Workspace
+    path: Path
+    end: float
+    lines: list[str] = attrs.Factory(list)
+    failures: int = 0
+
+    def say(self, text: str = "") -> None:
+        """Add to the page, print it, and save it: the machine may be taken away."""
+        self.lines.append(text)
+        print(text, flush=True)
+        self.path.write_text("\n".join(self.lines) + "\n")
+
+    def step(self, title: str, seconds: float, run: Callable[[], Iterator[str]]) -> None:
+        """Run a step if its seconds are left; what it raises is written down."""
+        self.say(f"\n## {title}\n")
+        left = self.end - time.monotonic()
+        if left < seconds:
+            self.say(f"left out: it takes about {seconds:.0f} s, and {left:.0f} s are left")
+            return
+        begin = time.monotonic()
+        try:
+            for line in run():
+                self.say(line)
+        except NeedsGpu as error:
+            self.say(f"not run: {error}")
+        except Exception as error:  # noqa: BLE001 - the other steps are worth their time all the same
+            self.failures += 1
+            self.say(f"failed: {type(error).__name__}: {str(error)[:1500]}")
+            traceback.print_exc()
+        self.say(f"\n({time.monotonic() - begin:.1f} s)")
+
+
+def block(text: str) -> str:
+    """Text as a block of Markdown."""
+    return "\n".join(["```", *text.splitlines(), "```"])
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+def machine(page: Page) -> Iterator[str]:
+    import torch
+
+    programs = ("nvcc", "ncu", "compute-sanitizer", "cuobjdump", "nvdisasm")
+    yield f"- torch {torch.__version__}, Python {sys.version.split()[0]}, device {page.workspace.device}"
+    if page.workspace.is_cuda:
+        yield f"- {torch.cuda.get_device_name(page.workspace.device)}"
+    for program in programs:
+        path = shutil.which(program)
+        version = _output([path, "--version"]).splitlines()[-2:] if path else ["missing"]
+        yield f"- {program}: {' '.join(version)}"
+    parameters = Path("/proc/driver/nvidia/params")
+    if parameters.exists():
+        yield "- " + next(
+            (x for x in parameters.read_text().splitlines() if "RmProfilingAdminOnly" in x), "no parameter"
+        )
+    ended = _sandbox_level(page.workspace)
+    yield f"\nIsolation of profilers:\n\n{block(ended)}"
+
+
+def evaluation(page: Page) -> Iterator[str]:
+    space = page.workspace
+    codes: dict[str, Files] = {"torch": RIGHT_TORCH, "c++": RIGHT_CPP}
+    if space.is_cuda:
+        codes = {"torch": RIGHT_TORCH, "triton": RIGHT_TRITON, "cuda": RIGHT_CUDA}
+    yield "| code | first, s | warm, s | result |\n| --- | --- | --- | --- |"
+    for name, files in codes.items():
+        results = [agents.evaluate(space, NAME, files, workloads=[WORKLOAD.uuid]) for _ in range(4)]
+        warm = sorted(one.seconds for one in results[1:])[1]
+        yield f"| {name} | {results[0].seconds:.2f} | {warm:.2f} | {results[-1].results[0].status} |"
+    yield f"\n{block(agents.describe(space, NAME).to_text())}"
+    yield block(agents.compare(space, NAME, codes["torch"], list(codes.values())[-1]).to_text())
+    yield block(agents.explain_failure(space, NAME, WRONG_TORCH).to_text())
+
+
+def disassembly(page: Page) -> Iterator[str]:
+    codes = (RIGHT_CUDA, RIGHT_TRITON) if page.workspace.is_cuda else (RIGHT_CPP,)
+    for files in codes:
+        begin = time.monotonic()
+        result = agents.disassemble(page.workspace, NAME, files)
+        yield f"{result.solution}: {time.monotonic() - begin:.1f} s\n\n{block(result.to_text(1500))}"
+
+
+def profiles(page: Page) -> Iterator[str]:
+    tried = THREE_KERNELS if page.workspace.is_cuda else RIGHT_CPP
+    agents.evaluate(page.workspace, NAME, tried, workloads=[LARGE.uuid])  # builds it
+    begin = time.monotonic()
+    try:
+        result = agents.profile(page.workspace, NAME, tried, workload=LARGE.uuid)
+    except (CountersForbidden, ToolFailed) as error:
+        yield f"in the sandbox: {type(error).__name__}: {error}"
+        result = agents.profile(attrs.evolve(page.workspace, trusts_solutions=True), NAME, tried, workload=LARGE.uuid)
+        yield "outside of the sandbox:"
+    seconds = time.monotonic() - begin
+    text = result.to_text()
+    yield f"{len(text)} characters, isolation level {result.isolation_level}\n\n{block(text)}"
+    program = find_program("ncu", "")
+    bare = _bare(page.workspace, tried, lambda log, call: profiler_command(program, SECTIONS, log, call), {})
+    yield f"\nprofile {seconds:.1f} s, bare ncu {bare:.1f} s, difference {seconds - bare:.1f} s (limit 2 s)"
+    triton = agents.profile(page.workspace, NAME, RIGHT_TRITON, workload=LARGE.uuid)
+    yield f"\n{block(triton.to_text())}"
+
+
+def sanitizer_cost(page: Page) -> Iterator[str]:
+    tried = THREE_KERNELS if page.workspace.is_cuda else RIGHT_CPP
+    agents.sanitize(page.workspace, NAME, tried)  # builds it
+    begin = time.monotonic()
+    result = agents.sanitize(page.workspace, NAME, tried)
+    seconds = time.monotonic() - begin
+    yield block(result.to_text())
+    program = find_program("compute-sanitizer", "")
+    bare = _bare(
+        page.workspace, tried, lambda log, call: sanitizer_command(program, "memcheck", log, call), ENVIRONMENT
+    )
+    difference = f"difference {seconds - bare:.1f} s (limit 2 s)"
+    yield f"\nsanitize {seconds:.1f} s, bare compute-sanitizer {bare:.1f} s, {difference}"
+
+
+def planted(page: Page) -> Iterator[str]:
+    yield "| defect | language | check | found | where | s |\n| --- | --- | --- | --- | --- | --- |"
+    for defect in DEFECTS:
+        if page.end - time.monotonic() < 25:
+            yield f"| {defect.name} | {defect.language} | {defect.check} | left out: no time | | |"
+            continue
+        begin = time.monotonic()
+        try:
+            result = agents.sanitize(page.workspace, NAME, defect.files, checks=[defect.check])
+            found, where = _judge(defect, result)
+        except Exception as error:  # noqa: BLE001 - the other defects are worth their time all the same
+            found, where = f"error: {type(error).__name__}", str(error)[:200].replace("\n", " ").replace("|", "/")
+        seconds = time.monotonic() - begin
+        yield f"| {defect.name} | {defect.language} | {defect.check} | {found} | {where} | {seconds:.1f} |"
+    yield "\n" + "\n".join(NOT_PLANTED)
+
+
+# -- parts of steps ------------------------------------------------------------------------------
+
+
+def _judge(defect: Defect, result: Sanitized) -> tuple[str, str]:
+    """Whether a defect was found, and the place that the report names."""
+    (check,) = result.checks
+    if check.problem and not check.defects:
+        return f"no: {check.problem[:120]}", ""
+    if not check.defects:
+        return "no", check.summary
+    lines = [text.splitlines() for text in defect.files.values()]
+    for one in check.defects:
+        for place in one.places:
+            if place.line is not None and any(
+                place.line <= len(text) and defect.line in text[place.line - 1] for text in lines
+            ):
+                return "yes, right line", f"{Path(place.file or '').name}:{place.line}"
+    first = check.defects[0]
+    return "yes", f"{first.kind} at {', '.join(map(str, first.places)) or 'no place'}"[:160]
+
+
+def _bare(
+    space: Workspace, files: Files, command_of: Callable[[str, Sequence[str]], list[str]], variables: Mapping[str, str]
+) -> float:
+    """Seconds of the program on the same call, outside of the sandbox and without our code around it."""
+    trace_set = TraceSet.from_path(space.root)
+    solution = with_lines(read_solution(space, trace_set, DEFINITION, dict(files)))
+    with Sandbox(space, solution) as sandbox:
+        values = make_values(space, DEFINITION, LARGE, "normal")
+        call = write_job(sandbox, space, DEFINITION, solution, LARGE, values, warm_calls=2)
+        environment = server_environment(space.device) | dict(variables)
+        environment |= {"HOME": str(sandbox.path), "TMPDIR": str(sandbox.path)}
+        subprocess.run(call, env=environment, check=True)  # builds it in the common cache
+        begin = time.monotonic()
+        subprocess.run(command_of(str(sandbox.path / "log"), call), env=environment, check=False)
+        return time.monotonic() - begin
+
+
+def _sandbox_level(space: Workspace) -> str:
+    solution = read_solution(space, TraceSet.from_path(space.root), DEFINITION, dict(RIGHT_TORCH))
+    with Sandbox(space, solution, local_sockets=True) as sandbox:
+        return sandbox.run([sys.executable, "-c", "pass"], timeout_seconds=30).isolation
+
+
+def _output(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("out"), help="folder for agents.md")
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--budget", type=float, default=240.0, metavar="SECONDS")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("FIB_CACHE_PATH", tempfile.mkdtemp(prefix="fib-agents-cache-"))
+    end = time.monotonic() + options.budget
+    with tempfile.TemporaryDirectory() as folder:
+        trace_set = TraceSet(folder)
+        trace_set.add_definitions([DEFINITION])
+        trace_set.add_traces([Trace(NAME, workload) for workload in (WORKLOAD, LARGE)])
+        page = Page(Workspace(folder, options.device), options.output / "agents.md", end)
+        page.say(f"# Tools for agents on {options.device}")
+        page.step("Machine", 5, lambda: machine(page))
+        page.step("Evaluation", 25, lambda: evaluation(page))
+        page.step("Profiles", 30, lambda: profiles(page))
+        page.step("Planted defects", 30, lambda: planted(page))
+        page.step("Sanitizer", 30, lambda: sanitizer_cost(page))
+        page.step("Disassembly", 15, lambda: disassembly(page))
+    sys.exit(1 if page.failures else 0)
+
+
+if __name__ == "__main__":
+    main()
