@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+from fib_agents.cli import main
+
 
 def test_importing_the_package_its_command_and_its_triage_imports_no_torch() -> None:
     code = (
@@ -14,3 +17,13 @@ def test_importing_the_package_its_command_and_its_triage_imports_no_torch() -> 
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "[]"
+
+
+def test_without_the_extra_the_server_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.delitem(sys.modules, "fib_agents.mcp_server", raising=False)
+    monkeypatch.delattr("fib_agents.mcp_server", raising=False)
+    assert main(["mcp", ".", "--device", "cpu"]) == 2
+    assert "pip install 'fib-agents[mcp]'" in capsys.readouterr().err

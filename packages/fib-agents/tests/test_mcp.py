@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from fib_agents.errors import NotListening
 from fib_agents.guides import GUIDES
-from fib_agents.mcp_server import check_address
 from fib_agents.toolbox import TOOLS
 
-pytest.importorskip("mcp")
+pytest.importorskip("mcp", reason="needs pip install 'fib-agents[mcp]'")
+import anyio  # it comes with the extra
+from fib_agents.mcp_server import check_address
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 

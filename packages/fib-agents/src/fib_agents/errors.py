@@ -20,6 +20,17 @@ class ToolMissing(FibError, FileNotFoundError):
 
 
 @attrs.frozen
+class ExtraMissing(FibError, ImportError):
+    """A part of the package whose dependencies are an extra that is not installed."""
+
+    part: str
+    extra: str
+
+    def __str__(self) -> str:
+        return f"{self.part} needs more packages: pip install 'fib-agents[{self.extra}]'"
+
+
+@attrs.frozen
 class ToolFailed(FibError, RuntimeError):
     """A program that a tool runs failed; its output is untrusted, because the solution ran inside."""
 

@@ -11,30 +11,36 @@ import hmac
 import ipaddress
 import json
 import secrets
+import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import suppress
 from typing import Any
 
-import anyio
 import attrs
-import mcp_types as types
 from fib_bench.report import summarise
 from fib_schema import Definition, FibError, TraceSet, to_plain
 from fib_schema.display import escape_controls, escape_values, finite_values
-from mcp import MCPError
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.server.stdio import stdio_server
-from mcp.server.transport_security import TransportSecuritySettings
 
 from . import __version__
-from .errors import NotListening
+from .errors import ExtraMissing, NotListening
 from .guides import GUIDES, read_guide
 from .results import DEFAULT_CHARS
 from .toolbox import READ_ONLY, TOOLS, Toolbox, tool_schema
 from .workspace import Workspace
+
+try:
+    import anyio
+    import mcp_types as types
+    import uvicorn
+    from mcp import MCPError
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+    from mcp.server.stdio import stdio_server
+    from mcp.server.transport_security import TransportSecuritySettings
+except ModuleNotFoundError as error:
+    raise ExtraMissing("the MCP server", "mcp") from error
 
 TOKEN_VARIABLE = "FIB_AGENTS_TOKEN"
 """Holds the token of the HTTP server; a command line would show it to every user of the machine."""
@@ -96,10 +102,6 @@ def serve_http(workspace: Workspace, host: str, port: int, token: str | None) ->
     Raises:
         NotListening: The address is not a loopback address, or the token is short.
     """
-    import socket
-
-    import uvicorn
-
     check_address(host, token)
     chosen = token or secrets.token_urlsafe(32)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
