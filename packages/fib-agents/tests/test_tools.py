@@ -21,11 +21,12 @@ from fib_agents import (
     profile,
     sanitize,
     submit,
+    triage_solutions,
 )
 from fib_agents.errors import InvalidArguments, NeedsGpu, ToolFailed
 from fib_agents.guides import read_guide
 from fib_bench.authoring.errors import KernelFileError
-from fib_schema import TraceSet, UnknownName
+from fib_schema import FibError, TraceSet, UnknownName
 
 NAME = "softmax_n64"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
@@ -134,6 +135,23 @@ def test_two_solutions_of_the_same_code_cannot_be_compared(workspace: Workspace)
         compare(workspace, NAME, {"kernel.py": GOOD}, {"kernel.py": GOOD})
     failed = compare(workspace, NAME, {"kernel.py": GOOD}, {"kernel.py": RAISES}, workloads=["rows-4"])
     assert "failed" in failed.comparisons[0].verdict
+
+
+def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspace) -> None:
+    submit(workspace, NAME, {"kernel.py": GOOD}, name="honest")
+    submit(workspace, NAME, {"kernel.py": f"import gc\nimport socket\n{GOOD}"}, name="odd")
+    table = triage_solutions(workspace)
+    assert [(one.solution, one.suspicious) for one in table.solutions] == [("odd", 2), ("honest", 0)]
+    lines = table.to_text().splitlines()
+    assert lines[0] == "1 of 2 solutions have suspicious constructs"
+    assert lines[1].startswith(f"odd of {NAME} by agent: object-search (suspicious), network (suspicious)")
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "", "x" * 300, "new\nline"])
+def test_a_solution_cannot_choose_where_it_is_written(workspace: Workspace, name: str) -> None:
+    with pytest.raises(FibError):
+        submit(workspace, NAME, {"kernel.py": GOOD}, name=name)
+    assert not list(workspace.root.parent.rglob("outside*"))
 
 
 def test_a_submitted_version_is_never_overwritten(workspace: Workspace) -> None:

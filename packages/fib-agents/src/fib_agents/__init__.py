@@ -32,6 +32,7 @@ __all__ = [
     "read_guide",
     "sanitize",
     "submit",
+    "triage_solutions",
 ]
 
 require_linux("fib-agents")
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from .results import Result
     from .sanitizing import sanitize
     from .schemas import function_to_schema
-    from .source_check import check_source
+    from .source_check import check_source, triage_solutions
     from .toolbox import Answer, Toolbox, get_all_tool_schemas
     from .workspace import Workspace
 
@@ -67,7 +68,7 @@ else:
             "results": "Result",
             "sanitizing": "sanitize",
             "schemas": "function_to_schema",
-            "source_check": "check_source",
+            "source_check": "check_source triage_solutions",
             "toolbox": "Answer Toolbox get_all_tool_schemas",
             "workspace": "Workspace",
         },

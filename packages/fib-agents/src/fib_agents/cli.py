@@ -130,6 +130,10 @@ def _add_others(add: Callable[[str, str, Run], argparse.ArgumentParser]) -> None
     server.add_argument("--host", default="127.0.0.1", help="a loopback address (default 127.0.0.1)")
     server.add_argument("--port", type=int, default=8400, help="0 chooses a free one (default 8400)")
     server.set_defaults(trust=False)
+    table = add("triage", "name constructs of known exploits in all solutions of a data set; nothing runs", _triage)
+    _add_workspace(table)
+    table.add_argument("--json", action="store_true", help="print one JSON object")
+    table.add_argument("--max-chars", type=int, metavar="N", help="length of the text")
     shown = add("schemas", "print the JSON Schemas of the tools", _schemas)
     shown.add_argument("--form", choices=schemas.FORMS, default="parameters")
     guide = add("guide", "print a guide for a language model", _guide)
@@ -218,6 +222,12 @@ def _schemas(arguments: argparse.Namespace) -> int:
     json.dump(get_all_tool_schemas(arguments.form), sys.stdout, indent=1)
     print()
     return 0
+
+
+def _triage(arguments: argparse.Namespace) -> int:
+    from .source_check import triage_solutions
+
+    return _print(triage_solutions(_workspace(arguments)), arguments)
 
 
 def _guide(arguments: argparse.Namespace) -> int:

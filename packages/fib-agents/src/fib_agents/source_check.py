@@ -91,7 +91,55 @@ def check_source(workspace: Workspace, definition: str, solution: Code) -> Sourc
     return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, triage(given, found))
 
 
-def triage(solution: Solution, definition: Definition) -> tuple[Finding, ...]:
+@attrs.frozen
+class TriageLine:
+    """The findings of one solution."""
+
+    solution: str
+    definition: str
+    author: str
+    suspicious: int
+    findings: tuple[Finding, ...]
+
+
+@attrs.frozen
+class TriageTable(Result):
+    """The findings of all solutions of a data set, most suspicious first. They are advice, and no verdicts."""
+
+    solutions: tuple[TriageLine, ...]
+    problems: tuple[str, ...] = ()
+    """Files that cannot be read."""
+
+    def lines(self) -> Iterator[str]:
+        """A line for each solution with findings, with the rules."""
+        marked = [one for one in self.solutions if one.findings]
+        count = sum(one.suspicious > 0 for one in marked)
+        yield f"{count} of {len(self.solutions)} solutions have suspicious constructs"
+        for one in marked:
+            rules_found = ", ".join(dict.fromkeys(f"{finding.rule} ({finding.level})" for finding in one.findings))
+            yield f"{one.solution} of {one.definition} by {one.author}: {rules_found}"
+        yield from (f"problem: {problem}" for problem in self.problems)
+
+
+def triage_solutions(workspace: Workspace) -> TriageTable:
+    """Triage all solutions of the data set without running any.
+
+    Args:
+        workspace: Where to work.
+    """
+    trace_set = workspace.open()
+    found = []
+    for name, solutions in trace_set.solutions.items():
+        definition = trace_set.definitions.get(name)
+        for one in solutions:
+            findings = triage(one, definition)
+            count = sum(finding.level == rules.SUSPICIOUS for finding in findings)
+            found.append(TriageLine(one.name, name, one.author, count, findings))
+    ordered = sorted(found, key=lambda line: (-line.suspicious, line.solution))
+    return TriageTable(tuple(ordered), tuple(map(str, trace_set.problems)))
+
+
+def triage(solution: Solution, definition: Definition | None) -> tuple[Finding, ...]:
     """The findings of the static triage, one for each rule and file, at its first line."""
     first: dict[tuple[str, str], Finding] = {}
     for one in rules.triage(solution, definition):
