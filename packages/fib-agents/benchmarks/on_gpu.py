@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -36,12 +37,12 @@ from defects import (
 from fib_agents.errors import CountersForbidden, NeedsGpu, ToolFailed
 from fib_agents.profiler_output import SECTIONS
 from fib_agents.profiling import profiler_command
-from fib_agents.sandboxed.jobs import make_values, write_job
+from fib_agents.sandboxed.jobs import built_before, make_values, write_job
 from fib_agents.sandboxed.run import Sandbox, find_program
 from fib_agents.sanitizing import ENVIRONMENT, Sanitized, sanitizer_command, with_lines
 from fib_agents.workspace import Workspace, read_solution
 from fib_bench.worker.server_environment import server_environment
-from fib_schema import Trace, TraceSet
+from fib_schema import Solution, Trace, TraceSet
 
 NAME = DEFINITION.name
 Files = Mapping[str, str]
@@ -56,6 +57,12 @@ class Page:
     end: float
     lines: list[str] = attrs.Factory(list)
     failures: int = 0
+    sanitizes_in: Workspace = attrs.field(init=False)
+    """Outside of the sandbox, once the sanitizer has failed inside."""
+
+    @sanitizes_in.default
+    def _same(self) -> Workspace:
+        return self.workspace
 
     def say(self, text: str = "") -> None:
         """Add to the page, print it, and save it: the machine may be taken away."""
@@ -111,6 +118,17 @@ def machine(page: Page) -> Iterator[str]:
     yield f"\nIsolation of profilers:\n\n{block(ended)}"
 
 
+def builds(page: Page) -> Iterator[str]:
+    """Compile what later steps need, all at once: nvcc takes longer than most tools."""
+    codes = [RIGHT_CUDA, THREE_KERNELS, *(defect.files for defect in DEFECTS if defect.language == "cuda")]
+    trace_set = TraceSet.from_path(page.workspace.root)
+    plain = [read_solution(page.workspace, trace_set, DEFINITION, dict(files)) for files in codes]
+    begin = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        ended = list(pool.map(lambda one: _build(page.workspace, one), [*plain, *map(with_lines, plain)]))
+    yield f"{len(ended)} solutions in CUDA in {time.monotonic() - begin:.1f} s, exit statuses {sorted(set(ended))}"
+
+
 def evaluation(page: Page) -> Iterator[str]:
     space = page.workspace
     codes: dict[str, Files] = {"torch": RIGHT_TORCH, "c++": RIGHT_CPP}
@@ -136,29 +154,28 @@ def disassembly(page: Page) -> Iterator[str]:
 
 def profiles(page: Page) -> Iterator[str]:
     tried = THREE_KERNELS if page.workspace.is_cuda else RIGHT_CPP
-    agents.evaluate(page.workspace, NAME, tried, workloads=[LARGE.uuid])  # builds it
+    space = page.workspace
     begin = time.monotonic()
     try:
-        result = agents.profile(page.workspace, NAME, tried, workload=LARGE.uuid)
+        result = agents.profile(space, NAME, tried, workload=LARGE.uuid)
     except (CountersForbidden, ToolFailed) as error:
-        yield f"in the sandbox: {type(error).__name__}: {error}"
-        result = agents.profile(attrs.evolve(page.workspace, trusts_solutions=True), NAME, tried, workload=LARGE.uuid)
-        yield "outside of the sandbox:"
+        yield f"in the sandbox: {type(error).__name__}: {error}\n\noutside of the sandbox:"
+        space, begin = attrs.evolve(space, trusts_solutions=True), time.monotonic()
+        result = agents.profile(space, NAME, tried, workload=LARGE.uuid)
     seconds = time.monotonic() - begin
     text = result.to_text()
     yield f"{len(text)} characters, isolation level {result.isolation_level}\n\n{block(text)}"
     program = find_program("ncu", "")
     bare = _bare(page.workspace, tried, lambda log, call: profiler_command(program, SECTIONS, log, call), {})
     yield f"\nprofile {seconds:.1f} s, bare ncu {bare:.1f} s, difference {seconds - bare:.1f} s (limit 2 s)"
-    triton = agents.profile(page.workspace, NAME, RIGHT_TRITON, workload=LARGE.uuid)
+    triton = agents.profile(space, NAME, RIGHT_TRITON, workload=LARGE.uuid)
     yield f"\n{block(triton.to_text())}"
 
 
 def sanitizer_cost(page: Page) -> Iterator[str]:
     tried = THREE_KERNELS if page.workspace.is_cuda else RIGHT_CPP
-    agents.sanitize(page.workspace, NAME, tried)  # builds it
     begin = time.monotonic()
-    result = agents.sanitize(page.workspace, NAME, tried)
+    result = agents.sanitize(page.sanitizes_in, NAME, tried, workload=LARGE.uuid)
     seconds = time.monotonic() - begin
     yield block(result.to_text())
     program = find_program("compute-sanitizer", "")
@@ -177,7 +194,14 @@ def planted(page: Page) -> Iterator[str]:
             continue
         begin = time.monotonic()
         try:
-            result = agents.sanitize(page.workspace, NAME, defect.files, checks=[defect.check])
+            try:
+                result = agents.sanitize(page.sanitizes_in, NAME, defect.files, checks=[defect.check])
+            except ToolFailed as error:
+                if page.sanitizes_in.trusts_solutions:
+                    raise
+                page.say(f"| in the sandbox | | | {str(error)[:300].replace(chr(10), ' ').replace('|', '/')} | | |")
+                page.sanitizes_in = attrs.evolve(page.workspace, trusts_solutions=True)
+                result = agents.sanitize(page.sanitizes_in, NAME, defect.files, checks=[defect.check])
             found, where = _judge(defect, result)
         except Exception as error:  # noqa: BLE001 - the other defects are worth their time all the same
             found, where = f"error: {type(error).__name__}", str(error)[:200].replace("\n", " ").replace("|", "/")
@@ -224,6 +248,17 @@ def _bare(
         return time.monotonic() - begin
 
 
+def _build(space: Workspace, solution: Solution) -> int | None:
+    with Sandbox(space, solution) as sandbox:
+        values = make_values(space, DEFINITION, WORKLOAD, "normal")
+        call = write_job(sandbox, space, DEFINITION, solution, WORKLOAD, values)
+        variables = {} if space.is_cuda else {"FIB_CUDA_ARCH_LIST": "9.0a"}
+        ended = sandbox.run(built_before(call, ["/bin/true"]), timeout_seconds=100, environment=variables)
+        if ended.code != 0:
+            print(ended.output, file=sys.stderr)
+        return ended.code
+
+
 def _sandbox_level(space: Workspace) -> str:
     solution = read_solution(space, TraceSet.from_path(space.root), DEFINITION, dict(RIGHT_TORCH))
     with Sandbox(space, solution, local_sockets=True) as sandbox:
@@ -250,6 +285,8 @@ def main() -> None:
         page = Page(Workspace(folder, options.device), options.output / "agents.md", end)
         page.say(f"# Tools for agents on {options.device}")
         page.step("Machine", 5, lambda: machine(page))
+        if page.workspace.is_cuda or shutil.which("nvcc"):
+            page.step("Builds", 30, lambda: builds(page))
         page.step("Evaluation", 25, lambda: evaluation(page))
         page.step("Profiles", 30, lambda: profiles(page))
         page.step("Planted defects", 30, lambda: planted(page))

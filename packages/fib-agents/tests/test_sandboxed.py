@@ -145,6 +145,30 @@ def test_a_program_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     assert find_program("some-tool", "") == str(program)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('outputs.safetensors', 'wb').write(b'\\xff' * 64)",
+        "open('outputs.safetensors', 'wb').write((2**62).to_bytes(8, 'little') + b'{}')",
+        "save_file({'y': torch.zeros(4, 64, dtype=torch.float64)}, 'outputs.safetensors')",
+        "save_file({'y': torch.zeros(64, 4)}, 'outputs.safetensors')",
+        "save_file({'z': torch.zeros(4, 64)}, 'outputs.safetensors')",
+        "save_file({'y': torch.zeros(4, 64), 'more': torch.zeros(1)}, 'outputs.safetensors')",
+        "open('outputs.safetensors', 'wb').truncate(1 << 29)",
+        "pass",
+    ],
+    ids=["noise", "header", "dtype", "shape", "name", "extra", "huge", "none"],
+)
+def test_outputs_that_are_none_are_refused(
+    workspace: Workspace, definition: Definition, sandbox: Sandbox, code: str
+) -> None:
+    imports = "import torch\nfrom safetensors.torch import save_file\n" if "save_file" in code else ""
+    assert run(sandbox, imports + code).code == 0
+    (workload,) = choose_workloads(workspace.open(), definition, ["rows-4"], 1)
+    with pytest.raises(ToolFailed):
+        read_outputs(sandbox, definition, workload)
+
+
 TOOL = """\
 #!{python}
 import subprocess, sys
