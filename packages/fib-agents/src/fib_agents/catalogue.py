@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 from fib_bench.authoring.solutions import add_version
+from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best
 from fib_schema import Definition, TensorSpec, Workload
 
@@ -14,7 +15,6 @@ from .source_check import Finding, triage
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 _SHOWN_WORKLOADS = 12
-_CPU_TIMING = "unranked: cpu timing"
 
 
 @attrs.frozen
@@ -148,7 +148,7 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
     chosen = choose_workloads(trace_set, found, workloads, _SHOWN_WORKLOADS)
-    winners = {one.workload: one for one in best(trace_set, [definition], allow_flags=[_CPU_TIMING])}
+    winners = {one.workload: one for one in best(trace_set, [definition], allow_flags=[CPU_TIMING])}
     facts = []
     for workload in chosen:
         moved, operations, floor_ms = floor_of(workspace, found, workload)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fib_schema import FibError, get_fib_dataset_path, to_plain
-from fib_schema.command import run_command
+from fib_schema.command import FAILED, INTERRUPTED, run_command
 from fib_schema.command_parser import CommandParser
 
 from . import files, schemas
@@ -275,7 +275,9 @@ def _mcp(arguments: argparse.Namespace) -> int:
         return serve()
     except (FibError, OSError) as error:
         print(f"fib-agents: {error}", file=sys.stderr)
-        return 2
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 from fib_schema import Definition, Workload
 
+from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed
 from .profiler_output import SECTIONS, Kernel, Table, parse_profile, total_us
 from .results import Result, fenced
@@ -81,7 +82,7 @@ def profile(
         ToolFailed: It could not be run, or the call failed.
         UnknownName: There is no such definition, solution or workload.
     """
-    from .sandboxed.jobs import built_before, make_values, write_job
+    from .sandboxed.jobs import built_before, device_alone, make_values, write_job
     from .sandboxed.run import Sandbox, find_program
 
     wrong = [
@@ -102,7 +103,8 @@ def profile(
     with Sandbox(workspace, given, local_sockets=True) as sandbox:
         call = write_job(sandbox, workspace, found, given, chosen, values, warm_calls=_WARM_CALLS)
         command = profiler_command(program, sections, str(sandbox.path / _LOG), call)
-        ended = sandbox.run(built_before(call, command), timeout_seconds=2 * workspace.timeout_seconds)
+        with device_alone(workspace):
+            ended = sandbox.run(built_before(call, command), timeout_seconds=2 * workspace.timeout_seconds)
         log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
     table = checked_table(log, ended.code, ended.output)
     return Profile(
@@ -154,8 +156,6 @@ def _is_admin_only() -> bool | None:
 
 
 def _floor_us(workspace: Workspace, definition: Definition, workload: Workload) -> float | None:
-    from .catalogue import floor_of
-
     floor_ms = floor_of(workspace, definition, workload)[2]
     return None if floor_ms is None else 1e3 * floor_ms
 

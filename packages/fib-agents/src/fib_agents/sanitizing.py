@@ -91,7 +91,7 @@ def sanitize(
         ToolFailed: It could not be run.
         UnknownName: There is no such definition, solution, workload or check.
     """
-    from .sandboxed.jobs import built_before, make_values, write_job
+    from .sandboxed.jobs import built_before, device_alone, make_values, write_job
     from .sandboxed.run import Sandbox, find_program
 
     for check in checks:
@@ -112,7 +112,8 @@ def sanitize(
             call = write_job(sandbox, workspace, found, given, chosen, values)
             command = sanitizer_command(program, check, str(sandbox.path / _LOG), call)
             limit = _SECONDS * workspace.timeout_seconds
-            ended = sandbox.run(built_before(call, command), timeout_seconds=limit, environment=ENVIRONMENT)
+            with device_alone(workspace):
+                ended = sandbox.run(built_before(call, command), timeout_seconds=limit, environment=ENVIRONMENT)
             log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
             results.append(check_result(check, log, ended.code, ended.output, ended.seconds))
             level = min(level, ended.isolation_level)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import attrs
 import torch
 from fib_bench.inputs.generation import make_input_values
+from fib_bench.judge.device_lock import lock_of
 from fib_compile.device import torch_dtype
 from fib_schema import Definition, Solution, Workload, format_json
 from safetensors import SafetensorError
@@ -69,6 +71,20 @@ def write_job(
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
     return [*COMMAND, str(sandbox.path / "job.json")]
+
+
+@contextmanager
+def device_alone(workspace: Workspace) -> Iterator[None]:
+    """Hold the lock of the device, so that a profiler does not disturb an evaluation that is being timed."""
+    if not workspace.is_cuda:
+        yield
+        return
+    lock = lock_of(torch.device(workspace.device))
+    lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def built_before(call: list[str], command: list[str]) -> list[str]:
