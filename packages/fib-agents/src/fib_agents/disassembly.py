@@ -11,8 +11,9 @@ import attrs
 
 from .disassembler_output import Function, architecture_of, own_native_code, parse_functions, parse_native
 from .errors import InvalidArguments, ToolFailed
+from .marked_text import fenced, shorten
 from .occupancy import occupancy
-from .results import Result, fenced, shorten, untrusted
+from .results import Result, untrusted
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 BLOCK_SIZES = (128, 256, 512, 1024)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import attrs
 from fib_schema import FibError
 
+from .marked_text import fenced
+
 
 @attrs.frozen
 class ToolMissing(FibError, FileNotFoundError):
@@ -39,8 +41,8 @@ class ToolFailed(FibError, RuntimeError):
     output: str = ""
 
     def __str__(self) -> str:
-        tail = f"; its output ends with: {self.output}" if self.output else ""
-        return f"{self.program}: {self.problem}{tail}"
+        end = fenced(self.output, f"end of the output of {self.program}") if self.output.strip() else ()
+        return "\n".join((f"{self.program}: {self.problem}", *end))
 
 
 @attrs.frozen

@@ -15,7 +15,8 @@ from fib_bench.report.trace_fields import baseline_of, bounds_of, labels_of, lig
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, Workload
 
 from .errors import InvalidArguments
-from .results import Result, fenced, untrusted
+from .marked_text import fenced
+from .results import Result, untrusted
 from .source_check import Finding, triage
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
@@ -109,6 +110,8 @@ class Comparison:
     interval: tuple[float, float] | None
     first_ms: float | None
     second_ms: float | None
+    log: str = untrusted(default="")
+    """The reason that one of them has no latency."""
 
 
 @attrs.frozen
@@ -125,6 +128,7 @@ class ComparisonResult(Result):
         yield f"{self.first} against {self.second} on {self.device}, timed interleaved"
         for one in self.comparisons:
             yield f"- {one.workload} [{_axes_text(one.axes)}]: {_verdict_text(one)}"
+            yield from fenced(one.log, "log of the evaluation", _LOG_CHARS) if one.log else ()
 
 
 def evaluate(
@@ -271,13 +275,14 @@ def _comparison_of(trace: Trace, other: str) -> Comparison:
     place = (trace.workload.uuid, dict(trace.workload.axes))
     performance = evaluation.performance
     if performance is None:
-        return Comparison(*place, f"{trace.solution} failed: {evaluation.status}", None, None, None, None)
+        verdict = f"{trace.solution} failed: {evaluation.status}"
+        return Comparison(*place, verdict, None, None, None, None, evaluation.log)
     baseline = baseline_of(performance)
     if baseline is None:
         not_timed = performance.extra.get("not_timed") if performance.extra else None
         reasons = list(not_timed.values()) if isinstance(not_timed, dict) else []
         reason = str(reasons[0]) if reasons else "it was not timed"
-        return Comparison(*place, f"{other} failed: {reason}", None, None, performance.latency_ms, None)
+        return Comparison(*place, f"{other} failed", None, None, performance.latency_ms, None, reason)
     ratio = baseline_speedup_of(performance)
     verdict = "faster" if (ratio.point or 0.0) > 1.0 else "slower"
     if ratio.outcome is Outcome.NOISE:

@@ -12,7 +12,8 @@ from fib_schema import Definition, EvaluationStatus, FibError, Solution, TensorS
 
 from .errors import ToolFailed
 from .evaluation import QUICK_WORKLOADS, WorkloadResult, result_of, run_traces
-from .results import Result, fenced, untrusted
+from .marked_text import fenced
+from .results import Result, untrusted
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 if TYPE_CHECKING:

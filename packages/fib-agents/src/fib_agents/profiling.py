@@ -10,8 +10,9 @@ from fib_schema import Definition, Workload
 
 from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed
+from .marked_text import fenced
 from .profiler_output import SECTIONS, Kernel, Table, parse_profile, total_us
-from .results import Result, fenced
+from .results import Result
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 PROFILE_CHARS = 2000

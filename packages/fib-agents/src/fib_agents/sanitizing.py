@@ -8,7 +8,8 @@ import attrs
 from fib_schema import CompileOptions, Solution, UnknownName
 
 from .errors import NeedsGpu, ToolFailed
-from .results import Result, fenced, untrusted
+from .marked_text import fenced
+from .results import Result, untrusted
 from .sanitizer_output import Defect, parse_sanitizer
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
@@ -37,6 +38,8 @@ class Check:
     seconds: float = 0.0
     problem: str = ""
     """The reason that the check did not finish; empty if it did."""
+    output: str = untrusted(default="")
+    """The end of what a call has printed that failed."""
 
 
 @attrs.frozen
@@ -60,6 +63,7 @@ class Sanitized(Result):
         for check in self.checks:
             if check.problem:
                 yield f"{check.tool}: did not finish: {check.problem}"
+                yield from fenced(check.output, "output of the call") if check.output else ()
             elif not check.defects:
                 yield f"{check.tool}: no defect in {check.seconds:.1f} s"
             if check.defects:
@@ -146,14 +150,14 @@ def check_result(check: str, log: str, code: int | None, output: str, seconds: f
         ToolFailed: The tool itself did not work.
     """
     defects, summary = parse_sanitizer(log)
-    problem = ""
+    problem, shown = "", ""
     if code is None:
         problem = f"ended after {seconds:.0f} s; choose a smaller workload"
     elif not summary and not defects:
         raise ToolFailed(f"{PROGRAM} --tool {check}", f"wrote no summary, exit status {code}", (log or output)[-1500:])
     elif code not in (0, _DEFECT_EXIT) and not defects:
-        problem = f"the call failed with exit status {code}: {output.strip()[-300:]}"
-    return Check(check, defects, summary, seconds, problem)
+        problem, shown = f"the call failed with exit status {code}", output.strip()[-600:]
+    return Check(check, defects, summary, seconds, problem, shown)
 
 
 def _defect_line(defect: Defect) -> str:

@@ -13,8 +13,10 @@ from urllib.parse import quote, urlsplit
 
 import attrs
 from fib_schema import FibError, Solution, to_plain
+from fib_schema.display import escape_line
 
-from .results import Result, fenced, untrusted
+from .marked_text import fenced
+from .results import Result, untrusted
 
 TOKEN_VARIABLE = "FIB_SERVE_TOKEN"
 """Holds the token of the service, which is sent as ``Authorization: Bearer TOKEN``."""
@@ -46,9 +48,9 @@ class TaskResult(Result):
 
     def lines(self) -> Iterator[str]:
         """A line for each workload."""
-        yield f"{self.solution}: task {self.task} {self.status}"
+        yield escape_line(f"{self.solution}: task {self.task} {self.status}")
         for workload, status, latency_ms in self.results:
-            yield f"- {workload}: {status}" + ("" if latency_ms is None else f" {latency_ms:.5g} ms")
+            yield escape_line(f"- {workload}: {status}" + ("" if latency_ms is None else f" {latency_ms:.5g} ms"))
         if self.error:
             yield from fenced(self.error, "error of the service")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import attrs
 from fib_bench.authoring.errors import KernelFileError
 from fib_schema import Definition, Solution
+from fib_schema.display import escape_line
 from fib_schema.hardware import unknown_targets
 
 from . import triage as rules
@@ -32,7 +33,7 @@ class Finding:
 
     def describe(self) -> str:
         """The finding in one line; the source is left out."""
-        return f"{self.level}: {self.path}:{self.line}: {self.why} ({self.rule})"
+        return escape_line(f"{self.level}: {self.path}:{self.line}: {self.why} ({self.rule})")
 
 
 @attrs.frozen

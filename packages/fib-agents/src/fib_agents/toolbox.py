@@ -17,8 +17,9 @@ from .disassembly import disassemble
 from .errors import InvalidArguments
 from .evaluation import compare, evaluate
 from .failures import explain_failure
+from .marked_text import LEAST_CHARS, shorten
 from .profiling import profile
-from .results import DEFAULT_CHARS, LEAST_CHARS, Result, shorten
+from .results import DEFAULT_CHARS, Result
 from .sanitizing import sanitize
 from .schemas import function_to_schema, in_form
 from .source_check import check_source
