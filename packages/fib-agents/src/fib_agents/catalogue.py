@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 from fib_bench.authoring.solutions import add_version
@@ -13,6 +14,9 @@ from fib_schema import Definition, TensorSpec, Workload
 from .results import Result
 from .source_check import Finding, triage
 from .workspace import Code, Workspace, choose_workloads, read_solution
+
+if TYPE_CHECKING:
+    from fib_bench.timing.work import Values
 
 _SHOWN_WORKLOADS = 12
 
@@ -58,7 +62,7 @@ class WorkloadFacts:
     """The bytes that a call must move; None if the op_type declares no work, or it depends on values."""
     operations: int | None
     floor_ms: float | None
-    """The least latency by the roofline of `device`; None on the CPU and where the work is unknown."""
+    """The least latency by the roofline of `device`, or of that of the best result; None where the work is unknown."""
     best_solution: str | None
     best_latency_ms: float | None
     best_speedup: str | None
@@ -151,8 +155,10 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
     winners = {one.workload: one for one in best(trace_set, [definition], allow_flags=[CPU_TIMING])}
     facts = []
     for workload in chosen:
-        moved, operations, floor_ms = floor_of(workspace, found, workload)
         one = winners.get(workload.uuid)
+        moved, operations, floor_ms = floor_of(workspace, found, workload)
+        if floor_ms is None and one is not None and one.attainable_fraction is not None:
+            floor_ms = one.attainable_fraction * one.latency_ms  # the judge knows the values that the work depends on
         known = (one.solution, one.latency_ms, one.speedup_text, one.hardware) if one else (None,) * 4
         inputs = {name: _input_text(spec) for name, spec in workload.inputs.items()}
         facts.append(WorkloadFacts(workload.uuid, dict(workload.axes), inputs, moved, operations, floor_ms, *known))
@@ -203,12 +209,12 @@ def _input_text(spec: object) -> str:
 
 
 def floor_of(
-    workspace: Workspace, definition: Definition, workload: Workload
+    workspace: Workspace, definition: Definition, workload: Workload, values: Values | None = None
 ) -> tuple[int | None, int | None, float | None]:
-    """Bytes, operations and the least latency of a workload by its sizes."""
+    """Bytes, operations and the least latency of a workload; some op_types need the values of the inputs for it."""
     from fib_bench.timing.work import work_of  # imports torch
 
-    work = work_of(definition, workload.axes)
+    work = work_of(definition, workload.axes, values)
     if work is None:
         return None, None, None
     floor_ms = None

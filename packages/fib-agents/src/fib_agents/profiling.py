@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
-from fib_schema import Definition, Workload
 
 from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed
@@ -108,13 +107,14 @@ def profile(
             ended = sandbox.run(built_before(call, command), timeout_seconds=2 * workspace.timeout_seconds)
         log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
     table = checked_table(log, ended.code, ended.output)
+    floor_ms = floor_of(workspace, found, chosen, values)[2]
     return Profile(
         definition=definition,
         solution=given.name,
         workload=chosen.uuid,
         kernels=table.kernels,
         total_us=total_us(table.kernels),
-        floor_us=_floor_us(workspace, found, chosen),
+        floor_us=None if floor_ms is None else 1e3 * floor_ms,
         isolation_level=ended.isolation_level,
         seconds=ended.seconds,
     )
@@ -154,11 +154,6 @@ def _is_admin_only() -> bool | None:
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     value = lines.get("RmProfilingAdminOnly", "").strip()
     return None if value not in ("0", "1") else value == "1"
-
-
-def _floor_us(workspace: Workspace, definition: Definition, workload: Workload) -> float | None:
-    floor_ms = floor_of(workspace, definition, workload)[2]
-    return None if floor_ms is None else 1e3 * floor_ms
 
 
 def _kernel_line(kernel: Kernel) -> str:
