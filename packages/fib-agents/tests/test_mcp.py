@@ -39,7 +39,7 @@ def over_stdio(root: Path, use: Callable[[Client], Awaitable[None]]) -> None:
     )
 
     async def main() -> None:
-        with anyio.fail_after(120):
+        with anyio.fail_after(240):
             async with Client(parameters) as client:
                 await use(client)
 
@@ -118,7 +118,7 @@ def test_a_cancelled_call_ends_and_the_server_goes_on(root: Path) -> None:
             await client.call_tool("evaluate", arguments)
         assert scope.cancelled_caught
         good = {"definition": NAME, "solution": {"kernel.py": GOOD}, "workloads": ["rows-1"]}
-        with anyio.fail_after(40):  # the time limit of the hanging kernel is 60 s
+        with anyio.fail_after(55):  # the time limit of the hanging kernel is 60 s
             assert not (await client.call_tool("evaluate", good)).is_error
 
     over_stdio(root, use)

@@ -81,6 +81,7 @@ def test_nothing_that_a_command_started_outlives_it(sandbox: Sandbox, code: str)
     assert not is_alive(int(ended.output))
 
 
+@pytest.mark.slow
 def test_a_command_is_ended_when_its_time_is_over(sandbox: Sandbox) -> None:
     ended = run(
         sandbox,

@@ -25,6 +25,7 @@ from fib_agents import (
 )
 from fib_agents.errors import InvalidArguments, NeedsGpu, ToolFailed
 from fib_agents.guides import read_guide
+from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.authoring.errors import KernelFileError
 from fib_schema import FibError, TraceSet, UnknownName
 
@@ -135,6 +136,23 @@ def test_two_solutions_of_the_same_code_cannot_be_compared(workspace: Workspace)
         compare(workspace, NAME, {"kernel.py": GOOD}, {"kernel.py": GOOD})
     failed = compare(workspace, NAME, {"kernel.py": GOOD}, {"kernel.py": RAISES}, workloads=["rows-4"])
     assert "failed" in failed.comparisons[0].verdict
+
+
+@pytest.mark.slow
+def test_recorded_results_are_described_and_served(workspace: Workspace) -> None:
+    submit(workspace, NAME, {"kernel.py": GOOD}, name="fast")
+    submit(workspace, NAME, {"kernel.py": SLOW.replace("3000", "30")}, name="slow")
+    config = BenchmarkConfig(measure_seconds=0.05, max_workloads=1)
+    Benchmark(TraceSet.from_path(workspace.root), config).run()
+    described = describe(workspace, NAME)
+    assert described.workloads[0].best_solution == "fast"
+    assert "best: fast" in described.to_text()
+    json.dumps(described.to_json())
+    pytest.importorskip("mcp")
+    from fib_agents.mcp_server import read_record
+
+    rows = json.loads(read_record(workspace, f"fib://results/{NAME}")[0])
+    assert {row["solution"] for row in rows} == {"fast", "slow"}
 
 
 def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspace) -> None:

@@ -238,23 +238,11 @@ class _Handlers:
     ) -> types.ReadResourceResult:
         del ctx
         try:
-            text, mime = await anyio.to_thread.run_sync(self._read, params.uri)
+            text, mime = await anyio.to_thread.run_sync(read_record, self.workspace, params.uri)
         except (FibError, OSError) as error:
             raise MCPError(types.INVALID_PARAMS, escape_controls(str(error))) from error
         contents = types.TextResourceContents(uri=params.uri, text=text, mime_type=mime)
         return types.ReadResourceResult(contents=[contents])
-
-    def _read(self, uri: str) -> tuple[str, str]:
-        kind, _, name = uri.removeprefix("fib://").partition("/")
-        if kind == "guides" and name in GUIDES:
-            return read_guide(name), "text/markdown"
-        if kind not in _KINDS or not uri.startswith("fib://"):
-            known = ", ".join(f"fib://{one}/NAME" for one in (*_KINDS, "guides"))
-            raise MCPError(types.INVALID_PARAMS, f"no resource {escape_controls(uri)!r}; there are {known}")
-        trace_set = self.workspace.open()
-        value = list(_content(kind, trace_set, trace_set.get_definition(name)))
-        shown = value[0] if kind == "definitions" else value
-        return json.dumps(escape_values(finite_values(shown)), indent=1), _MIME
 
     async def list_prompts(self, ctx: ServerRequestContext[Any], params: Any) -> types.ListPromptsResult:
         del ctx, params
@@ -271,6 +259,25 @@ class _Handlers:
         content = types.TextContent(type="text", text=read_guide(params.name))
         message = types.PromptMessage(role="user", content=content)
         return types.GetPromptResult(description=GUIDES[params.name], messages=[message])
+
+
+def read_record(workspace: Workspace, uri: str) -> tuple[str, str]:
+    """The text of a resource and its type.
+
+    Raises:
+        MCPError: There is no such kind of resource.
+        UnknownName: There is no such definition.
+    """
+    kind, _, name = uri.removeprefix("fib://").partition("/")
+    if kind == "guides" and name in GUIDES:
+        return read_guide(name), "text/markdown"
+    if kind not in _KINDS or not uri.startswith("fib://"):
+        known = ", ".join(f"fib://{one}/NAME" for one in (*_KINDS, "guides"))
+        raise MCPError(types.INVALID_PARAMS, f"no resource {escape_controls(uri)!r}; there are {known}")
+    trace_set = workspace.open()
+    value = list(_content(kind, trace_set, trace_set.get_definition(name)))
+    shown = value[0] if kind == "definitions" else value
+    return json.dumps(escape_values(finite_values(shown)), indent=1), _MIME
 
 
 def _tool(name: str) -> types.Tool:
