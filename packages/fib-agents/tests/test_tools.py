@@ -27,7 +27,18 @@ from fib_agents.errors import InvalidArguments, NeedsGpu, ToolFailed
 from fib_agents.guides import read_guide
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.authoring.errors import KernelFileError
-from fib_schema import FibError, TraceSet, UnknownName
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    Definition,
+    FibError,
+    RandomInput,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    UnknownName,
+    Workload,
+)
 
 NAME = "softmax_n64"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
@@ -213,3 +224,18 @@ def test_sections_are_identifiers(workspace: Workspace) -> None:
 def test_a_workspace_without_a_data_set_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="nowhere"):
         list_definitions(Workspace(tmp_path / "nowhere"))
+
+
+@pytest.mark.slow
+def test_outputs_that_are_judged_as_a_whole_have_no_wrong_elements(root: Path) -> None:
+    tensor, scores = TensorSpec(("rows", "n"), "float32"), TensorSpec(("rows",), "int64")
+    reference = "import torch\n\ndef run(probs):\n    return torch.multinomial(probs, 1).squeeze(-1)\n"
+    axes = {"rows": AxisVar(), "n": AxisConst(16)}
+    definition = Definition("sampling_n16", "sampling", axes, {"probs": tensor}, {"samples": scores}, reference)
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_definitions([definition])
+    trace_set.add_traces([Trace("sampling_n16", Workload({"rows": 4}, {"probs": RandomInput()}, "rows-4-sampled"))])
+    wrong = {"kernel.py": "import torch\n\ndef run(probs):\n    return torch.zeros(len(probs), dtype=torch.int64)\n"}
+    explained = explain_failure(Workspace(root), "sampling_n16", wrong)
+    assert explained.status != "PASSED"
+    assert not explained.outputs

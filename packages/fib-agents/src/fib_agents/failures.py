@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WRONG_ELEMENTS = 5
 _SHOWN_VALUES = 6
 _LOG_CHARS = 1500
+_ELEMENT_BY_ELEMENT = "default"
+"""The evaluator whose verdicts are about single elements."""
 _FILL = 0xC3
 """The bytes of outputs before a call, as `sandboxed.call` writes them."""
 
@@ -151,10 +153,18 @@ def _wrong_outputs(
     """The outputs with wrong elements of one call, and a note if there are none to show."""
     if result.status != EvaluationStatus.INCORRECT_NUMERICAL:
         return (), ""
+    from fib_bench.evaluators import evaluator_for
+    from fib_bench.inputs import distributions_of
+
     from .sandboxed.jobs import make_values
 
     config = BenchmarkConfig(device=workspace.device).for_data_set(workspace.open()).resolve_eval_config(definition)
-    for distribution in dict.fromkeys((*_named_in(result.log, config), *config.distributions)):
+    evaluator = evaluator_for(definition, config)
+    if evaluator.name != _ELEMENT_BY_ELEMENT:
+        return (), f"elements are not shown: the evaluator {evaluator.name!r} judges outputs as a whole, see the log"
+    config = evaluator.settings(config)
+    known = distributions_of(definition, config.distributions)
+    for distribution in dict.fromkeys((*_named_in(result.log, known), *known)):
         try:
             values = make_values(workspace, definition, workload, distribution)
             found = _call(workspace, definition, solution, workload, values)
@@ -170,8 +180,8 @@ def _wrong_outputs(
     )
 
 
-def _named_in(log: str, config: ResolvedEvalConfig) -> Iterator[str]:
-    return (name for name in config.distributions if f"({name})" in log)
+def _named_in(log: str, distributions: Sequence[str]) -> Iterator[str]:
+    return (name for name in distributions if f"({name})" in log)
 
 
 def _call(
@@ -201,16 +211,17 @@ def _compare(
     config: ResolvedEvalConfig,
 ) -> Iterator[WrongOutput]:
     import torch
+    from fib_bench.checking.elements import flat, logical_shape, to_double
+    from fib_bench.checking.sensitivity import examine
 
     for name, spec in definition.outputs.items():
-        tolerance = config.tolerance(str(spec.dtype))
-        one, other = found[name].double(), expected[name].double()
-        close = torch.isclose(one, other, rtol=tolerance.rtol, atol=tolerance.atol) | other.isnan()
+        rule = examine(name, expected[name], values, config).rule  # the tolerances of the judge
+        one, other = (to_double(flat(tensor)).view(logical_shape(tensor)) for tensor in (found[name], expected[name]))
+        close = torch.isclose(one, other, rtol=rule.rtol, atol=rule.atol) | other.isnan()
         indices = (~close).nonzero()
         if not len(indices):
             continue
-        raw = found[name].contiguous().view(-1).view(torch.uint8).view(found[name].numel(), -1)
-        untouched = (raw == _FILL).all(-1).view(found[name].shape)
+        untouched = _untouched(found[name], one)
         elements = tuple(
             WrongElement(
                 name,
@@ -228,6 +239,17 @@ def _compare(
         yield WrongOutput(name, len(indices), one.numel(), per_axis, int(untouched.sum()), elements)
 
 
+def _untouched(output: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+    """The elements whose bytes are those from before the call; none where a byte holds several elements."""
+    import torch
+    from fib_bench.checking.elements import flat
+
+    data = flat(output).view(torch.uint8)
+    if len(data) < elements.numel():
+        return torch.zeros_like(elements, dtype=torch.bool)
+    return (data.view(elements.numel(), -1) == _FILL).all(-1).view(elements.shape)
+
+
 def _positions(places: torch.Tensor) -> str:
     """The number of wrong positions of an axis, and the first ones."""
     unique = sorted(set(places.tolist()))
@@ -237,15 +259,18 @@ def _positions(places: torch.Tensor) -> str:
 
 def _inputs_at(definition: Definition, output: TensorSpec, index: Sequence[int], values: Values) -> dict[str, str]:
     """The inputs at the position that an output's element has on the axes that both share."""
+    import torch
+    from fib_bench.checking.elements import is_float4
+
     places = dict(zip(output.shape or (), index, strict=True))
     shown = {}
     for name, spec in definition.inputs.items():
         value = values[name]
-        if spec.shape is None:
-            shown[name] = str(value)
+        if not isinstance(value, torch.Tensor) or spec.shape is None or is_float4(value):
+            shown[name] = "packed" if isinstance(value, torch.Tensor) and spec.shape else str(value)
             continue
         key = tuple(places.get(axis, slice(None)) for axis in spec.shape)
-        part = value[key].reshape(-1).double()[:_SHOWN_VALUES].tolist()  # type: ignore[index]
+        part = value[key].reshape(-1)[:_SHOWN_VALUES].double().tolist()
         where = ", ".join(str(places.get(axis, ":")) for axis in spec.shape)
         shown[f"{name}[{where}]"] = ", ".join(f"{number:.6g}" for number in part)
     return shown
