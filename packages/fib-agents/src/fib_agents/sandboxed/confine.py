@@ -115,8 +115,8 @@ def _confine(settings: Settings, channel: socket.socket) -> dict[str, Any]:
     )
     solution = parse_json(settings.solution, Solution)
     owner = CacheOwner(f"solution-{solution.hash()[:32]}", solution)
-    uid, reason = None, "the solution is trusted"
-    if settings.is_confined:
+    uid, reason = None, "on CUDA devices the libraries that the benchmark has built belong to this user"
+    if settings.is_confined and not policy.is_cuda:
         try:
             uid = reserve_uid(policy, owner.name, channel)
         except (NotPossible, OSError) as error:

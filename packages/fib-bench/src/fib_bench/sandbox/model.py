@@ -101,8 +101,8 @@ class SandboxPolicy:
         limit: The highest level to aim for.
         uid_channel: In a worker, the socket's descriptor over which `users.reserve_uid` hands the lock of the
             worker's uid to the fork server.
-        is_alone: Whether the process shares no memory of a device with another one, and may have namespaces and a
-            user of its own on CUDA devices, too.
+        is_alone: Whether the process shares no memory of a device with another one, and may have namespaces of its
+            own on CUDA devices, too.
         local_sockets: Whether it may open local and TCP sockets, over which profilers speak to the process that they
             look into. Where it has no network namespace of its own, Landlock leaves `landlock.LOCAL_PORTS` open only.
     """

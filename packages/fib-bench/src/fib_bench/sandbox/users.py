@@ -62,7 +62,7 @@ def require_other_user(policy: SandboxPolicy) -> None:
     """
     if policy.limit < Level.CONFINED:
         raise NotPossible(f"{LIMIT_VARIABLE} is {int(policy.limit)}")
-    if policy.shares_device_memory:
+    if policy.is_cuda:
         raise NotPossible("CUDA hands memory over among processes of one user only")
     needed = (kernel.CAP_CHOWN, kernel.CAP_SETGID, kernel.CAP_SETUID)
     if os.geteuid() != 0 or not all(map(kernel.has_capability, needed)):
