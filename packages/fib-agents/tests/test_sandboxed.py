@@ -133,6 +133,14 @@ def test_the_report_of_the_supervisor_cannot_be_forged(sandbox: Sandbox) -> None
     assert ended.code == 5
 
 
+def test_the_supervisor_imports_nothing_from_the_current_folder(
+    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attrs.py").write_text("raise SystemExit('planted')\n")
+    monkeypatch.chdir(tmp_path)
+    assert run(sandbox, "print('fine')").output == "fine\n"
+
+
 def test_a_program_that_is_missing_has_a_remedy() -> None:
     with pytest.raises(ToolMissing, match="ncu-nowhere is not on PATH; install it"):
         find_program("ncu-nowhere", "install it")

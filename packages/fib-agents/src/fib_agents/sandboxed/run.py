@@ -125,7 +125,7 @@ class Sandbox:
         with tempfile.TemporaryFile() as output, os.fdopen(read_end, "rb") as report:
             begin = time.monotonic()
             process = subprocess.Popen(
-                [sys.executable, "-m", "fib_agents.sandboxed.confine", str(write_end)],
+                [sys.executable, "-P", "-m", "fib_agents.sandboxed.confine", str(write_end)],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
