@@ -96,6 +96,21 @@ def test_a_parameter_that_json_cannot_express_is_an_error() -> None:
         ("evaluate", {"definition": "softmax_n64", "solution": "nobody"}, "nobody"),
         ("list_definitions", {"max_chars": 1}, "max_chars"),
         (
+            "evaluate",
+            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "workloads": []},
+            "empty",
+        ),
+        (
+            "sanitize",
+            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "checks": []},
+            "empty",
+        ),
+        (
+            "profile",
+            {"definition": "softmax_n64", "solution": {"k.py": "def run(x): return x"}, "sections": []},
+            "empty",
+        ),
+        (
             "sanitize",
             {"definition": "softmax_n64", "solution": {"k.py": "def run(x): pass"}, "checks": ["x"]},
             "memcheck",

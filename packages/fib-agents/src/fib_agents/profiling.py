@@ -90,8 +90,8 @@ def profile(
         for section in sections
         if not section.isidentifier()
     ]
-    if wrong:
-        raise InvalidArguments("profile", tuple(wrong))
+    if wrong or not sections:
+        raise InvalidArguments("profile", tuple(wrong) or (f"sections is empty; name some of {', '.join(SECTIONS)}",))
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 from fib_schema import CompileOptions, Solution, UnknownName
 
-from .errors import NeedsGpu, ToolFailed
+from .errors import InvalidArguments, NeedsGpu, ToolFailed
 from .marked_text import fenced
 from .results import Result, untrusted
 from .sanitizer_output import Defect, parse_sanitizer
@@ -55,7 +55,7 @@ class Sanitized(Result):
     @property
     def is_clean(self) -> bool:
         """Whether all checks finished and found nothing."""
-        return all(not check.defects and not check.problem for check in self.checks)
+        return bool(self.checks) and all(not check.defects and not check.problem for check in self.checks)
 
     def lines(self) -> Iterator[str]:
         """Each check with its defects."""
@@ -98,6 +98,8 @@ def sanitize(
     from .sandboxed.jobs import built_before, device_alone, make_values, write_job
     from .sandboxed.run import Sandbox, find_program
 
+    if not checks:
+        raise InvalidArguments("sanitize", (f"checks is empty; name some of {', '.join(CHECKS)}",))
     for check in checks:
         if check not in CHECKS:
             raise UnknownName("check", check, CHECKS)

@@ -115,12 +115,14 @@ def choose_workloads(
 
     Raises:
         UnknownName: The definition has no workload of a uuid.
-        InvalidArguments: The definition has no workloads.
+        InvalidArguments: The definition has no workloads, or none was chosen.
     """
     workloads = [trace.workload for trace in trace_set.workloads.get(definition.name, ())]
     if not workloads:
         raise InvalidArguments("workloads", (f"{definition.name} has no workloads in {trace_set.root}",))
     if uuids is not None:
+        if not uuids:
+            raise InvalidArguments("workloads", ("the list is empty; leave it out, or name a uuid",))
         by_uuid = {workload.uuid: workload for workload in workloads}
         for uuid in uuids:
             if uuid not in by_uuid:
