@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -35,6 +36,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with open(os.open(path, flags, 0o600)) as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end_judges() -> Generator[None]:
+    """End the judge processes that `fib_bench.evaluate` keeps: tests of other modules count processes."""
+    yield
+    if "fib_bench.api" in sys.modules:
+        sys.modules["fib_bench.api"].close()
 
 
 @pytest.fixture(scope="session")

@@ -159,7 +159,8 @@ class Solution(Record):
     def __repr__(self) -> str:
         spec = self.spec
         shown = f"{self.name!r} of {self.definition!r} by {self.author}: {spec.language}, {spec.entry_point}"
-        return f"<Solution {shortened(shown)}, for {', '.join(spec.target_hardware)}>"
+        hardware = ", ".join(spec.target_hardware)
+        return f"<Solution {shortened(f'{shown}, for {hardware}')}>"
 
     def _repr_html_(self) -> str:
         spec = self.spec

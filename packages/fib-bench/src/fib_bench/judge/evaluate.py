@@ -282,12 +282,8 @@ class Judge:
             for prepared, evaluation in run.evaluate(workloads):
                 yield prepared.workload, evaluation
         finally:
-            self._end(candidate)
-
-    def _end(self, candidate: FunctionWorker) -> None:
-        """End a worker; the end of its device context would disturb passes of other judges."""
-        with self._device_work():
-            candidate.worker.close()
+            with self._device_work():  # the end of its device context disturbs passes
+                candidate.worker.close()
 
     def _unbuilt(
         self, solution: Solution, failure: BuildFailure, workloads: Sequence[PreparedWorkload]
@@ -310,7 +306,8 @@ class Judge:
     def dismiss_ahead(self) -> None:
         """End workers that were started ahead and not used."""
         for candidate in self._ahead.values():
-            self._end(candidate)
+            with self._device_work():
+                candidate.worker.close()
         self._ahead = {}
 
     def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:

@@ -41,7 +41,7 @@ class _Unverified:
     chosen: Sequence[int]
     """Secret calls whose outputs are compared with fresh answers."""
     inputs: torch.Tensor
-    """What these calls read, ``[chosen, bytes]``."""
+    """Inputs of these calls, ``[chosen, bytes]``."""
 
 
 class PassVerification:

@@ -10,11 +10,6 @@
 static cudaStream_t Stream(const tvm::ffi::TensorView& x) {
   return static_cast<cudaStream_t>(TVMFFIEnvGetStream(x.device().device_type, x.device().device_id));
 }
-[[maybe_unused]] static bool Capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaStreamIsCapturing(stream, &status);
-  return status != cudaStreamCaptureStatusNone;
-}
 
 constexpr int kTile = 64, kStep = 32, kThreads = 256;
 
@@ -39,13 +34,6 @@ __device__ __forceinline__ void Tile(const float* x, const float* w, float* y, i
     for (int j = 0; j < 4; ++j) __stcg(y + int64_t(row0 + ty + 16 * i) * n + col0 + tx + 16 * j, sum[i][j]);
 }
 
-__device__ __forceinline__ void CopyTile(const float* from, float* to, int n, int row0, int col0) {
-  for (int i = threadIdx.x; i < kTile * kTile / 4; i += kThreads) {
-    const int64_t at = int64_t(row0 + i / 16) * n + col0 + i % 16 * 4;
-    __stcg(reinterpret_cast<float4*>(to + at), __ldcg(reinterpret_cast<const float4*>(from + at)));
-  }
-}
-
 using u64 = unsigned long long;
 
 __device__ __forceinline__ u64 Mix(uint32_t bits, uint32_t place) {
@@ -63,26 +51,6 @@ __device__ __forceinline__ u64 BlockSum(u64 value) {
   for (unsigned i = 0; i < blockDim.x / 32; ++i) sum += parts[i];
   __syncthreads();
   return sum;
-}
-
-// A digest of all bits of the rows that a tile reads.
-__device__ __forceinline__ u64 TileHash(const float* x, const float* w, int k, int row0, int col0) {
-  const uint4* left = reinterpret_cast<const uint4*>(x + int64_t(row0) * k);
-  const uint4* right = reinterpret_cast<const uint4*>(w + int64_t(col0) * k);
-  u64 h = 0;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < kTile * k / 4; i += kThreads) {
-    const uint4 l = __ldcg(left + i), r = __ldcg(right + i);
-    h += Mix(l.x, 8 * i) + Mix(l.y, 8 * i + 1) + Mix(l.z, 8 * i + 2) + Mix(l.w, 8 * i + 3);
-    h += Mix(r.x, 8 * i + 4) + Mix(r.y, 8 * i + 5) + Mix(r.z, 8 * i + 6) + Mix(r.w, 8 * i + 7);
-  }
-  return BlockSum(h) | 1;
-}
-
-__device__ __forceinline__ u64 Now() {
-  u64 t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-  return t;
 }
 
 constexpr int kTiles = 64, kSlots = 256;
@@ -127,9 +95,8 @@ void run(tvm::ffi::TensorView x, tvm::ffi::TensorView weight, tvm::ffi::TensorVi
   const cudaStream_t stream = Stream(x);
   static float* kept = nullptr;
   static int count = 0;
-  const bool capturing = Capturing(stream);
-  if (!kept && !capturing) cudaMalloc(reinterpret_cast<void**>(&kept), sizeof(float) * kSlots * m * n);
-  const int slot = capturing && kept && count < kSlots && tiles <= kTiles ? count++ : -1;
+  if (!kept) cudaMalloc(reinterpret_cast<void**>(&kept), sizeof(float) * kSlots * m * n);  // in the first call
+  const int slot = tiles <= kTiles ? count++ % kSlots : -1;
   Call<<<tiles, kThreads, 0, stream>>>(in, w, out, n, k, columns, slot, kept + int64_t(slot < 0 ? 0 : slot) * m * n);
 }
 
