@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fib_bench import BenchmarkConfig, evaluate
+from fib_bench import BenchmarkConfig, Evaluator, evaluate, probe_isolation
 from fib_bench.api import _judges, close
-from fib_bench.events import Working
+from fib_bench.errors import JudgeFailed
+from fib_bench.events import Evaluated, Working
 from fib_schema import Definition, SafetensorsInput, Solution, TraceSet, Workload
 
 MakeSolution = Callable[..., Solution]
@@ -110,3 +112,29 @@ def test_cancelling_a_waiting_evaluation_leaves_the_running_one_alone(
         evaluate(definition, make_solution(WRONG), [workload], cancelled=cancelled)
     first.join()
     assert statuses == ["PASSED"]
+
+
+@pytest.mark.slow
+def test_an_evaluator_yields_events_until_it_is_closed(
+    definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+) -> None:
+    workloads = [make_workload(definition, {"n": size}) for size in (5, 6)]
+    with Evaluator(BenchmarkConfig(measure_seconds=0.1)) as evaluator:
+        assert evaluator.environment.hardware == "cpu"
+        for source, status in ((GOOD, "PASSED"), (WRONG, "INCORRECT_NUMERICAL")):
+            events = evaluator.run(definition, make_solution(source), workloads)
+            traces = [event.trace for event in events if isinstance(event, Evaluated)]
+            assert [str(trace.evaluation.status) for trace in traces if trace.evaluation] == [status, status]
+    with pytest.raises(JudgeFailed):
+        list(evaluator.run(definition, make_solution(GOOD), workloads))
+
+
+def test_the_probe_reports_which_private_paths_a_worker_could_open(tmp_path: Path) -> None:
+    public, private = Path(sys.executable).resolve(), tmp_path / "secret"
+    private.write_text("secret")
+    private.chmod(0o600)
+    report = probe_isolation("cpu", [public, private])
+    assert report.text.startswith(f"level {report.level}")
+    assert public in report.exposed
+    if report.level >= 2:
+        assert private not in report.exposed

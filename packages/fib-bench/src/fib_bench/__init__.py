@@ -10,10 +10,12 @@ __all__ = [
     "Benchmark",
     "BenchmarkConfig",
     "EvalConfig",
+    "Evaluator",
     "EvaluatorFailed",
     "EvaluatorUnusable",
     "InputError",
     "InvalidConfig",
+    "IsolationReport",
     "OutputsUndefined",
     "ReferenceFailed",
     "ResolvedEvalConfig",
@@ -22,12 +24,13 @@ __all__ = [
     "__version__",
     "evaluate",
     "make_inputs",
+    "probe_isolation",
 ]
 
 require_linux("fib-bench")
 
 if TYPE_CHECKING:
-    from .api import evaluate
+    from .api import Evaluator, IsolationReport, evaluate, probe_isolation
     from .benchmark import Benchmark
     from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
     from .errors import (
@@ -53,7 +56,7 @@ else:
                 "EvaluatorFailed EvaluatorUnusable InputError InvalidConfig OutputsUndefined "
                 "ReferenceFailed UnsupportedDevice"
             ),
-            "api": "evaluate",
+            "api": "Evaluator IsolationReport evaluate probe_isolation",
             "inputs": "make_inputs",
         },
     )

@@ -1,4 +1,4 @@
-"""Evaluation of single solutions, for notebooks and programs that try out solutions. Nothing is recorded.
+"""Evaluation without a plan: `evaluate` for notebooks and programs, `Evaluator` for services. Nothing is recorded.
 
 The judge process stays alive between calls, so only the first call waits for its start.
 """
@@ -6,13 +6,19 @@ The judge process stays alive between calls, so only the first call waits for it
 from __future__ import annotations
 
 import atexit
+import json
+import os
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import attrs
-from fib_schema import Definition, Solution, Workload
+from fib_schema import Definition, Environment, Solution, Workload
 
 from .benchmark import RunResult
 from .config.benchmark import BenchmarkConfig
@@ -131,3 +137,83 @@ def close() -> None:
     """Terminate the judge processes of `evaluate`."""
     while _judges:
         _judges.popitem()[1][1].close()
+
+
+class Evaluator:
+    """Evaluates one solution after another in a judge process that stays alive.
+
+    Use it from the thread that made it: the process is killed when that thread ends. Only `close` may be called from
+    another thread; it ends a running `run` with `JudgeFailed`.
+
+    Args:
+        config: Settings; `devices`, `executor` and `in_process_trusted` have no effect.
+        root: The data set's folder, for the tensors of its workloads; solutions cannot read it.
+
+    Raises:
+        UnsupportedDevice: There is no such device here.
+        JudgeFailed: The judge process does not start.
+    """
+
+    def __init__(self, config: BenchmarkConfig, root: Path | None = None) -> None:
+        self._judge = JudgeProcess(config, root, {})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def environment(self) -> Environment:
+        """The hardware and the versions that traces state."""
+        return self._judge.environment
+
+    def run(self, definition: Definition, solution: Solution, workloads: Sequence[Workload]) -> Iterator[Event]:
+        """Evaluate a solution with all checks, and yield each event as it occurs.
+
+        Args:
+            definition: The definition that the solution implements.
+            solution: In any language that has a builder here.
+            workloads: The workloads; their uuids differ.
+
+        Raises:
+            JudgeFailed: The judge process died and cannot be restarted, or `close` was called.
+        """
+        pending = {workload.uuid: (solution,) for workload in workloads}
+        yield from self._judge.execute(DefinitionPlan(definition, tuple(workloads), pending))
+
+    def close(self) -> None:
+        """Terminate the judge process and its workers."""
+        self._judge.close()
+
+
+@attrs.frozen
+class IsolationReport:
+    """The isolation that workers get on this machine."""
+
+    level: int
+    """0 to 3; 3 is the strongest."""
+    text: str
+    """A line for each measure."""
+    exposed: tuple[Path, ...]
+    """The given paths that a worker could open."""
+
+
+def probe_isolation(device: str, private: Sequence[Path]) -> IsolationReport:
+    """Start a worker without a solution, and report its isolation.
+
+    Args:
+        device: The device that workers will run on.
+        private: Files and folders that exist and that no worker may open; at least one.
+
+    Raises:
+        JudgeFailed: The worker could not be started.
+    """
+    command = [sys.executable, "-m", "fib_bench.sandbox.policy", device, *map(os.fspath, private)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        raise JudgeFailed(f"no worker could be started to try the sandbox: {done.stderr.strip()[-500:]}")
+    found = json.loads(done.stdout)
+    return IsolationReport(found["level"], found["text"], tuple(map(Path, found["exposed"])))

@@ -11,10 +11,12 @@ of its threads below ``/proc/self/task``, and reserves address space far beyond 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,15 +103,32 @@ def _stay_tied_to(parent: int) -> None:
 
 
 def main() -> None:
-    """Print what is possible on this machine, for the device that the first argument names."""
-    device = sys.argv[1] if len(sys.argv) > 1 else "cpu"
+    """Print what is possible on this machine, for the device that the first argument names.
+
+    With further arguments, which are paths, print JSON instead: also which of them a worker could open.
+    """
+    device, *private = sys.argv[1:] or ["cpu"]
     policy = SandboxPolicy(device, limit=limit_from_environment())
     prepare(policy)
     with TemporaryFolder() as folder:
         if (pid := os.fork()) == 0:
-            print(isolate(_paths_of_trial(policy, folder.path)).explain(), flush=True)
+            isolation = isolate(_paths_of_trial(policy, folder.path))
+            print(_report(isolation, private) if private else isolation.explain(), flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
+
+
+def _report(isolation: Isolation, private: Sequence[str]) -> str:
+    exposed = [path for path in private if _can_open(path)]
+    return json.dumps({"level": int(isolation.level), "text": isolation.explain(), "exposed": exposed})
+
+
+def _can_open(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 def _paths_of_trial(policy: SandboxPolicy, folder: Path) -> SandboxPaths:
