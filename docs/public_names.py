@@ -23,6 +23,7 @@ MODULES = (
     "fib_tracer",
     "fib_integrations",
     "fib_agents",
+    "fib_serve",
 )
 _LOG = logging.getLogger(__name__)
 

@@ -1,0 +1,16 @@
+"""Evaluation service for kernels of strangers: HTTP API, durable queue, leaderboard pages, client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fib_schema.package_init import lazy_exports, require_linux
+
+__all__ = ["__version__"]
+
+require_linux("fib-serve")
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-serve", {})

@@ -1,0 +1,1 @@
+"""Steps of the migrations, oldest first."""

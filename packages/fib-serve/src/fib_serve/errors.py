@@ -1,0 +1,126 @@
+"""Exceptions of fib-serve. Those with a status become answers of the API; `web.problems` writes them."""
+
+from __future__ import annotations
+
+import attrs
+from fib_schema import FibError
+
+
+@attrs.frozen
+class InvalidSetting(FibError, ValueError):
+    """A setting of the service that is wrong or contradicts another one."""
+
+    setting: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.problem}"
+
+
+@attrs.frozen
+class IsolationTooWeak(FibError, RuntimeError):
+    """The machine does not give workers the isolation that the service requires."""
+
+    level: int
+    required: int
+    report: str
+
+    def __str__(self) -> str:
+        return (
+            f"the sandbox reaches level {self.level} on this machine, required is {self.required}; code of strangers "
+            f"could do more than it should. Remedy: see the reasons below, or accept the risk with "
+            f"--allow-isolation {self.level}\n{self.report}"
+        )
+
+
+@attrs.frozen
+class DatabaseUnusable(FibError, RuntimeError):
+    """A database that cannot be opened or that another version has written."""
+
+    url: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"database {self.url}: {self.problem}"
+
+
+@attrs.frozen
+class LeaseLost(FibError, RuntimeError):
+    """The submission belongs to another worker, or is no longer evaluated; nothing was recorded."""
+
+    submission: str
+
+    def __str__(self) -> str:
+        return f"submission {self.submission}: this worker does not hold its lease; its result was discarded"
+
+
+@attrs.frozen
+class Refused(FibError):
+    """A request that the service refuses."""
+
+    detail: str
+    """The problem and its remedy, for the client."""
+
+    status = 400
+    title = "Bad request"
+
+    def __str__(self) -> str:
+        return self.detail
+
+
+@attrs.frozen
+class Unauthorized(Refused):
+    """A request without a valid token."""
+
+    status = 401
+    title = "Unauthorized"
+
+
+@attrs.frozen
+class Forbidden(Refused):
+    """A request that the role of the user does not allow."""
+
+    status = 403
+    title = "Forbidden"
+
+
+@attrs.frozen
+class NotFound(Refused, LookupError):
+    """Something that does not exist, or that the user may not see."""
+
+    status = 404
+    title = "Not found"
+
+
+@attrs.frozen
+class Conflict(Refused):
+    """A request that contradicts the state of the service."""
+
+    status = 409
+    title = "Conflict"
+
+
+@attrs.frozen
+class Unprocessable(Refused, ValueError):
+    """A request whose content is not valid."""
+
+    status = 422
+    title = "Unprocessable content"
+
+
+@attrs.frozen
+class TooMany(Refused):
+    """A request beyond a rate limit or a quota."""
+
+    retry_after_seconds: int = 1
+
+    status = 429
+    title = "Too many requests"
+
+
+@attrs.frozen
+class Unavailable(Refused):
+    """A request while the service drains."""
+
+    status = 503
+    title = "Service unavailable"

@@ -1,0 +1,1 @@
+"""Operation of a service: the supervisor of its processes, backup, retention, and the doctor."""

@@ -1,0 +1,167 @@
+"""Queries about submissions, results, events and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+from fib_schema import Solution, parse_json
+from sqlalchemy import Connection, func, select
+
+from ..database.tables import devices, events, results, submissions, users
+from .submission import State, Submission, select_submissions
+
+
+@attrs.frozen
+class Filter:
+    """Choice of submissions; None means all."""
+
+    user: str | None = None
+    definition: str | None = None
+    state: str | None = None
+    before: int | None = None
+    """Only submissions with a smaller number: the last number of the previous page."""
+
+
+@attrs.frozen
+class Event:
+    """One step of a submission."""
+
+    id: int
+    kind: str
+    data: Mapping[str, Any]
+    created_at: float
+
+
+@attrs.frozen
+class DeviceState:
+    """A device with its worker, as it last reported."""
+
+    name: str
+    hardware: str
+    harness: str
+    isolation: int
+    isolation_text: str
+    submission_id: str | None
+    seen_at: float
+
+
+def get_submission(connection: Connection, identifier: str) -> Submission | None:
+    """The submission with an id."""
+    row = connection.execute(select_submissions().where(submissions.c.id == identifier)).mappings().first()
+    return None if row is None else Submission.from_row(row)
+
+
+def get_solution(connection: Connection, identifier: str) -> Solution | None:
+    """The solution of a submission."""
+    text = connection.execute(select(submissions.c.solution).where(submissions.c.id == identifier)).scalar()
+    return None if text is None else parse_json(text, Solution, source=f"submission {identifier}")
+
+
+def list_submissions(connection: Connection, chosen: Filter, limit: int) -> list[Submission]:
+    """The newest submissions first."""
+    query = select_submissions().order_by(submissions.c.number.desc()).limit(limit)
+    if chosen.user is not None:
+        user_id = select(users.c.id).where(users.c.name == chosen.user).scalar_subquery()
+        query = query.where(submissions.c.user_id == user_id)
+    if chosen.definition is not None:
+        query = query.where(submissions.c.definition == chosen.definition)
+    if chosen.state is not None:
+        query = query.where(submissions.c.state == chosen.state)
+    if chosen.before is not None:
+        query = query.where(submissions.c.number < chosen.before)
+    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def list_traces(connection: Connection, identifier: str, after: int, limit: int) -> list[tuple[int, str]]:
+    """Traces of a submission on public workloads as JSON, with their numbers for paging, in order of evaluation."""
+    query = (
+        select(results.c.id, results.c.trace)
+        .where(results.c.submission_id == identifier, results.c.is_hidden.is_(False), results.c.id > after)
+        .order_by(results.c.id)
+        .limit(limit)
+    )
+    return [(row.id, row.trace) for row in connection.execute(query)]
+
+
+def list_events(connection: Connection, identifier: str, after: int, limit: int = 1000) -> list[Event]:
+    """The events of a submission after the one with a number."""
+    query = (
+        select(events.c.id, events.c.kind, events.c.data, events.c.created_at)
+        .where(events.c.submission_id == identifier, events.c.id > after)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+    return [Event(*row) for row in connection.execute(query)]
+
+
+def last_event(connection: Connection) -> int:
+    """The number of the newest event; it grows with every change of a submission."""
+    return connection.execute(select(func.max(events.c.id))).scalar() or 0
+
+
+def list_devices(connection: Connection) -> list[DeviceState]:
+    """The devices by name."""
+    names = [devices.c[field.name] for field in attrs.fields(DeviceState)]
+    return [DeviceState(*row) for row in connection.execute(select(*names).order_by(devices.c.name))]
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    """The number of submissions in each state that is not final."""
+    query = (
+        select(submissions.c.state, func.count())
+        .where(submissions.c.state.in_((State.QUEUED, State.RUNNING)))
+        .group_by(submissions.c.state)
+    )
+    counts = {str(State.QUEUED): 0, str(State.RUNNING): 0}
+    return counts | {row[0]: row[1] for row in connection.execute(query)}
+
+
+def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
+    """The best ranked submission of each user, the best first."""
+    of_user = func.row_number().over(
+        partition_by=submissions.c.user_id, order_by=(submissions.c.score.desc(), submissions.c.number)
+    )
+    best = (
+        select(submissions.c.number, submissions.c.score, of_user.label("place"))
+        .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
+        .subquery()
+    )
+    query = (
+        select_submissions()
+        .join(best, best.c.number == submissions.c.number)
+        .where(best.c.place == 1)
+        .order_by(best.c.score.desc(), best.c.number)
+        .offset(offset)
+        .limit(limit)
+    )
+    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def ranked_hardware(connection: Connection, definition: str) -> list[str]:
+    """The devices on which a definition has ranked submissions."""
+    query = (
+        select(submissions.c.hardware)
+        .where(submissions.c.definition == definition, submissions.c.is_ranked)
+        .distinct()
+        .order_by(submissions.c.hardware)
+    )
+    return [row[0] for row in connection.execute(query)]
+
+
+def records_over_time(connection: Connection, definition: str, hardware: str) -> list[Submission]:
+    """The ranked submissions that were the best of all when they ended, oldest first."""
+    before = func.max(submissions.c.score).over(order_by=submissions.c.number, rows=(None, -1))
+    scored = (
+        select(submissions.c.number, submissions.c.score, before.label("before"))
+        .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
+        .subquery()
+    )
+    query = (
+        select_submissions()
+        .join(scored, scored.c.number == submissions.c.number)
+        .where((scored.c.before.is_(None)) | (scored.c.score > scored.c.before))
+        .order_by(submissions.c.number)
+    )
+    return [Submission.from_row(row) for row in connection.execute(query).mappings()]

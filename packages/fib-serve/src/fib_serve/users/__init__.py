@@ -1,0 +1,1 @@
+"""Users of the service: accounts and roles, tokens, and the audit log."""

@@ -1,0 +1,225 @@
+"""Accounts and tokens. The database has only hashes of tokens, and a token is shown once, when it is made."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+
+import attrs
+from sqlalchemy import Connection, func, insert, select, update
+
+from ..database.engine import Database
+from ..database.tables import tokens, users
+from ..errors import Conflict, NotFound, Unprocessable
+from ..identifiers import USER_NAME, iso_time, now
+from ..settings import Settings
+from .roles import Principal, Role
+
+LOCAL_USER = "local"
+"""The user of all requests to a service without tokens."""
+_PREFIX = "fib_"
+_TOKEN = re.compile(r"fib_[A-Za-z0-9_-]{43}", re.ASCII)
+_RESERVED = ("workloads",)
+"""No user has these names: they are folders of older data sets."""
+
+
+@attrs.frozen
+class User:
+    """One account."""
+
+    id: int
+    name: str
+    role: Role
+    is_active: bool
+    weight: float
+    max_running: int
+    max_queued: int
+    max_per_day: int
+
+
+@attrs.frozen
+class TokenRecord:
+    """Record of a token, without its text."""
+
+    id: int
+    user: str
+    label: str
+    scope: Role
+    created_at: str | None
+    expires_at: str | None
+    revoked_at: str | None
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Changes of an account; None leaves the present value."""
+
+    role: Role | None = None
+    is_active: bool | None = None
+    weight: float | None = attrs.field(default=None)
+    max_running: int | None = None
+    max_queued: int | None = None
+    max_per_day: int | None = None
+
+    @weight.validator
+    def _check_weight(self, _: object, value: float | None) -> None:
+        if value is not None and not 0.01 <= value <= 100:
+            raise Unprocessable(f"weight: must be from 0.01 to 100, got {value:g}")
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("max_running", "max_queued", "max_per_day"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1_000_000:
+                raise Unprocessable(f"{name}: must be from 0 to 1000000, got {value}")
+
+
+def create_user(
+    connection: Connection, name: str, role: Role, settings: Settings, limits: Limits | None = None
+) -> User:
+    """Add an account.
+
+    Raises:
+        Unprocessable: The name is no name of a user.
+        Conflict: It exists.
+    """
+    if not USER_NAME.fullmatch(name) or name in _RESERVED:
+        raise Unprocessable(f"user name {name!r}: use 1 to 39 lower-case letters, digits and '-', such as 'team-7'")
+    if find_user(connection, name) is not None:
+        raise Conflict(f"user {name!r} exists already")
+    connection.execute(
+        insert(users).values(
+            name=name,
+            role=role,
+            is_active=True,
+            weight=1.0,
+            max_running=settings.max_running,
+            max_queued=settings.max_queued,
+            max_per_day=settings.max_per_day,
+            created_at=now(),
+        )
+    )
+    return change_user(connection, name, limits or Limits())
+
+
+def change_user(connection: Connection, name: str, limits: Limits) -> User:
+    """Change an account.
+
+    Raises:
+        NotFound: There is no such user.
+    """
+    values = {key: value for key, value in attrs.asdict(limits).items() if value is not None}
+    if values:
+        connection.execute(update(users).where(users.c.name == name).values(**values))
+    user = find_user(connection, name)
+    if user is None:
+        raise NotFound(f"no user is named {name!r}")
+    return user
+
+
+def find_user(connection: Connection, name: str) -> User | None:
+    """The account of that name."""
+    columns = [users.c[field.name] for field in attrs.fields(User)]
+    row = connection.execute(select(*columns).where(users.c.name == name)).mappings().first()
+    return None if row is None else User(**{**row, "role": Role(row["role"])})
+
+
+def list_users(connection: Connection) -> list[User]:
+    """All accounts by name."""
+    columns = [users.c[field.name] for field in attrs.fields(User)]
+    rows = connection.execute(select(*columns).order_by(users.c.name)).mappings()
+    return [User(**{**row, "role": Role(row["role"])}) for row in rows]
+
+
+def local_principal(database: Database, settings: Settings) -> Principal:
+    """The only user of a service without tokens, who may do everything."""
+    with database.write() as connection:
+        user = find_user(connection, LOCAL_USER)
+        if user is None:
+            limits = Limits(max_running=1000, max_queued=1_000_000, max_per_day=1_000_000)
+            user = create_user(connection, LOCAL_USER, Role.MAINTAINER, settings, limits)
+    return Principal(user.id, user.name, Role.MAINTAINER)
+
+
+# -- tokens ------------------------------------------------------------------------------------------
+
+
+def create_token(
+    connection: Connection, user: User, scope: Role, label: str, expires_in_seconds: float | None = None
+) -> tuple[int, str]:
+    """Make a token; returns its number and its text, which cannot be read again.
+
+    Raises:
+        Unprocessable: The scope is more than the user's role.
+    """
+    if scope.rank > user.role.rank:
+        raise Unprocessable(f"scope {scope}: user {user.name!r} has only the role {user.role}")
+    text = _PREFIX + secrets.token_urlsafe(32)
+    time = now()
+    key = connection.execute(
+        insert(tokens).values(
+            user_id=user.id,
+            label=label[:100],
+            scope=scope,
+            hash=_hash(text),
+            created_at=time,
+            expires_at=None if expires_in_seconds is None else time + expires_in_seconds,
+        )
+    ).inserted_primary_key
+    assert key is not None
+    return int(key[0]), text
+
+
+def list_tokens(connection: Connection, user: str | None = None) -> list[TokenRecord]:
+    """All tokens, or those of a user."""
+    query = (
+        select(
+            tokens.c.id,
+            users.c.name,
+            tokens.c.label,
+            tokens.c.scope,
+            tokens.c.created_at,
+            tokens.c.expires_at,
+            tokens.c.revoked_at,
+        )
+        .join(users, users.c.id == tokens.c.user_id)
+        .order_by(tokens.c.id)
+    )
+    if user is not None:
+        query = query.where(users.c.name == user)
+    return [
+        TokenRecord(row[0], row[1], row[2], Role(row[3]), *map(iso_time, row[4:])) for row in connection.execute(query)
+    ]
+
+
+def revoke_token(connection: Connection, number: int) -> None:
+    """Make a token invalid.
+
+    Raises:
+        NotFound: There is no such token.
+    """
+    revoked = func.coalesce(tokens.c.revoked_at, now())
+    done = connection.execute(update(tokens).where(tokens.c.id == number).values(revoked_at=revoked))
+    if not done.rowcount:
+        raise NotFound(f"no token has the number {number}")
+
+
+def authenticate(connection: Connection, text: str) -> Principal | None:
+    """The user of a valid token."""
+    if not _TOKEN.fullmatch(text):
+        return None
+    query = (
+        select(users.c.id, users.c.name, users.c.role, tokens.c.scope, tokens.c.expires_at)
+        .join(users, users.c.id == tokens.c.user_id)
+        .where(tokens.c.hash == _hash(text), tokens.c.revoked_at.is_(None), users.c.is_active)
+    )
+    row = connection.execute(query).first()
+    if row is None or (row.expires_at is not None and row.expires_at < now()):
+        return None
+    role = min(Role(row.role), Role(row.scope), key=lambda role: role.rank)
+    return Principal(row.id, row.name, role)
+
+
+def _hash(token: str) -> str:
+    """The hash of a token, which has 256 random bits: no slow hash is needed."""
+    return hashlib.sha256(token.encode()).hexdigest()

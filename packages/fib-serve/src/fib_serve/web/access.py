@@ -1,0 +1,123 @@
+"""Access of requests: the token in the header or in the cookie of the pages, roles, and rate limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+import attrs
+from fastapi import Depends, Request
+from limits import RateLimitItemPerSecond
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
+
+from ..errors import TooMany, Unauthorized
+from ..users.accounts import authenticate
+from ..users.roles import Principal, Role
+from .state import Service, service_of
+
+COOKIE = "fib_serve_token"
+_CACHE_SECONDS = 1.0
+"""For how long a revoked token may still be accepted by a running process."""
+_MOST_CACHED = 10_000
+_WINDOW_SECONDS = 10
+_FAILURES_PER_WINDOW = 100
+
+
+@attrs.define(eq=False)
+class Gate:
+    """Resolves tokens and counts requests, for one process."""
+
+    rate: float
+    cache: dict[str, tuple[float, Principal]] = attrs.field(factory=dict)
+    limiter: FixedWindowRateLimiter = attrs.field(factory=lambda: FixedWindowRateLimiter(MemoryStorage()))
+
+    def count(self, key: str, most: float) -> None:
+        """Count a request.
+
+        Raises:
+            TooMany: There were more than so many in this window.
+        """
+        if not self.limiter.hit(RateLimitItemPerSecond(max(int(most), 1), _WINDOW_SECONDS), key):
+            detail = f"more than {most / _WINDOW_SECONDS:g} requests a second over {_WINDOW_SECONDS} s; slow down"
+            raise TooMany(detail, _WINDOW_SECONDS)
+
+    def principal(self, service: Service, token: str, address: str) -> Principal | None:
+        """The user of a token, counted."""
+        time_now = time.monotonic()
+        cached = self.cache.get(token)
+        if cached is None or cached[0] < time_now:
+            with service.database.read() as connection:
+                found = authenticate(connection, token)
+            if found is None:
+                self.count(f"failure {address}", _FAILURES_PER_WINDOW)
+                return None
+            if len(self.cache) >= _MOST_CACHED:
+                self.cache.clear()
+            cached = self.cache[token] = (time_now + _CACHE_SECONDS, found)
+        self.count(f"user {cached[1].user_id}", self.rate * _WINDOW_SECONDS)
+        return cached[1]
+
+
+def find_principal(request: Request) -> Principal | None:
+    """The user of a request; None without a token.
+
+    Raises:
+        Unauthorized: The token is not valid.
+        TooMany: The user, or the address, makes too many requests.
+    """
+    service = service_of(request)
+    if service.local is not None:
+        return service.local
+    token = _token_of(request)
+    if token is None:
+        return None
+    gate: Gate = request.app.state.gate
+    address = request.client.host if request.client is not None else ""
+    found = gate.principal(service, token, address)
+    if found is None:
+        raise Unauthorized("the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
+    return attrs.evolve(found, address=address)
+
+
+def require(role: Role) -> Callable[[Request], object]:
+    """The dependency of a route that needs a role."""
+
+    async def check(request: Request) -> Principal:
+        principal = find_principal(request)
+        if principal is None:
+            raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
+        principal.require(role)
+        return principal
+
+    return check
+
+
+async def _viewer(request: Request) -> Principal | None:
+    """The user of a page that may be public.
+
+    Raises:
+        Unauthorized: It is not public, and there is no token.
+    """
+    principal = find_principal(request)
+    if principal is None and not service_of(request).settings.has_public_pages:
+        raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
+    return principal
+
+
+def _token_of(request: Request) -> str | None:
+    header = request.headers.get("authorization")
+    if header is not None:
+        scheme, _, token = header.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Unauthorized("the header Authorization must be 'Bearer TOKEN'")
+        return token.strip()
+    return request.cookies.get(COOKIE)
+
+
+Reader: TypeAlias = Annotated[Principal, Depends(require(Role.READER))]
+Submitter: TypeAlias = Annotated[Principal, Depends(require(Role.SUBMITTER))]
+Maintainer: TypeAlias = Annotated[Principal, Depends(require(Role.MAINTAINER))]
+Viewer: TypeAlias = Annotated[Principal | None, Depends(_viewer)]
+OfService: TypeAlias = Annotated[Service, Depends(service_of)]

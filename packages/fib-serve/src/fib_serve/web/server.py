@@ -1,0 +1,120 @@
+"""HTTP server: uvicorn, with bounds on the headers of a request, which it does not have itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .state import Service
+
+_HEADER_SECONDS = 10.0
+_MOST_HEADER_BYTES = 64 << 10
+_MOST_CONNECTIONS = 2000
+_KEEP_ALIVE_SECONDS = 10
+_GRACEFUL_SECONDS = 10
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+
+class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # untyped in some versions
+    """The HTTP protocol, which closes connections whose headers are large or slow."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._header_bytes = 0
+        self._header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Expect the headers of the first request."""
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count bytes until the headers are complete."""
+        if self._header_timer is not None:
+            self._header_bytes += len(data)
+        super().data_received(data)
+        if self._header_timer is not None and self._header_bytes > _MOST_HEADER_BYTES:
+            self._refuse(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        """Expect the headers of the next request."""
+        super().on_message_begin()
+        self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        """Stop the timer: the body has bounds of its own."""
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def _expect_headers(self) -> None:
+        self._stop_timer()
+        self._header_bytes = 0
+        self._header_timer = self.loop.call_later(_HEADER_SECONDS, self._refuse, _TOO_SLOW)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _refuse(self, answer: bytes) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """The server of a service; SIGUSR1 makes it refuse submissions, SIGTERM ends it.
+
+    Args:
+        app: The application.
+        service: The service.
+    """
+
+    def __init__(self, app: FastAPI, service: Service) -> None:
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_GRACEFUL_SECONDS,
+            backlog=2048,
+        )
+        super().__init__(config)
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # `problems` logs errors of routes
+        self._service = service
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until a signal comes."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._drain)
+        await super().serve(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Answer requests that wait, then end."""
+        self._drain()
+        if not self._service.changes.is_closed:
+            self._service.changes.end_waiting()
+        super().handle_exit(sig, frame)
+
+    def _drain(self) -> None:
+        self._service.is_draining = True

@@ -1,0 +1,1 @@
+"""Device workers: processes that evaluate leased submissions through fib-bench. Only these load torch."""

@@ -1,0 +1,93 @@
+"""Fixtures that the tests of fib-serve share: a data set, a database, and the API in this process."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from fib_serve.database import Database, migrate
+from fib_serve.database.tables import users
+from fib_serve.settings import Settings, default_state, make_state
+from fib_serve.users.accounts import create_token, create_user, find_user
+from fib_serve.users.roles import Role
+from fib_serve.web.app import make_app
+from fib_serve.web.state import Service
+from sqlalchemy import update
+
+from .samples import write_data_set
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # that newer versions of Starlette prefer another client
+    from starlette.testclient import TestClient
+
+
+@pytest.fixture
+def data_set(tmp_path: Path) -> Path:
+    return write_data_set(tmp_path / "data")
+
+
+@pytest.fixture
+def settings(data_set: Path) -> Settings:
+    state = default_state(data_set)
+    make_state(state)
+    return Settings(dataset=str(data_set), state=str(state), allow_unranked=True, requests_per_second=1000)
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[Database]:
+    database = Database(settings.database_path)
+    migrate(database)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def user_id(database: Database, settings: Settings) -> Callable[..., int]:
+    """Makes users and returns their numbers."""
+
+    def make(name: str, role: Role = Role.SUBMITTER, **columns: Any) -> int:
+        with database.write() as connection:
+            user = find_user(connection, name) or create_user(connection, name, role, settings)
+            if columns:
+                connection.execute(update(users).where(users.c.id == user.id).values(**columns))
+        return user.id
+
+    return make
+
+
+@pytest.fixture
+def token(database: Database, settings: Settings) -> Callable[..., str]:
+    """Makes tokens, and the users they are for."""
+
+    def make(name: str, scope: Role = Role.SUBMITTER, **options: Any) -> str:
+        with database.write() as connection:
+            user = find_user(connection, name) or create_user(connection, name, scope, settings)
+            return create_token(connection, user, scope, "", **options)[1]
+
+    return make
+
+
+@pytest.fixture
+def make_client(database: Database, settings: Settings) -> Iterator[Callable[..., TestClient]]:
+    """Starts the API in this process, with changed settings."""
+    clients: list[TestClient] = []
+
+    def make(**changes: Any) -> TestClient:
+        service = Service.open(attrs.evolve(settings, **changes), database, None, lambda: None)
+        client = TestClient(make_app(service), raise_server_exceptions=False)
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(make_client: Callable[..., TestClient]) -> TestClient:
+    return make_client()

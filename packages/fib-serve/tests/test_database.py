@@ -1,0 +1,59 @@
+"""Tests of the database: migrations, durability settings, versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from fib_serve.database import Database, migrate
+from fib_serve.database.migrate import current_version
+from fib_serve.database.tables import metadata
+from fib_serve.errors import DatabaseUnusable
+
+
+def test_the_migrations_make_the_tables_of_the_program(database: Database) -> None:
+    with database.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert current_version(connection) == "0001"
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    migrate(database)
+    migrate(database)
+
+
+def test_a_database_of_a_later_version_is_refused(database: Database) -> None:
+    with database.write() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(DatabaseUnusable, match="written by another version"):
+        migrate(database)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"nonsense" * 1000)
+    with pytest.raises(DatabaseUnusable, match="cannot be opened"):
+        Database(path)
+
+
+def test_commits_are_synced_and_readers_do_not_wait(database: Database) -> None:
+    with database.read() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    with database.write(), database.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM users").scalar() == 0
+
+
+def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
+    def fail() -> None:
+        with database.write() as connection:
+            connection.exec_driver_sql("INSERT INTO queue_clock VALUES (1, 0)")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with database.read() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM queue_clock").scalar() == 0
