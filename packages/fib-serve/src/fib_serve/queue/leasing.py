@@ -131,6 +131,12 @@ def _is_held(lease: Lease) -> ColumnElement[bool]:
     )
 
 
+def expire_of(connection: Connection, device: str) -> None:
+    """End the leases of a device, whose earlier worker has died: the new one need not wait until they expire."""
+    is_left = (submissions.c.state == State.RUNNING) & (submissions.c.device == device)
+    connection.execute(update(submissions).where(is_left).values(lease=None, lease_expires_at=0.0))
+
+
 def _expire(connection: Connection) -> None:
     """End what has missed its deadline, and requeue what a dead worker has left."""
     time = now()

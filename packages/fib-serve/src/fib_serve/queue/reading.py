@@ -139,6 +139,20 @@ def ranked(connection: Connection, definition: str, hardware: str, offset: int, 
     return [Submission.from_row(row) for row in connection.execute(query).mappings()]
 
 
+def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
+    """The number of ranked users of each definition, and its best submission."""
+    by_score = func.row_number().over(
+        partition_by=submissions.c.definition, order_by=(submissions.c.score.desc(), submissions.c.number)
+    )
+    places = select(submissions.c.number, by_score.label("place")).where(submissions.c.is_ranked).subquery()
+    query = select_submissions().join(places, places.c.number == submissions.c.number).where(places.c.place == 1)
+    best = [Submission.from_row(row) for row in connection.execute(query).mappings()]
+    count = func.count(submissions.c.user_id.distinct())
+    users_of = select(submissions.c.definition, count).where(submissions.c.is_ranked).group_by(submissions.c.definition)
+    counts = {row[0]: row[1] for row in connection.execute(users_of)}
+    return {each.definition: (counts[each.definition], each) for each in best}
+
+
 def ranked_hardware(connection: Connection, definition: str) -> list[str]:
     """The devices on which a definition has ranked submissions."""
     query = (

@@ -24,7 +24,7 @@ def make_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.changes.start()
         yield
-        service.changes.close()
+        service.close()
 
     app = FastAPI(
         title="fib-serve",

@@ -48,9 +48,18 @@ def refusal(error: Refused) -> Response:
     return problem(error.status, error.title, error.detail, headers)
 
 
-def _refused(_: Request, error: Exception) -> Response:
+def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
+    if _is_for_browser(request):
+        page: Response = request.app.state.error_page(request, error.status, error.title, error.detail)
+        return page
     return refusal(error)
+
+
+def _is_for_browser(request: Request) -> bool:
+    """Whether a browser shows the answer: routes of the API answer it with JSON too."""
+    route = request.scope.get("route")
+    return not getattr(route, "include_in_schema", True) and "text/html" in request.headers.get("accept", "")
 
 
 def _invalid_request(_: Request, error: Exception) -> Response:

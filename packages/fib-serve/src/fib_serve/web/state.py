@@ -101,6 +101,11 @@ class Service:
             stop,
         )
 
+    def close(self) -> None:
+        """Close the sockets."""
+        self.changes.close()
+        self.workers.close()
+
 
 def service_of(connection: HTTPConnection) -> Service:
     """The service of a request."""

@@ -19,7 +19,7 @@ from ..database.engine import Database
 from ..database.tables import devices
 from ..errors import InvalidSetting, IsolationTooWeak, LeaseLost
 from ..identifiers import now
-from ..queue.leasing import Lease, claim, release
+from ..queue.leasing import Lease, claim, expire_of, release
 from ..queue.recording import Place, give_up
 from ..settings import Settings
 from .evaluation import Contest, evaluate
@@ -121,6 +121,7 @@ class DeviceWorker:
         hardware = self._judges.environment(Path(self._settings.dataset)).hardware
         with self._database.write() as connection:
             connection.execute(delete(devices).where(devices.c.name == self._device))
+            expire_of(connection, self._device)
             others = connection.execute(select(devices.c.name, devices.c.hardware)).tuples()
             for name, other in others:
                 if other != hardware:

@@ -1,0 +1,460 @@
+"""Tests of the HTTP API in this process: documented routes, /v1, access, errors. Nothing is evaluated here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fib_serve.database import Database
+from fib_serve.database.tables import audit, submissions
+from fib_serve.queue.leasing import claim
+from fib_serve.queue.recording import Place, complete, record
+from fib_serve.queue.submission import State
+from fib_serve.settings import Settings
+from fib_serve.users.roles import Role
+from sqlalchemy import select, update
+
+from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
+
+MakeToken = Callable[..., str]
+Client = Any
+
+
+def submit(client: Client, token: str, source: str = GOOD, name: str = "mine", **more: Any) -> Any:
+    body = {"solution": plain_solution(source, name), **more}
+    return client.post("/v1/submissions", json=body, headers=bearer(token))
+
+
+def finish(database: Database, settings: Settings, log: str = "", **values: Any) -> str:
+    """Play the worker: record passing traces for the next submission."""
+    lease = claim(database, "cpu", 60)
+    assert lease is not None
+    from pathlib import Path
+
+    place = Place(Path(settings.dataset), is_hidden=False)
+    for workload in make_workloads():
+        record(database, lease, place, make_definition(), make_trace(workload, lease.solution.name, log=log))
+    columns = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
+    complete(database, lease, columns | {"summary": {"public": {"speedup_text": "2x", "problem": log}}} | values)
+    return lease.submission.id
+
+
+def assert_problem(answer: Any, status: int, text: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["status"] == status
+    assert body["title"]
+    assert text in body["detail"]
+
+
+# -- access ------------------------------------------------------------------------------------------
+
+OPEN = {"/health", "/ready", "/openapi.json"}
+
+
+def test_without_a_token_every_route_answers_401_except_health(client: Client, token: MakeToken) -> None:
+    token("alice")
+    for path, methods in client.app.openapi()["paths"].items():
+        if path in OPEN or path in {"/", "/login"}:
+            continue
+        url = path.replace("{identifier}", "0" * 32).replace("{number}", "1").replace("{name}", "double")
+        for method in methods:
+            answer = client.request(method, url)
+            assert answer.status_code == 401, (method, path, answer.text)
+            assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert client.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("text", ["", "Bearer", "Bearer x", "Basic YTpi", "Bearer fib_" + "a" * 43, "Bearer \x80'--"])
+def test_a_wrong_token_is_refused(client: Client, text: str) -> None:
+    answer = client.get("/v1/quota", headers={"Authorization": text.encode("latin-1")})
+    assert answer.status_code == 401
+
+
+def test_a_revoked_or_expired_token_or_that_of_an_inactive_user_is_refused(
+    client: Client, token: MakeToken, database: Database
+) -> None:
+    expired = token("alice", expires_in_seconds=-1.0)
+    assert client.get("/v1/quota", headers=bearer(expired)).status_code == 401
+    admin = token("root", Role.MAINTAINER)
+    made = client.post("/v1/tokens", json={"user": "alice", "scope": "reader"}, headers=bearer(admin)).json()
+    assert client.delete(f"/v1/tokens/{made['id']}", headers=bearer(admin)).status_code == 204
+    assert client.get("/v1/quota", headers=bearer(made["token"])).status_code == 401
+    fine = token("alice")
+    client.patch("/v1/users/alice", json={"is_active": False}, headers=bearer(admin))
+    assert client.get("/v1/quota", headers=bearer(fine)).status_code == 401
+
+
+def test_a_token_has_at_most_the_role_of_its_scope_and_of_its_user(client: Client, token: MakeToken) -> None:
+    admin = token("root", Role.MAINTAINER)
+    reading = client.post("/v1/tokens", json={"user": "root", "scope": "reader"}, headers=bearer(admin)).json()["token"]
+    assert_problem(submit(client, reading), 403, "needs the role submitter")
+    client.patch("/v1/users/root", json={"role": "reader"}, headers=bearer(admin))
+    token("bob")
+    too_much = {"user": "bob", "scope": "maintainer"}
+    assert client.post("/v1/tokens", json=too_much, headers=bearer(token("ann", Role.MAINTAINER))).status_code == 422
+
+
+def test_only_maintainers_administer_and_stop_the_service(client: Client, token: MakeToken) -> None:
+    mine = bearer(token("alice"))
+    for method, path in (
+        ("GET", "/v1/users"),
+        ("GET", "/v1/tokens"),
+        ("GET", "/v1/audit"),
+        ("DELETE", "/v1/tokens/1"),
+        ("POST", "/shutdown"),
+    ):
+        assert client.request(method, path, headers=mine).status_code == 403, path
+
+
+def test_the_database_holds_no_token(client: Client, token: MakeToken, database: Database) -> None:
+    text = token("alice")
+    client.get("/v1/quota", headers=bearer(text))
+    for path in database.path.parent.glob("serve.sqlite3*"):
+        assert text.encode() not in path.read_bytes()
+
+
+def test_changes_are_in_the_audit_log(client: Client, token: MakeToken, database: Database) -> None:
+    admin = bearer(token("root", Role.MAINTAINER))
+    client.post("/v1/users", json={"name": "new", "role": "reader"}, headers=admin)
+    client.patch("/v1/users/new", json={"weight": 2.0}, headers=admin)
+    actions = [entry["action"] for entry in client.get("/v1/audit", headers=admin).json()]
+    assert actions == ["change user", "create user"]
+    with database.read() as connection:
+        assert set(connection.execute(select(audit.c.user)).scalars()) == {"root"}
+
+
+def test_a_user_who_asks_too_often_is_slowed_down(make_client: Callable[..., Client], token: MakeToken) -> None:
+    client, mine, other = make_client(requests_per_second=1), bearer(token("alice")), bearer(token("bob"))
+    codes = [client.get("/v1/quota", headers=mine).status_code for _ in range(15)]
+    assert codes.count(429) >= 1
+    assert codes[:5] == [200] * 5
+    assert client.get("/v1/quota", headers=other).status_code == 200
+    answer = client.get("/v1/quota", headers=mine)
+    assert_problem(answer, 429, "slow down")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+# -- documented routes -------------------------------------------------------------------------------
+
+
+def test_documented_reading_routes_answer_as_documented(client: Client, token: MakeToken) -> None:
+    mine = bearer(token("alice"))
+    index = client.get("/", headers=mine).json()
+    assert set(index) >= {"name", "version", "docs", "endpoints"}
+    assert client.get("/health").json() == {"status": "ok", "workers": [], "queue_size": 0}
+    assert client.get("/definitions", headers=mine).json() == [{"name": "double", "description": "Twice the input."}]
+    assert client.get("/definitions/double", headers=mine).json()["op_type"] == "elementwise"
+    found = client.get("/definitions/double/workloads", headers=mine).json()
+    assert [item["uuid"] for item in found] == ["double-4", "double-8"]
+    assert client.get("/workloads/double-4", headers=mine).json() == found[0]
+    for path in ("/definitions/nope", "/definitions/nope/workloads"):
+        assert_problem(client.get(path, headers=mine), 404, "Definition not found: nope")
+    assert client.get("/workloads/nope", headers=mine).status_code == 404
+    assert client.get("/tasks/nope", headers=mine).status_code == 404
+
+
+def test_evaluate_and_tasks_answer_as_documented(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    mine = bearer(token("alice"))
+    answer = client.post("/evaluate", json={"solution": plain_solution(), "workload_uuids": None}, headers=mine).json()
+    assert set(answer) == {"task_id", "normalized_solution_name"}
+    assert answer["normalized_solution_name"].startswith("mine_")
+    task = client.get(f"/tasks/{answer['task_id']}", headers=mine).json()
+    assert (task["status"], task["traces"], task["error"]) == ("pending", [], None)
+    assert set(task) == {"task_id", "status", "definition", "solution", "traces", "error"}
+    finish(database, settings)
+    body = {"task_ids": [answer["task_id"]] * 2, "timeout": 5}
+    first, second = client.post("/tasks/batch", json=body, headers=mine).json()
+    assert first == second
+    assert first["status"] == "completed"
+    assert [trace["workload"]["uuid"] for trace in first["traces"]] == ["double-4", "double-8"]
+
+
+def test_evaluate_refuses_as_documented(client: Client, token: MakeToken) -> None:
+    mine = bearer(token("alice"))
+    unknown = {"solution": plain_solution() | {"definition": "nope"}}
+    assert_problem(client.post("/evaluate", json=unknown, headers=mine), 400, "Definition not found: nope")
+    assert_problem(
+        client.post("/evaluate", json={"solution": {"name": "x"}}, headers=mine), 422, "not a valid Solution"
+    )
+    assert client.post("/evaluate", json={}, headers=mine).status_code == 422
+    unknown = {"solution": plain_solution(), "workload_uuids": ["nope"]}
+    assert client.post("/evaluate", json=unknown, headers=mine).status_code == 404
+
+
+def test_a_long_poll_ends_when_the_submission_does(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    mine = bearer(token("alice"))
+    task = submit(client, token("alice")).json()["id"]
+    worker = threading.Thread(target=finish, args=(database, settings))
+    worker.start()
+    assert client.get(f"/tasks/{task}?timeout=600", headers=mine).json()["status"] == "completed"
+    worker.join()
+
+
+# -- v1 ----------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_post_with_a_key_makes_one_submission(client: Client, token: MakeToken) -> None:
+    headers = bearer(token("alice")) | {"Idempotency-Key": "a-key"}
+    body = {"solution": plain_solution(), "force": True}
+    first, again = (client.post("/v1/submissions", json=body, headers=headers) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]
+    assert first.headers["location"] == f"/v1/submissions/{first.json()['id']}"
+    other = client.post("/v1/submissions", json=body | {"priority": 1}, headers=headers)
+    assert_problem(other, 422, "used for another request")
+
+
+def test_the_author_is_the_user_of_the_token(client: Client, token: MakeToken) -> None:
+    found = submit(client, token("mallory"), solution=plain_solution() | {"author": "alice"}).json()
+    stored = client.get(f"/v1/submissions/{found['id']}/solution", headers=bearer(token("mallory"))).json()
+    assert stored["author"] == "mallory"
+
+
+def test_progress_is_streamed_and_resumed(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    mine = bearer(token("alice"))
+    identifier = submit(client, token("alice")).json()["id"]
+    finish(database, settings)
+    text = client.get(f"/v1/submissions/{identifier}/events", headers=mine).text
+    kinds = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    assert kinds == ["state", "state", "progress", "progress", "state"]
+    ids = [line.removeprefix("id: ") for line in text.splitlines() if line.startswith("id: ")]
+    rest = client.get(f"/v1/submissions/{identifier}/events", headers=mine | {"Last-Event-ID": ids[2]}).text
+    assert rest.count("event: ") == 2
+
+
+def test_cancelling_is_for_the_owner_and_for_what_is_not_final(
+    client: Client, token: MakeToken, database: Database
+) -> None:
+    identifier = submit(client, token("alice")).json()["id"]
+    path = f"/v1/submissions/{identifier}"
+    assert client.delete(path, headers=bearer(token("bob"))).status_code == 403
+    assert client.delete(path, headers=bearer(token("alice"))).json()["state"] == "cancelled"
+    assert_problem(client.delete(path, headers=bearer(token("alice"))), 409, "cancelled already")
+    assert claim(database, "cpu", 60) is None
+
+
+def test_lists_are_paged(client: Client, token: MakeToken) -> None:
+    mine = bearer(token("alice"))
+    made = [submit(client, token("alice"), f"{GOOD}# {index}").json()["id"] for index in range(5)]
+    seen: list[str] = []
+    cursor = ""
+    while True:
+        page = client.get(f"/v1/submissions?limit=2{cursor}", headers=mine).json()
+        seen += [item["id"] for item in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert seen == made[::-1]
+
+
+def test_a_user_sees_neither_sources_nor_texts_of_others(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    secret = f"{GOOD}# SECRET\n"
+    identifier = submit(client, token("alice"), secret).json()["id"]
+    finish(database, settings, log="SECRET")
+    for headers, may_see in ((bearer(token("alice")), True), (bearer(token("bob")), False)):
+        texts = [
+            client.get(path, headers=headers).text
+            for path in (
+                f"/v1/submissions/{identifier}",
+                f"/v1/submissions/{identifier}/traces",
+                f"/v1/submissions/{identifier}/solution",
+                f"/v1/submissions/{identifier}/events",
+                f"/tasks/{identifier}",
+                "/v1/submissions",
+                "/v1/leaderboards/double",
+            )
+        ]
+        assert any("SECRET" in text for text in texts) == may_see
+    assert client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()["items"][0]["rank"] == 1
+
+
+def test_published_sources_are_for_all_readers(make_client: Callable[..., Client], token: MakeToken) -> None:
+    client = make_client(publish_sources=True)
+    identifier = submit(client, token("alice")).json()["id"]
+    path = f"/v1/submissions/{identifier}/solution"
+    assert client.get(path, headers=bearer(token("bob", Role.READER))).json()["sources"][0]["content"] == GOOD
+
+
+def test_a_rejected_result_leaves_the_leaderboard_and_stays_visible(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    mine, admin = bearer(token("alice")), bearer(token("root", Role.MAINTAINER))
+    submit(client, token("alice"))
+    identifier = finish(database, settings)
+    path = f"/v1/submissions/{identifier}/rejection"
+    assert client.put(path, json={"reason": "copied"}, headers=mine).status_code == 403
+    assert client.put(path, json={"reason": "copied"}, headers=admin).status_code == 204
+    assert client.get("/v1/leaderboards/double", headers=mine).json()["items"] == []
+    assert client.get(f"/v1/submissions/{identifier}", headers=mine).json()["rejection"] == "copied"
+    assert client.delete(path, headers=admin).status_code == 204
+    assert len(client.get("/v1/leaderboards/double", headers=mine).json()["items"]) == 1
+
+
+def test_the_leaderboard_has_the_best_of_each_user(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    for name, score in (("alice", 1.5), ("alice", 3.0), ("bob", 2.0), ("alice", 2.5)):
+        submit(client, token(name), f"{GOOD}# {name} {score}", name=f"of-{name}")
+        finish(database, settings, score=score)
+    found = client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()
+    assert [(item["rank"], item["submission"]["user"], item["submission"]["score"]) for item in found["items"]] == [
+        (1, "alice", 3.0),
+        (2, "bob", 2.0),
+    ]
+
+
+def test_a_draining_service_takes_no_submissions_and_still_answers(client: Client, token: MakeToken) -> None:
+    client.app.state.service.is_draining = True
+    assert_problem(submit(client, token("alice")), 503, "stopping")
+    assert client.get("/ready").status_code == 503
+    assert client.get("/v1/quota", headers=bearer(token("alice"))).json()["used"]["queued"] == 0
+
+
+def test_metrics_count_answers_by_route_and_not_by_path(client: Client, token: MakeToken) -> None:
+    mine = bearer(token("alice"))
+    for index in range(3):
+        client.get(f"/nope-{index}", headers=mine)
+        client.get(f"/workloads/x-{index}", headers=mine)
+    text = client.get("/metrics", headers=mine).text
+    assert 'fib_serve_requests_total{method="GET",route="/workloads/{uuid}",status="404"} 3.0' in text
+    assert 'fib_serve_requests_total{method="other",route="none",status="404"} 3.0' in text
+    assert 'fib_serve_submissions{state="queued"} 0.0' in text
+
+
+def test_the_openapi_document_has_examples(client: Client) -> None:
+    schemas = client.app.openapi()["components"]["schemas"]
+    assert schemas["SubmitRequest"]["examples"][0]["solution"]["definition"] == "rmsnorm_h1024"
+
+
+# -- hostile requests --------------------------------------------------------------------------------
+
+HTML = "<script>alert(1)</script>"
+SQL = "'; DROP TABLE users; --"
+
+
+def post(client: Client, token: str, body: bytes, **headers: str) -> Any:
+    return client.post(
+        "/v1/submissions", content=body, headers=bearer(token) | {"content-type": "application/json"} | headers
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xff\xfe",
+        b'{"solution": 1}',
+        b'{"solution": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"solution": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}",
+        b'{"solution": {"x": ' + b"9" * 10_000 + b"}}",
+        b'{"solution": {"name": "\\ud800"}}',
+        b'{"solution": {"name": NaN}}',
+        b'{"solution": {}, "priority": 1e400}',
+        b'{"solution": {}, "deadline": "99999-01-01T00:00:00Z"}',
+        b'{"solution": {}, "deadline": -1e300}',
+        b'{"solution": {}, "unknown": 1}',
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+def test_a_malformed_body_is_answered_with_a_problem(client: Client, token: MakeToken, body: bytes) -> None:
+    answer = post(client, token("alice"), body)
+    assert answer.status_code in (400, 422), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert len(answer.content) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", "../../etc/passwd"),
+        ("name", "a/b"),
+        ("name", ""),
+        ("name", "x" * 101),
+        ("name", "a\x00b"),
+        ("name", "\ud800"),
+        ("sources", []),
+        ("sources", [{"path": "../x.py", "content": ""}]),
+        ("sources", [{"path": "/etc/passwd", "content": ""}]),
+        ("sources", [{"path": "kernel.py", "content": ""}] * 2),
+        ("sources", [{"path": f"f{index}.py", "content": ""} for index in range(201)]),
+        ("spec", {"language": "cobol"}),
+        ("spec", None),
+    ],
+    ids=str,
+)
+def test_a_hostile_solution_is_refused(client: Client, token: MakeToken, field: str, value: Any) -> None:
+    body = json.dumps({"solution": plain_solution() | {field: value}}).encode()
+    assert post(client, token("alice"), body).status_code == 422
+
+
+@pytest.mark.parametrize("text", [HTML, SQL, "\r\nX-Injected: 1", "%00", "🙂" * 20, "a" * 90])
+def test_odd_text_in_every_field_is_kept_as_text(
+    client: Client, token: MakeToken, database: Database, text: str
+) -> None:
+    solution = plain_solution(f"{GOOD}# {text!r}")
+    solution |= {"description": text, "extra": {text: text}}
+    answer = post(client, token("alice"), json.dumps({"solution": solution}).encode())
+    assert answer.status_code == 201, answer.text
+    assert "x-injected" not in answer.headers
+    mine = bearer(token("alice"))
+    stored = client.get(f"/v1/submissions/{answer.json()['id']}/solution", headers=mine).json()
+    assert (stored["description"], stored["extra"]) == (text, {text: text})
+    for path in ("/v1/submissions?user=", "/v1/submissions?definition=", "/workloads/", "/definitions/", "/tasks/"):
+        assert client.get(path + text.replace("\r\n", "%0d%0a"), headers=mine).status_code in (200, 404, 422)
+    with database.read() as connection:
+        assert connection.execute(select(submissions.c.id)).first() is not None
+
+
+def test_large_and_compressed_bodies_are_refused(make_client: Callable[..., Client], token: MakeToken) -> None:
+    client = make_client(max_body_bytes=10_000)
+    assert_problem(post(client, token("alice"), b"x" * 10_001), 413, "larger than 10000 bytes")
+    chunks = client.post("/v1/submissions", content=iter([b"x" * 6_000] * 2), headers=bearer(token("alice")))
+    assert_problem(chunks, 413, "larger than 10000 bytes")
+    for encoding in ("gzip", "br", "deflate, gzip"):
+        answer = post(client, token("alice"), b"x", **{"content-encoding": encoding})
+        assert_problem(answer, 415, "without Content-Encoding")
+
+
+def test_a_failure_of_the_service_reveals_nothing(
+    client: Client, token: MakeToken, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("SECRET")
+
+    monkeypatch.setattr("fib_serve.web.v1.get_submission", fail)
+    answer = client.get(f"/v1/submissions/{'0' * 32}", headers=bearer(token("alice")))
+    assert_problem(answer, 500, "the service has failed")
+    assert "SECRET" not in answer.text
+
+
+def test_every_answer_has_the_headers_that_protect_a_browser(client: Client) -> None:
+    for path in ("/health", "/nope", "/v1/quota"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_a_priority_decides_only_among_ones_own(client: Client, token: MakeToken, database: Database) -> None:
+    submit(client, token("alice"), priority=-10)
+    submit(client, token("bob"), name="his", priority=10)
+    lease = claim(database, "cpu", 60)
+    assert lease is not None
+    assert lease.submission.user == "alice"
+    with database.write() as connection:
+        connection.execute(update(submissions).values(state=State.COMPLETED))

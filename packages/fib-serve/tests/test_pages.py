@@ -1,0 +1,270 @@
+"""Tests of the pages: what they show to whom, escaping, login; in headless Chromium also clicks, widths and schemes."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fib_serve.database import Database
+from fib_serve.queue.leasing import claim
+from fib_serve.queue.recording import Place, complete, record
+from fib_serve.settings import Settings
+from fib_serve.users.roles import Role
+
+from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
+
+MakeToken = Callable[..., str]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
+SCREENSHOTS = os.environ.get("FIB_TEST_SCREENSHOTS", "")  # a folder in which to keep them
+HTML = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def enter(client: Any, token: MakeToken, database: Database, settings: Settings) -> Callable[..., str]:
+    """Submits a solution and plays the worker; returns the id."""
+
+    def make(user: str, source: str = GOOD, score: float = 2.0, log: str = "", name: str = "") -> str:
+        solution = plain_solution(source, name or f"of-{user}") | {"description": HOSTILE}
+        answer = client.post("/v1/submissions", json={"solution": solution}, headers=bearer(token(user)))
+        assert answer.status_code == 201, answer.text
+        lease = claim(database, "cpu", 60)
+        assert lease is not None
+        place = Place(Path(settings.dataset), is_hidden=False)
+        for workload in make_workloads():
+            record(database, lease, place, make_definition(), make_trace(workload, lease.solution.name, log=log))
+        public = {"speedup_text": f"{score:.2f}x", "latency_ms": [0.5, 1.5], "flags": [HOSTILE], "problem": HOSTILE}
+        values = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": score, "summary": {"public": public}}
+        complete(database, lease, values | {"hardware": "cpu", "harness": "1"})
+        return lease.submission.id
+
+    return make
+
+
+def test_a_browser_without_a_token_is_sent_to_the_login(client: Any) -> None:
+    answer = client.get("/leaderboard/double", headers=HTML, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/login?next=/leaderboard/double"
+    assert client.get("/login", headers=HTML).status_code == 200
+
+
+def test_a_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: Any, token: MakeToken) -> None:
+    text = token("alice")
+    wrong = client.post("/login", data={"token": "x"}, headers=HTML)
+    assert wrong.status_code == 401
+    assert "not valid" in wrong.text
+    foreign = client.post("/login", data={"token": text}, headers=HTML | {"Origin": "https://evil.example"})
+    assert foreign.status_code == 403
+    answer = client.post("/login", data={"token": text, "next": "/queue"}, headers=HTML, follow_redirects=False)
+    assert answer.headers["location"] == "/queue"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "alice" in client.get("/queue", headers=HTML).text
+    client.post("/logout", headers=HTML)
+    assert client.get("/queue", headers=HTML, follow_redirects=False).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nb"]
+)
+def test_a_login_leads_to_this_site_only(client: Any, token: MakeToken, target: str) -> None:
+    answer = client.post("/login", data={"token": token("alice"), "next": target}, headers=HTML, follow_redirects=False)
+    assert answer.headers["location"] == "/leaderboard"
+
+
+def test_public_pages_need_no_token_and_show_no_sources(
+    make_client: Callable[..., Any], enter: Callable[..., str]
+) -> None:
+    identifier = enter("alice", f"{GOOD}# SECRET", log="SECRET")
+    client = make_client(has_public_pages=True)
+    assert "of-alice" in client.get("/leaderboard/double", headers=HTML).text
+    page = client.get(f"/submissions/{identifier}", headers=HTML)
+    assert page.status_code == 200
+    assert "SECRET" not in page.text
+    assert client.get(f"/v1/submissions/{identifier}").status_code == 401
+
+
+def test_text_of_strangers_is_escaped(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
+    identifier = enter("alice", f"{GOOD}# {HOSTILE}", log=HOSTILE, name="<b>bold&amp;")
+    client.put(
+        f"/v1/submissions/{identifier}/rejection",
+        json={"reason": HOSTILE},
+        headers=bearer(token("root", Role.MAINTAINER)),
+    )
+    for path in ("/leaderboard", "/leaderboard/double", f"/submissions/{identifier}", "/submissions", "/users/alice"):
+        page = client.get(path, headers=HTML | bearer(token("alice")))
+        assert page.status_code == 200, path
+        assert "window.hacked()</script>" not in page.text
+        assert "<img" not in page.text
+        assert "<b>bold" not in page.text
+        assert "\x1b" not in page.text
+    assert "window.hacked" in client.get(f"/submissions/{identifier}", headers=HTML | bearer(token("alice"))).text
+
+
+def test_pages_of_what_does_not_exist_say_so(client: Any, token: MakeToken) -> None:
+    headers = HTML | bearer(token("alice"))
+    for path in ("/leaderboard/nope", "/submissions/nope", "/users/nope", "/users/%3Cscript%3E"):
+        page = client.get(path, headers=headers)
+        assert page.status_code == 404
+        assert page.headers["content-type"].startswith("text/html")
+        assert "<script>" not in page.text
+
+
+def test_the_feed_has_the_records(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
+    for user, score in (("alice", 2.0), ("bob", 1.0), ("bob", 3.0)):
+        enter(user, f"{GOOD}# {score}", score)
+    feed = client.get("/feed.json", headers=bearer(token("alice"))).json()
+    assert feed["version"] == "https://jsonfeed.org/version/1.1"
+    assert [item["title"] for item in feed["items"]] == ["bob is first on double", "alice is first on double"]
+
+
+def test_the_contest_says_that_cpu_latencies_are_not_trusted(
+    client: Any, make_client: Callable[..., Any], token: MakeToken
+) -> None:
+    headers = HTML | bearer(token("alice"))
+    assert "not trusted" in client.get("/leaderboard/double", headers=headers).text
+    assert "not trusted" not in make_client(allow_unranked=False).get("/leaderboard/double", headers=headers).text
+
+
+# -- in a browser ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium."""
+    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def address(client: Any) -> Iterator[str]:
+    """The address of the pages, served by a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(client.app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()
+
+
+@pytest.fixture
+def open_tab(browser: Any, address: str, token: MakeToken) -> Iterator[Callable[..., Any]]:
+    """Open a page after logging in; what a page complains of, or loads from elsewhere, fails the test."""
+    messages: list[str] = []
+    contexts = []
+
+    def show(path: str, user: str = "alice", width: int = 1280, scheme: str = "light") -> Any:
+        contexts.append(browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme))
+        tab = contexts[-1].new_page()
+        tab.set_default_timeout(20_000)
+        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("pageerror", lambda error: messages.append(str(error)))
+        tab.on(
+            "request", lambda request: None if request.url.startswith(address) else messages.append(request.url[:80])
+        )
+        tab.add_init_script("window.hacked = () => { document.title = 'hacked'; }")
+        tab.goto(f"{address}{path}")
+        tab.get_by_label("Token").fill(token(user))
+        tab.get_by_role("button", name="Log in").click()
+        return tab
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert [message for message in messages if message != "data:,"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_a_visitor_logs_in_and_follows_the_leaderboard_to_a_source(
+    open_tab: Callable[..., Any], enter: Callable[..., str], width: int, scheme: str
+) -> None:
+    enter("bob", f"{GOOD}# bob", 3.0)
+    enter("alice", f"{GOOD}# {HOSTILE}", 2.0, log=HOSTILE)
+    enter("alice", f"{GOOD}# again", 4.0)
+    tab = open_tab("/leaderboard", width=width, scheme=scheme)
+    tab.get_by_role("link", name="double").click()
+    tab.get_by_role("heading", name="History").wait_for()
+    users = [text.split("\n")[0] for text in tab.locator("#leaderboard tbody tr td:nth-child(2)").all_inner_texts()]
+    assert users == ["alice", "bob"]
+    assert tab.locator("svg.history circle").count() == 2
+    for page in ("board", "submission"):
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        tab.wait_for_load_state("load")  # the style sheet too
+        assert tab.evaluate(overflow) <= 0, page
+        if SCREENSHOTS:
+            tab.screenshot(path=Path(SCREENSHOTS) / f"{page}-{width}.png", full_page=True)
+        if page == "board":
+            tab.locator("#leaderboard").get_by_role("link", name=re.compile("of-alice")).click()
+    assert "return x * 2" in tab.locator("pre").last.inner_text()
+    assert tab.title() != "hacked"
+
+
+@pytest.mark.slow
+def test_pages_work_with_the_keyboard_and_have_names_for_screen_readers(
+    open_tab: Callable[..., Any], enter: Callable[..., str]
+) -> None:
+    enter("alice")
+    tab = open_tab("/leaderboard/double")
+    tab.get_by_role("heading", name="double").wait_for()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.textContent") == "Skip to content"
+    tab.keyboard.press("Enter")
+    assert tab.url.endswith("#content")
+    for selector in ("table", "main", "h1", "header nav"):
+        assert tab.locator(selector).count() >= 1
+    assert tab.locator("table:not(:has(caption))").count() == 0
+    assert tab.locator("input:visible").count() == tab.locator("label").count()
+    assert tab.evaluate("document.documentElement.lang") == "en"
+
+
+_CONTRAST = """() => {
+  const light = (c) => { const [r, g, b] = c.match(/[\\d.]+/g).map((v) => { v /= 255;
+    return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const paper = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+    if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
+  return [...document.querySelectorAll('body *')].filter((e) => e.offsetParent &&
+    [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
+      const [a, b] = [light(getComputedStyle(e).color), light(paper(e))];
+      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.tagName + '.' + e.className]; })
+    .filter(([ratio]) => ratio < 4.5); }"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_enough_contrast(open_tab: Callable[..., Any], enter: Callable[..., str], scheme: str) -> None:
+    identifier = enter("alice", 'def run(x):\n    """Doc."""\n    return x * 2  # twice\n', log="log")
+    tab = open_tab(f"/submissions/{identifier}", scheme=scheme)
+    assert tab.evaluate(_CONTRAST) == []
+
+
+@pytest.mark.slow
+def test_the_page_of_a_running_submission_follows_its_progress(
+    client: Any, open_tab: Callable[..., Any], token: MakeToken, database: Database, settings: Settings
+) -> None:
+    body = {"solution": plain_solution()}
+    identifier = client.post("/v1/submissions", json=body, headers=bearer(token("alice"))).json()["id"]
+    tab = open_tab(f"/submissions/{identifier}")
+    assert tab.locator("#result").inner_text() == "queued"
+    lease = claim(database, "cpu", 60)
+    assert lease is not None
+    tab.locator("#result", has_text="running").wait_for()
+    complete(database, lease, {"verdict": "PASSED", "passed": 2, "is_ranked": False})
+    tab.locator("#result", has_text="PASSED").wait_for()
