@@ -6,11 +6,25 @@ from typing import TYPE_CHECKING
 
 from fib_schema.package_init import lazy_exports, require_linux
 
-__all__ = ["__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ProgressEvent",
+    "ServiceError",
+    "ServiceUnreachable",
+    "SubmissionInfo",
+    "__version__",
+]
 
 require_linux("fib-serve")
 
 if TYPE_CHECKING:
+    from .client import AsyncClient, Client, ProgressEvent, ServiceError, ServiceUnreachable, SubmissionInfo
+
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(__name__, "fib-serve", {})
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        "fib-serve",
+        {"client": "AsyncClient Client ProgressEvent ServiceError ServiceUnreachable SubmissionInfo"},
+    )

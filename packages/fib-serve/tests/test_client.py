@@ -1,0 +1,147 @@
+"""Tests of the client against the API in this process, also over a network that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fib_serve import AsyncClient, Client, ServiceError, ServiceUnreachable
+from fib_serve.client import EventParser, ProgressEvent
+from fib_serve.database import Database
+from fib_serve.database.tables import submissions
+from fib_serve.queue.leasing import claim
+from fib_serve.queue.recording import Place, complete, record
+from fib_serve.settings import Settings
+from sqlalchemy import func, select
+
+from .samples import make_definition, make_solution, make_trace, make_workloads
+
+ADDRESS = "http://testserver"
+MakeToken = Callable[..., str]
+
+
+class FailingNetwork(httpx.BaseTransport):
+    """Delivers requests, and loses every answer before the given attempt.
+
+    Args:
+        below: The network.
+        losses: The number of answers to lose.
+        statuses: Statuses to answer instead, one for each of the next requests.
+    """
+
+    def __init__(self, below: httpx.BaseTransport, losses: int = 0, statuses: tuple[int, ...] = ()) -> None:
+        self._below, self.losses, self._statuses = below, losses, list(statuses)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self._statuses:
+            return httpx.Response(self._statuses.pop(0), headers={"retry-after": "7"})
+        answer = self._below.handle_request(request)
+        if self.losses:
+            self.losses -= 1
+            raise httpx.ReadError("the answer was lost", request=request)
+        return answer
+
+
+@pytest.fixture
+def connect(client: Any, token: MakeToken) -> Callable[..., Client]:
+    def make(
+        losses: int = 0, statuses: tuple[int, ...] = (), sleep: Callable[[float], None] = lambda _: None
+    ) -> Client:
+        transport = FailingNetwork(client._transport, losses, statuses)
+        return Client(ADDRESS, token("alice"), transport=transport, sleep=sleep)
+
+    return make
+
+
+def finish(database: Database, settings: Settings) -> None:
+    lease = claim(database, "cpu", 60)
+    assert lease is not None
+    for workload in make_workloads():
+        trace = make_trace(workload, lease.solution.name)
+        record(database, lease, Place(Path(settings.dataset), is_hidden=False), make_definition(), trace)
+    values = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
+    complete(database, lease, values)
+
+
+def test_a_submission_is_made_followed_and_read(
+    connect: Callable[..., Client], database: Database, settings: Settings
+) -> None:
+    with connect() as client:
+        made = client.submit(make_solution())
+        assert (made.state, made.is_final, made.solution[:5]) == ("queued", False, "mine_")
+        worker = threading.Thread(target=finish, args=(database, settings))
+        worker.start()
+        done = client.wait(made.id)
+        worker.join()
+        assert (done.state, done.verdict, done.score) == ("completed", "PASSED", 2.0)
+        assert [event.kind for event in client.events(made.id)] == ["state", "state", "progress", "progress", "state"]
+        assert [trace.workload for trace in client.traces(made.id)] == make_workloads()
+        assert [entry.id for entry in client.leaderboard("double")] == [made.id]
+        assert client.definition("double") == make_definition()
+        assert client.quota()["used"]["day"] == 1
+
+
+def test_a_submission_whose_answer_is_lost_is_made_once(connect: Callable[..., Client], database: Database) -> None:
+    with connect(losses=3) as client:
+        client.submit(make_solution(), force=True)
+    with database.read() as connection:
+        assert connection.execute(select(func.count()).select_from(submissions)).scalar() == 1
+
+
+def test_a_busy_service_is_asked_again_when_it_says(connect: Callable[..., Client]) -> None:
+    pauses: list[float] = []
+    with connect(statuses=(503, 429), sleep=pauses.append) as client:
+        client.quota()
+    assert pauses == [7.0, 7.0]
+
+
+def test_a_service_that_stays_away_is_reported(connect: Callable[..., Client]) -> None:
+    with connect(losses=100) as client, pytest.raises(ServiceUnreachable, match="the answer was lost; check"):
+        client.quota()
+    with connect(statuses=(503,) * 100) as client, pytest.raises(ServiceError, match="503"):
+        client.quota()
+
+
+def test_a_refusal_is_reported_with_its_detail(connect: Callable[..., Client]) -> None:
+    with connect() as client:
+        with pytest.raises(ServiceError, match="400 Bad request: Definition not found: nope"):
+            client.submit(make_solution(definition="nope"))
+        with pytest.raises(ServiceError, match="no submission has the id"):
+            client.get("0" * 32)
+        with pytest.raises(ServiceError, match="404"):
+            next(client.events("0" * 32))
+
+
+def test_a_submission_is_cancelled(connect: Callable[..., Client]) -> None:
+    with connect() as client:
+        made = client.submit(make_solution())
+        assert client.cancel(made.id).state == "cancelled"
+        assert client.wait(made.id).error == "cancelled before it was evaluated"
+
+
+def test_the_client_for_asyncio_does_the_same(
+    client: Any, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    async def use() -> None:
+        transport = httpx.ASGITransport(client.app)
+        async with AsyncClient(ADDRESS, token("alice"), transport=transport) as service:
+            made = await service.submit(make_solution())
+            finish(database, settings)
+            assert (await service.wait(made.id)).verdict == "PASSED"
+            assert [trace.workload async for trace in service.traces(made.id)] == make_workloads()
+            with pytest.raises(ServiceError, match="cannot be cancelled"):
+                await service.cancel(made.id)
+
+    asyncio.run(use())
+
+
+def test_events_are_parsed_and_comments_are_ignored() -> None:
+    parser = EventParser()
+    lines = [": waiting", "", "id: 7", "event: state", 'data: {"state": "queued: really"}', "", ""]
+    found = [event for line in lines if (event := parser.feed(line)) is not None]
+    assert found == [ProgressEvent(7, "state", {"state": "queued: really"})]

@@ -1,0 +1,173 @@
+"""Tests of the command line: administration, operation, and wrong settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fib_serve.cli.main import main
+from fib_serve.database import Database
+from fib_serve.database.tables import events, submissions
+from fib_serve.errors import InvalidSetting
+from fib_serve.queue.submitting import NewSubmission, submit
+from fib_serve.settings import Settings
+from sqlalchemy import func, select, update
+
+from .samples import bearer, make_solution, write_data_set
+
+Capture = pytest.CaptureFixture[str]
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any, capsys: Capture) -> None:
+    assert run("token", "create", data_set, "--user", "alice", "--scope", "reader") == 0
+    token = capsys.readouterr().out.strip()
+    assert client.get("/v1/quota", headers=bearer(token)).json()["role"] == "reader"
+    assert run("token", "list", data_set, "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["user"] == "alice"
+    assert token not in str(listed)
+    assert run("user", "change", data_set, "--user", "alice", "--no-active") == 0
+    assert run("token", "revoke", data_set, listed["id"]) == 0
+    client.app.state.gate.cache.clear()
+    assert client.get("/v1/quota", headers=bearer(token)).status_code == 401
+    assert run("audit", data_set, "--json") == 0
+    actions = [entry["action"] for entry in json.loads(capsys.readouterr().out)]
+    assert actions == ["revoke token", "change user", "create token", "create user"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("token", "create", "DATA", "--user", "../x"), "use 1 to 39 lower-case letters"),
+        (("token", "create", "DATA", "--user", "workloads"), "use 1 to 39"),
+        (("token", "create", "NONE", "--user", "a"), "there is no folder"),
+        (("token", "list", "NONE"), "no database at"),
+        (("token", "revoke", "DATA", "99"), "no token has the number 99"),
+        (("user", "change", "DATA", "--user", "nobody"), "no user is named 'nobody'"),
+        (("user", "change", "DATA", "--user", "a", "--weight", "0"), "weight: must be from 0.01"),
+        (("reject", "DATA", "x", "--reason", "y"), "no submission has the id"),
+        (("prune", "DATA", "--days", "0"), "--days: must be at least 1"),
+        (("restore", "DATA", "NONE"), "there is no file"),
+        (("run", "DATA", "--no-auth", "--host", "0.0.0.0"), "serves everybody who reaches 0.0.0.0"),
+        (("run", "DATA", "--hidden", "DATA"), "must lie outside"),
+        (("run", "DATA", "--port", "99999"), "must be from 0 to 65535"),
+        (("run", "DATA", "--submission-seconds", "nan"), "must be greater than 0"),
+        (("run", "NONE"), "no data set at"),
+        (("rum", "DATA"), "did you mean run"),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_wrong_words_get_a_message_with_a_remedy(
+    data_set: Path, database: Database, words: tuple[str, ...], message: str, capsys: Capture
+) -> None:
+    replaced = [word.replace("DATA", str(data_set)).replace("NONE", str(data_set / "none")) for word in words]
+    try:
+        code = run(*replaced)
+    except SystemExit as error:
+        code = int(str(error.code))
+    assert code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_hidden_workloads_that_are_public_too_are_refused(data_set: Path, tmp_path: Path, capsys: Capture) -> None:
+    hidden = write_data_set(tmp_path / "hidden")
+    assert run("run", data_set, "--port", 0, "--hidden", hidden) == 2
+    assert "2 workloads of 'double' are in the public data set too" in capsys.readouterr().err
+
+
+def test_a_backup_restores_what_was_there(
+    data_set: Path, database: Database, user_id: Callable[..., int], tmp_path: Path, capsys: Capture
+) -> None:
+    new = NewSubmission(user_id=user_id("alice"), solution=make_solution(), workloads=None, planned=2)
+    made, _ = submit(database, new)
+    backup = tmp_path / "backup"
+    assert run("backup", data_set, backup) == 0
+    assert backup.stat().st_mode & 0o777 == 0o600
+    assert run("backup", data_set, backup) == 2
+    with database.write() as connection:
+        connection.execute(update(submissions).values(state="failed"))
+    database.close()
+    assert run("restore", data_set, backup) == 0
+    assert "the replaced database is" in capsys.readouterr().err
+    restored = Database(database.path)
+    with restored.read() as connection:
+        assert connection.execute(select(submissions.c.id, submissions.c.state)).all() == [(made.id, "queued")]
+    restored.close()
+    (kept,) = database.path.parent.glob("*.replaced-1")
+    replaced = Database(kept)
+    with replaced.read() as connection:
+        assert connection.execute(select(submissions.c.state)).scalar() == "failed"
+    replaced.close()
+
+
+def test_a_damaged_backup_is_refused_and_the_database_stays(
+    data_set: Path, database: Database, tmp_path: Path, capsys: Capture
+) -> None:
+    backup = tmp_path / "backup"
+    backup.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    before = database.path.read_bytes()
+    assert run("restore", data_set, backup) == 2
+    assert "use another backup" in capsys.readouterr().err
+    assert database.path.read_bytes() == before
+
+
+def test_pruning_removes_events_of_what_ended_long_ago(
+    data_set: Path, database: Database, user_id: Callable[..., int], capsys: Capture
+) -> None:
+    for index in range(2):
+        solution = make_solution(f"def run(x):\n    return {index}\n").with_unique_name()
+        submit(database, NewSubmission(user_id=user_id("alice"), solution=solution, workloads=None, planned=2))
+    with database.write() as connection:
+        old = update(submissions).where(submissions.c.number == 1).values(state="failed", finished_at=1.0)
+        connection.execute(old)
+    assert run("prune", data_set) == 0
+    assert "removed 1 events" in capsys.readouterr().err
+    with database.read() as connection:
+        assert connection.execute(select(func.count()).select_from(events)).scalar() == 1
+        assert connection.execute(select(func.count()).select_from(submissions)).scalar() == 2
+
+
+def test_the_doctor_reports_all_checks(data_set: Path, database: Database, capsys: Capture) -> None:
+    database.path.parent.chmod(0o755)
+    assert run("doctor", data_set, "--devices", "cpu", "--json") == 1
+    found = {item["check"]: item for item in json.loads(capsys.readouterr().out)}
+    assert set(found) == {"data set", "hidden workloads", "state folder", "database", "disk", "sandbox"}
+    assert "chmod 700" in found["state folder"]["text"]
+    assert found["database"]["is_good"]
+
+
+def test_files_of_the_state_are_private(settings: Settings, database: Database) -> None:
+    assert Path(settings.state).stat().st_mode & 0o777 == 0o700
+
+
+def test_settings_pass_between_processes_unchanged(settings: Settings) -> None:
+    assert Settings.from_json(settings.to_json()) == settings
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_a_service_without_tokens_is_for_this_machine(data_set: Path, host: str) -> None:
+    options = {"dataset": str(data_set), "state": str(data_set) + "-state", "has_auth": False}
+    assert Settings(**options, host=host).host == host  # type: ignore[arg-type]
+    for open_host in ("0.0.0.0", "::", "example.org", "10.0.0.1"):
+        with pytest.raises(InvalidSetting, match="serves everybody"):
+            Settings(**options, host=open_host)  # type: ignore[arg-type]
+
+
+def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    from fib_serve.settings import make_state
+
+    folder = tmp_path / "state"
+    folder.mkdir()
+    if os.getuid() != 0:
+        pytest.skip("needs root, to give the folder away")
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(InvalidSetting, match="belongs to another user"):
+        make_state(folder)
