@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import attrs
 import pytest
+import uvicorn
 from fib_serve.database import Database, migrate
 from fib_serve.database.tables import users
 from fib_serve.settings import Settings, default_state, make_state
@@ -91,3 +94,16 @@ def make_client(database: Database, settings: Settings) -> Iterator[Callable[...
 @pytest.fixture
 def client(make_client: Callable[..., TestClient]) -> TestClient:
     return make_client()
+
+
+@pytest.fixture
+def address(client: Any) -> Iterator[str]:
+    """The address of the pages, served by a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(client.app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listener.close()

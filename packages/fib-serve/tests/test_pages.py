@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from fib_serve.database import Database
 from fib_serve.queue.leasing import claim
 from fib_serve.queue.recording import Place, complete, record
@@ -149,19 +146,6 @@ def browser() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-@pytest.fixture
-def address(client: Any) -> Iterator[str]:
-    """The address of the pages, served by a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(client.app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listener.close()
 
 
 @pytest.fixture

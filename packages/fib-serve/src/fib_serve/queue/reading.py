@@ -7,10 +7,12 @@ from typing import Any
 
 import attrs
 from fib_schema import Solution, parse_json
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from ..database.tables import devices, events, results, submissions, users
 from .submission import State, Submission, select_submissions
+
+_MOST_RECORDS = 1000
 
 
 @attrs.frozen
@@ -119,38 +121,54 @@ def count_by_state(connection: Connection) -> dict[str, int]:
 
 
 def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
-    """The best ranked submission of each user, the best first."""
-    of_user = func.row_number().over(
-        partition_by=submissions.c.user_id, order_by=(submissions.c.score.desc(), submissions.c.number)
-    )
+    """The best ranked submission of each user, the best first; of equal ones the earlier."""
+    is_chosen = _is_ranked(definition, hardware)
     best = (
-        select(submissions.c.number, submissions.c.score, of_user.label("place"))
-        .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
+        select(submissions.c.user_id, func.max(submissions.c.score).label("score"))
+        .where(is_chosen)
+        .group_by(submissions.c.user_id)
+        .subquery()
+    )
+    number = func.min(submissions.c.number)
+    first = (
+        select(number.label("number"), best.c.score)
+        .join(best, and_(best.c.user_id == submissions.c.user_id, best.c.score == submissions.c.score))
+        .where(is_chosen)
+        .group_by(submissions.c.user_id, best.c.score)
+        .order_by(best.c.score.desc(), number)
+        .offset(offset)
+        .limit(limit)
         .subquery()
     )
     query = (
         select_submissions()
-        .join(best, best.c.number == submissions.c.number)
-        .where(best.c.place == 1)
-        .order_by(best.c.score.desc(), best.c.number)
-        .offset(offset)
-        .limit(limit)
+        .join(first, first.c.number == submissions.c.number)
+        .order_by(first.c.score.desc(), first.c.number)
     )
     return [Submission.from_row(row) for row in connection.execute(query).mappings()]
 
 
 def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
-    """The number of ranked users of each definition, and its best submission."""
-    by_score = func.row_number().over(
-        partition_by=submissions.c.definition, order_by=(submissions.c.score.desc(), submissions.c.number)
+    """The number of ranked users of each definition, and its best submission; of equal ones the earliest."""
+    totals = (
+        select(
+            submissions.c.definition,
+            func.count(submissions.c.user_id.distinct()).label("users"),
+            func.max(submissions.c.score).label("score"),
+        )
+        .where(submissions.c.is_ranked)
+        .group_by(submissions.c.definition)
     )
-    places = select(submissions.c.number, by_score.label("place")).where(submissions.c.is_ranked).subquery()
-    query = select_submissions().join(places, places.c.number == submissions.c.number).where(places.c.place == 1)
-    best = [Submission.from_row(row) for row in connection.execute(query).mappings()]
-    count = func.count(submissions.c.user_id.distinct())
-    users_of = select(submissions.c.definition, count).where(submissions.c.is_ranked).group_by(submissions.c.definition)
-    counts = {row[0]: row[1] for row in connection.execute(users_of)}
-    return {each.definition: (counts[each.definition], each) for each in best}
+    found = {}
+    for definition, count, score in connection.execute(totals).all():
+        query = (
+            select_submissions()
+            .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.score == score)
+            .order_by(submissions.c.number)
+            .limit(1)
+        )
+        found[definition] = (count, Submission.from_row(connection.execute(query).mappings().one()))
+    return found
 
 
 def ranked_hardware(connection: Connection, definition: str) -> list[str]:
@@ -165,17 +183,28 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
 
 
 def records_over_time(connection: Connection, definition: str, hardware: str) -> list[Submission]:
-    """The ranked submissions that were the best of all when they ended, oldest first."""
-    before = func.max(submissions.c.score).over(order_by=submissions.c.number, rows=(None, -1))
-    scored = (
-        select(submissions.c.number, submissions.c.score, before.label("before"))
-        .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
-        .subquery()
-    )
-    query = (
-        select_submissions()
-        .join(scored, scored.c.number == submissions.c.number)
-        .where((scored.c.before.is_(None)) | (scored.c.score > scored.c.before))
-        .order_by(submissions.c.number)
-    )
+    """The ranked submissions that were the best of all when they were made, oldest first.
+
+    Each query continues after the record before; together they read the index once.
+    """
+    is_chosen = _is_ranked(definition, hardware)
+    numbers: list[int] = []
+    number, score = 0, -1.0
+    while len(numbers) < _MOST_RECORDS:
+        query = (
+            select(submissions.c.number, submissions.c.score)
+            .where(is_chosen, submissions.c.number > number, submissions.c.score > score)
+            .order_by(submissions.c.number)
+            .limit(1)
+        )
+        found = connection.execute(query).first()
+        if found is None:
+            break
+        number, score = found
+        numbers.append(number)
+    query = select_submissions().where(submissions.c.number.in_(numbers)).order_by(submissions.c.number)
     return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def _is_ranked(definition: str, hardware: str) -> ColumnElement[bool]:
+    return and_(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)

@@ -102,7 +102,12 @@ def upgrade() -> None:
         batch_op.create_index("submissions_definition_number", ["definition", "number"], unique=False)
         batch_op.create_index("submissions_name", ["solution_name"], unique=False)
         batch_op.create_index("submissions_queue", ["state", "user_id", "priority"], unique=False)
-        batch_op.create_index("submissions_rank", ["definition", "is_ranked", "user_id", "score"], unique=False)
+        batch_op.create_index(
+            "submissions_rank", ["definition", "is_ranked", "hardware", "user_id", "score"], unique=False
+        )
+        batch_op.create_index(
+            "submissions_records", ["definition", "is_ranked", "hardware", "number", "score"], unique=False
+        )
         batch_op.create_index("submissions_user_number", ["user_id", "number"], unique=False)
         batch_op.create_index("submissions_user_time", ["user_id", "created_at"], unique=False)
 

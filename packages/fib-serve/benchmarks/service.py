@@ -1,0 +1,183 @@
+"""A real service for the benchmarks: its processes, a data set, and connections that cost the load generator little."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from fib_schema import (
+    AxisVar,
+    BuildSpec,
+    Definition,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+    to_plain,
+)
+
+GOOD = "def run(x):\n    return x * 2\n"
+ROLES = ("web.process", "worker.process", "judge_process", "fork_server")
+FAST = ("--measure-seconds", "0.05", "--warmup-runs", "1", "--iterations", "2", "--num-trials", "2")
+
+
+def write_data_set(root: Path, sizes: tuple[int, ...] = (4, 8)) -> Path:
+    """A data set with one definition."""
+    root.mkdir(parents=True)
+    definition = Definition(
+        name="double",
+        op_type="elementwise",
+        axes={"n": AxisVar()},
+        inputs={"x": TensorSpec(("n",), "float32")},
+        outputs={"y": TensorSpec(("n",), "float32")},
+        reference=GOOD,
+    )
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_definitions([definition])
+    workloads = [Workload({"n": size}, {"x": RandomInput()}, f"double-{size}") for size in sizes]
+    trace_set.add_traces([Trace("double", workload) for workload in workloads])
+    return root
+
+
+def make_solution(source: str, name: str = "mine") -> Solution:
+    spec = BuildSpec("python", ("cpu",), "kernel.py::run", destination_passing_style=False)
+    return Solution(name, "double", "me", spec, (SourceFile("kernel.py", source),))
+
+
+def plain_solution(source: str, name: str = "mine") -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(to_plain(make_solution(source, name))))
+    return plain
+
+
+class Service:
+    """Starts ``fib-serve run --no-auth`` on a free port, and stops it."""
+
+    def __init__(self, data_set: Path, *options: str) -> None:
+        self.data_set = data_set
+        self.log = data_set.with_name(f"{data_set.name}.log")
+        words = ["run", str(data_set), "--no-auth", "--port", "0", "--devices", "cpu", "--allow-unranked", *FAST]
+        with self.log.open("ab") as log:
+            begin = log.tell()
+            self.process = subprocess.Popen([sys.executable, "-m", "fib_serve.cli.main", *words, *options], stderr=log)
+        deadline = time.monotonic() + 60
+        self.address = ""
+        while not self.address and time.monotonic() < deadline:
+            for line in self.log.read_bytes()[begin:].decode(errors="replace").splitlines():
+                if '"address"' in line and line.endswith("}"):
+                    self.address = json.loads(line)["address"]
+            time.sleep(0.01)
+        self.port = int(self.address.rpartition(":")[2])
+
+    def __enter__(self) -> Self:
+        self.wait_until_ready()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self.kill()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(120)
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self.address}/ready").status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.02)
+        raise SystemExit(f"the service does not start:\n{self.log.read_text()[-3000:]}")
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def pids(self) -> dict[str, int]:
+        """The processes of the service by role, those below the worker included."""
+        parents: dict[int, tuple[int, str]] = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().decode(errors="replace")
+                fields = (path / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(path.name)] = (int(fields[1]), words)
+        found = {"supervisor": self.process.pid}
+        below = {self.process.pid}
+        while more := {pid for pid, (parent, _) in parents.items() if parent in below} - below:
+            below |= more
+        for pid in sorted(below - {self.process.pid}):
+            words = parents[pid][1]
+            role = next(
+                (name for name in ("web.process", "worker.process", "judge_process", "fork_server") if name in words),
+                "",
+            )
+            found[role or f"other {pid}"] = pid
+        return found
+
+
+class Connection:
+    """A connection that stays open, without the cost of a whole HTTP client."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send a request; returns the status and the body."""
+        if self._writer is None or self._writer.is_closing():
+            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        assert self._reader is not None
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
+        length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
+        if any(line == b"connection: close" for line in lines):
+            self._writer.close()
+        return int(lines[0].split()[1]), await self._reader.readexactly(length)
+
+
+def machine() -> str:
+    """One line about the machine."""
+    model = next(line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line)
+    return f"{model.partition(': ')[2]}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def print_table(title: str, rows: list[tuple[str, ...]]) -> None:
+    """Print a Markdown table."""
+    print(f"\n## {title}\n")
+    print("| " + " | ".join(rows[0]) + " |")
+    print("|" + " --- |" * len(rows[0]))
+    for row in rows[1:]:
+        print("| " + " | ".join(row) + " |", flush=True)
+
+
+def processes_with(text: str) -> list[int]:
+    """The processes whose environment or command line has a text."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in content and int(path.name) != os.getpid():
+            found.append(int(path.name))
+    return found
