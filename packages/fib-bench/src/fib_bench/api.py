@@ -201,18 +201,20 @@ class IsolationReport:
     """The given paths that a worker could open."""
 
 
-def probe_isolation(device: str, private: Sequence[Path]) -> IsolationReport:
+def probe_isolation(device: str, private: Sequence[Path], folder: Path | None = None) -> IsolationReport:
     """Start a worker without a solution, and report its isolation.
 
     Args:
         device: The device that workers will run on.
         private: Files and folders that exist and that no worker may open; at least one.
+        folder: The folder in which the judge will be started, if that is another one than the current: Python imports
+            from there, so workers can read it.
 
     Raises:
         JudgeFailed: The worker could not be started.
     """
     command = [sys.executable, "-m", "fib_bench.sandbox.policy", device, *map(os.fspath, private)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode or not done.stdout:
         raise JudgeFailed(f"no worker could be started to try the sandbox: {done.stderr.strip()[-500:]}")
     found = json.loads(done.stdout)

@@ -104,7 +104,7 @@ class Attempt:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
     def pause_seconds(self, attempt: int, answer: httpx.Response | None) -> float | None:
-        """How long to wait before the next attempt; None if the answer is final."""
+        """The pause before the next attempt; None if the answer is final."""
         if answer is not None and answer.status_code not in _REPEATED:
             return None
         if attempt >= _ATTEMPTS or (answer is None and not self._is_repeatable):

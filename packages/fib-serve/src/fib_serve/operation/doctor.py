@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +26,7 @@ class Finding:
     check: str
     is_good: bool
     text: str
-    """What was found, and the remedy if it is not good."""
+    """The finding, and the remedy if it is not good."""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -95,7 +96,8 @@ def _disk(settings: Settings) -> Finding:
 def _sandbox(settings: Settings) -> Finding:
     private = [path for path in settings.private_paths if path.exists()]
     for device in settings.devices:
-        report = probe_isolation(device, private)
+        with tempfile.TemporaryDirectory() as folder:  # empty, as the folder in which the service runs
+            report = probe_isolation(device, private, Path(folder))
         if report.level < settings.required_isolation or report.exposed:
             exposed = "".join(f"\nworkers could open {path}: move it" for path in report.exposed)
             return Finding("sandbox", is_good=False, text=f"{device}: {report.text}{exposed}")

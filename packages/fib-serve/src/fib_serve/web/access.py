@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 
 import attrs
@@ -81,7 +81,7 @@ def find_principal(request: Request) -> Principal | None:
     return attrs.evolve(found, address=address)
 
 
-def require(role: Role) -> Callable[[Request], object]:
+def require(role: Role) -> Callable[[Request], Awaitable[Principal]]:
     """The dependency of a route that needs a role."""
 
     async def check(request: Request) -> Principal:

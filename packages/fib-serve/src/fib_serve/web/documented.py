@@ -17,9 +17,9 @@ from ..errors import NotFound
 from ..identifiers import now
 from ..queue.reading import count_by_state, get_submission, list_devices, list_traces
 from ..queue.submission import State, Submission
-from ..users.roles import Principal
+from ..users.roles import Principal, Role
 from . import acceptance
-from .access import Maintainer, OfService, Reader, Submitter
+from .access import Maintainer, OfService, Reader, Submitter, require
 from .state import Service
 
 router = APIRouter(tags=["flashinfer-bench"])
@@ -72,6 +72,7 @@ async def index(request: Request) -> Response:
     """The name, the version and all paths; a browser is sent to the leaderboards."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/leaderboard", 303)
+    await require(Role.READER)(request)
     paths = request.app.openapi()["paths"]
     endpoints = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     return JSONResponse({"name": "fib-serve", "version": __version__, "docs": "/docs", "endpoints": endpoints})

@@ -1,0 +1,36 @@
+"""Tests of the files in `deploy/`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+
+
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+    if not DEPLOY.is_dir():
+        pytest.skip("needs the repository")
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    unit = tmp_path / "fib-serve.service"
+    text = (DEPLOY / "fib-serve.service").read_text()
+    unit.write_text(text.replace("/opt/fib-serve/bin/fib-serve", str(shutil.which("true"))))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_commands_of_the_unit_and_the_container_exist() -> None:
+    from fib_serve.cli.main import main
+
+    if not DEPLOY.is_dir():
+        pytest.skip("needs the repository")
+    for line in (DEPLOY / "fib-serve.service").read_text().splitlines():
+        if line.startswith("Exec"):
+            words = line.split()[1:]
+            with pytest.raises(SystemExit) as end:
+                main([*words, "--help"])
+            assert end.value.code == 0
