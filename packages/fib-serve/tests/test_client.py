@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fib_serve import AsyncClient, Client, ServiceError, ServiceUnreachable
-from fib_serve.client import EventParser, ProgressEvent
+from fib_serve.client_protocol import EventParser, ProgressEvent
 from fib_serve.database import Database
 from fib_serve.database.tables import submissions
 from fib_serve.queue.leasing import claim
