@@ -22,7 +22,7 @@ import httpx
 from service import GOOD, Service, machine, plain_solution, print_table, write_data_set
 
 VICTIMS = ("web.process", "worker.process", "judge_process", "everything")
-_LONGEST_PAUSE_SECONDS = 3.0
+_LONGEST_PAUSE_SECONDS = 6.0
 
 
 class Submitter:

@@ -74,11 +74,15 @@ class Service:
             self.process = subprocess.Popen([sys.executable, "-m", "fib_serve.cli.main", *words, *options], stderr=log)
         deadline = time.monotonic() + 60
         self.address = ""
-        while not self.address and time.monotonic() < deadline:
+        while not self.address and time.monotonic() < deadline and self.process.poll() is None:
             for line in self.log.read_bytes()[begin:].decode(errors="replace").splitlines():
                 if '"address"' in line and line.endswith("}"):
                     self.address = json.loads(line)["address"]
             time.sleep(0.01)
+        if not self.address:
+            raise SystemExit(
+                f"the service has no address, status {self.process.poll()}:\n{self.log.read_text()[-3000:]}"
+            )
         self.port = int(self.address.rpartition(":")[2])
 
     def __enter__(self) -> Self:

@@ -8,12 +8,13 @@ import signal
 
 REFUSED = 3
 """The exit code of a process that cannot run with these settings on this machine: restarting does not help."""
+SUPERVISOR_VARIABLE = "FIB_SERVE_SUPERVISOR"
+"""The process id of the supervisor, which may have died before its child asks for it."""
 _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Let the kernel kill this process when its parent ends, however that happens."""
-    parent = os.getppid()
+    """Let the kernel kill this process when the supervisor ends, however that happens; end now if it has ended."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != int(os.environ[SUPERVISOR_VARIABLE]):
         os._exit(1)

@@ -27,7 +27,7 @@ from ..database.migrate import migrate
 from ..database.tables import devices
 from ..errors import InvalidSetting
 from ..logs import configure_logs
-from ..processes import REFUSED
+from ..processes import REFUSED, SUPERVISOR_VARIABLE
 from ..queue.reconciliation import reconcile
 from ..queue.recording import Place
 from ..settings import Settings, make_state
@@ -36,6 +36,7 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _API_SECONDS = 15.0
+_LOCK_SECONDS = 3.0  # a child of a killed supervisor holds the lock until it has executed its program
 _LOG = logging.getLogger(__name__)
 
 
@@ -60,6 +61,7 @@ class Child:
             cwd=settings.work_path,
             pass_fds=self.descriptors,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())},
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -196,12 +198,16 @@ def locked(state: Path) -> Iterator[None]:
         InvalidSetting: Another process holds it.
     """
     descriptor = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LOCK_SECONDS
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise InvalidSetting("--state", f"a service is running on {state}; stop it first") from error
-    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise InvalidSetting("--state", f"a service is running on {state}; stop it first") from error
+                time.sleep(_POLL_SECONDS)
         yield
     finally:
         os.close(descriptor)
