@@ -7,6 +7,8 @@ from pathlib import Path
 
 import attrs
 import pytest
+from fib_agents.guides import GUIDES
+from fib_agents.toolbox import TOOLS
 from fib_apply import ApplyConfig
 from fib_bench import BenchmarkConfig
 from fib_bench.evaluators import evaluator_names
@@ -73,3 +75,9 @@ def test_settings_of_a_benchmark_are_valid(settings: str, tmp_path: Path) -> Non
 def test_all_evaluators_are_named_in_their_order_of_precedence() -> None:
     told = re.findall(r"^\| `(\w+)` \|", page("evaluators.md"), re.MULTILINE)
     assert tuple(told) == evaluator_names()
+
+
+def test_all_tools_and_guides_of_agents_are_named() -> None:
+    text = page("agents.md")
+    assert [name for name in TOOLS if f"`{name}`" not in text] == []
+    assert [name for name in GUIDES if name not in text] == []

@@ -1,4 +1,4 @@
-"""Tests of the README: examples, and the lists of tools and guides."""
+"""Tests of the README: its examples run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
-from fib_agents.guides import GUIDES
-from fib_agents.toolbox import TOOLS
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -22,9 +20,3 @@ def readme() -> str:
 def test_examples_run(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     exec(compile(example, "README.md", "exec"), {})
-
-
-def test_all_tools_and_guides_are_named() -> None:
-    text = readme()
-    assert [name for name in TOOLS if f"`{name}`" not in text] == []
-    assert [name for name in GUIDES if name not in text] == []

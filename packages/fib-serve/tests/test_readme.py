@@ -33,7 +33,7 @@ def test_every_command_of_the_readme_exists(capsys: pytest.CaptureFixture[str]) 
     from fib_serve.cli.main import main
 
     commands = dict.fromkeys(re.findall(r"^fib-serve ([a-z]+)", readme(), re.MULTILINE))
-    assert set(commands) >= {"run", "submit", "doctor"}
+    assert set(commands) >= {"run", "submit", "token"}
     for command in commands:
         with pytest.raises(SystemExit) as exit_:
             main([command, "--help"])
