@@ -240,6 +240,25 @@ class TestFiles:
             reply = worker.request(request, seconds=60)
         assert "PermissionError" in repr(reply)
 
+    def test_the_current_folder_of_the_run_is_hidden(
+        self,
+        isolation: Isolation,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+        make_solution: Callable[..., Solution],
+        definition: Definition,
+    ) -> None:
+        """Folders of the search path are open to workers; the current one must not be among them."""
+        if Threat.FILES not in isolation.stopped:
+            pytest.skip("files of others are not refused here")
+        (tmp_path / "secret").write_text("expected")
+        monkeypatch.chdir(tmp_path)
+        code = f"raise ValueError(open('{tmp_path}/secret').read())"
+        with ForkServerClient("cpu") as server, server.spawn() as worker:
+            request = Build("cpu", format_json(definition), format_json(make_solution(code)))
+            reply = worker.request(request, seconds=60)
+        assert "PermissionError" in repr(reply)
+
     def test_shared_memory_of_others_is_hidden_and_its_own_ends_with_it(self, attempt: Callable[..., str]) -> None:
         if not _can_mount():
             pytest.skip("mounts are not allowed here")

@@ -98,7 +98,7 @@ def disassemble(
     with Sandbox(workspace, given) as sandbox:
         values = make_values(workspace, found, workload, "normal")
         job = write_job(sandbox, workspace, found, given, workload, values)[-1]
-        command = [sys.executable, "-m", "fib_agents.sandboxed.dump", job, json.dumps(programs)]
+        command = [sys.executable, "-P", "-m", "fib_agents.sandboxed.dump", job, json.dumps(programs)]
         variables = {} if architecture is None else {"FIB_CUDA_ARCH_LIST": architecture}
         ended = sandbox.run(command, timeout_seconds=2 * workspace.timeout_seconds, environment=variables)
         if ended.code != 0:

@@ -213,7 +213,7 @@ def probe_isolation(device: str, private: Sequence[Path], folder: Path | None = 
     Raises:
         JudgeFailed: The worker could not be started.
     """
-    command = [sys.executable, "-m", "fib_bench.sandbox.policy", device, *map(os.fspath, private)]
+    command = [sys.executable, "-P", "-m", "fib_bench.sandbox.policy", device, *map(os.fspath, private)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode or not done.stdout:
         raise JudgeFailed(f"no worker could be started to try the sandbox: {done.stderr.strip()[-500:]}")

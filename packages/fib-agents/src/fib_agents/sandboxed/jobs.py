@@ -22,8 +22,8 @@ from ..workspace import Workspace
 from .call import INPUTS, OUTPUTS, Job
 from .run import Sandbox
 
-COMMAND = (sys.executable, "-m", "fib_agents.sandboxed.call")
-_PREPARE = (sys.executable, "-m", "fib_agents.sandboxed.prepare")
+COMMAND = (sys.executable, "-P", "-m", "fib_agents.sandboxed.call")
+_PREPARE = (sys.executable, "-P", "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 

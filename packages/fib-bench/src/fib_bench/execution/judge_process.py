@@ -127,7 +127,7 @@ class JudgeProcess:
         ours, theirs = _pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_WAIT_POLICY": "passive"},  # its idle threads release the cores to workers

@@ -82,9 +82,10 @@ class ForkServerClient:
         remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
+        module = f"{__package__}.fork_server"  # -P: the current folder is no place to import from
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno()), self._device, *self._hidden],
+                [sys.executable, "-P", "-m", module, str(theirs.fileno()), self._device, *self._hidden],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # text that an import prints is no result

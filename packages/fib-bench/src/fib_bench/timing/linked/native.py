@@ -282,7 +282,7 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
     if not path.exists():
         with staged(path) as image:
             # in a process of its own: one that has used NVRTC cannot be forked for workers any more
-            command = [sys.executable, "-m", __name__, architecture, str(image)]
+            command = [sys.executable, "-P", "-m", __name__, architecture, str(image)]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode:
                 raise NativeError(f"the device code of the timing module cannot be built:\n{run.stderr[-4000:]}")
