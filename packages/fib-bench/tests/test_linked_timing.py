@@ -97,6 +97,10 @@ class TestEnough:
         timer._busy_seconds = 1.0
         assert timer.is_done(self.RULE)
 
+    def test_the_bound_of_a_trusted_function_need_not_be_precise(self) -> None:
+        timer = timer_of(*[(10_000.0, 10_000.0), (10_900.0, 10_000.0)] * 6, is_trusted=True)
+        assert timer.is_done(self.RULE)
+
     def test_claims_that_jump_between_two_values_need_more(self) -> None:
         latencies = [(10_000.0, 10_000.0), (10_250.0, 10_250.0)] * 4
         assert not timer_of(*latencies).is_done(self.RULE)

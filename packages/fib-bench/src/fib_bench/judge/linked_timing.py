@@ -259,7 +259,8 @@ class LinkedTimer:
             return True
         bound, spans = self._bound(), [reading.span_ns for reading in self._quiet_readings()]
         fine_ns = max(rule.confidence * statistics.median(spans), _FINE_NS)
-        if self._busy_seconds > _MAX_DEVICE_SECONDS and bound.error_ns <= _tolerated_ns(bound.latency_ns):
+        is_precise = self._is_trusted or bound.error_ns <= _tolerated_ns(bound.latency_ns)
+        if self._busy_seconds > _MAX_DEVICE_SECONDS and is_precise:
             return True
         share = _ERROR_SHARE_OF_BOUNDS if self.is_raised else _ERROR_SHARE
         is_bound_known = self._is_trusted or bound.error_ns <= max(fine_ns, share * _tolerated_ns(bound.latency_ns))
