@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
-from fib_bench.plan import Plan, make_plan
+from fib_bench.plan import DefinitionPlan, Plan, make_plan
 from fib_schema import (
     Correctness,
     Definition,
@@ -283,3 +284,34 @@ class TestSettings:
     def test_settings_out_of_range_are_refused(self, definition: Definition, fields: dict[str, float]) -> None:
         with pytest.raises(ValueError, match=next(iter(fields))):
             BenchmarkConfig(**fields).resolve_eval_config(definition)
+
+
+class TestSplit:
+    @pytest.fixture
+    def plan(self, definition: Definition, make_workload: Callable[..., Workload], make_solution: MakeSolution) -> Any:
+        """A plan of workloads and solutions."""
+
+        def make(workloads: int, solutions: int) -> DefinitionPlan:
+            chosen = tuple(make_solution("pass", name=f"s{index}") for index in range(solutions))
+            some = tuple(make_workload(definition, {"n": index + 1}, f"w{index}") for index in range(workloads))
+            return DefinitionPlan(definition, some, {workload.uuid: chosen for workload in some})
+
+        return make
+
+    @pytest.mark.parametrize(("workloads", "solutions"), [(1, 1), (1, 7), (2, 3), (5, 2), (16, 1)])
+    @pytest.mark.parametrize("pieces", [1, 2, 3, 8, 40])
+    def test_each_pair_is_in_one_piece(self, plan: Any, workloads: int, solutions: int, pieces: int) -> None:
+        pairs = [
+            (uuid, solution.name)
+            for piece in plan(workloads, solutions).split(pieces)
+            for uuid, some in piece.pending.items()
+            for solution in some
+        ]
+        assert len(pairs) == len(set(pairs)) == workloads * solutions
+
+    def test_workloads_are_split_before_solutions(self, plan: Any) -> None:
+        """A workload is prepared once in each piece."""
+        assert [piece.count for piece in plan(4, 3).split(4)] == [3, 3, 3, 3]
+
+    def test_solutions_of_one_workload_are_split(self, plan: Any) -> None:
+        assert sorted(piece.count for piece in plan(1, 7).split(3)) == [2, 2, 3]

@@ -17,6 +17,7 @@ from .scheduler import Scheduler
 
 ALL = "all"
 _MOST_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
+_BYTES_PER_JUDGE = 16 << 30  # device contexts of a judge and its workers take about 2 GiB, their slots up to 4
 
 
 def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
@@ -53,7 +54,19 @@ def concurrency_of(config: BenchmarkConfig, device: str, devices: int = 1) -> in
     if config.concurrency is not None:
         return config.concurrency
     cores = len(os.sched_getaffinity(0)) // devices
-    return max(1, min(_MOST_JUDGES, cores // _CORES_PER_JUDGE))
+    return max(1, min(_MOST_JUDGES, cores // _CORES_PER_JUDGE, _smallest_memory_bytes() // _BYTES_PER_JUDGE))
+
+
+def _smallest_memory_bytes() -> int:
+    """The memory of the smallest GPU of this machine; 0 where NVML does not tell. No device context is made."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return min((int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) for handle in handles), default=0)
+    except pynvml.NVMLError:
+        return 0
 
 
 def devices_of(config: BenchmarkConfig) -> Sequence[str]:
