@@ -29,22 +29,24 @@ class FailingNetwork(httpx.BaseTransport):
     """Delivers requests, and loses every answer before the given attempt.
 
     Args:
-        below: The network.
+        below: A test client of the API; its own HTTP library may be another one.
         losses: The number of answers to lose.
         statuses: Statuses to answer instead, one for each of the next requests.
     """
 
-    def __init__(self, below: httpx.BaseTransport, losses: int = 0, statuses: tuple[int, ...] = ()) -> None:
+    def __init__(self, below: Any, losses: int = 0, statuses: tuple[int, ...] = ()) -> None:
         self._below, self.losses, self._statuses = below, losses, list(statuses)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self._statuses:
             return httpx.Response(self._statuses.pop(0), headers={"retry-after": "7"})
-        answer = self._below.handle_request(request)
+        headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+        answer = self._below.request(request.method, str(request.url), content=request.read(), headers=headers)
         if self.losses:
             self.losses -= 1
             raise httpx.ReadError("the answer was lost", request=request)
-        return answer
+        kept = [(name, value) for name, value in answer.headers.multi_items() if name != "content-encoding"]
+        return httpx.Response(answer.status_code, headers=kept, content=answer.content)
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def connect(client: Any, token: MakeToken) -> Callable[..., Client]:
     def make(
         losses: int = 0, statuses: tuple[int, ...] = (), sleep: Callable[[float], None] = lambda _: None
     ) -> Client:
-        transport = FailingNetwork(client._transport, losses, statuses)
+        transport = FailingNetwork(client, losses, statuses)
         return Client(ADDRESS, token("alice"), transport=transport, sleep=sleep)
 
     return make
