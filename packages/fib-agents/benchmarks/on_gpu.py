@@ -186,6 +186,19 @@ def sanitizer_cost(page: Page) -> Iterator[str]:
     yield f"\nsanitize {seconds:.1f} s, bare compute-sanitizer {bare:.1f} s, {difference}"
 
 
+def reports(page: Page) -> Iterator[str]:
+    """The text of both tools: its length, and its beginning."""
+    tried = read_solution(page.workspace, TraceSet.from_path(page.workspace.root), DEFINITION, dict(THREE_KERNELS))
+    listed = agents.list_profiler_options()
+    yield f"sets and sections, {len(listed.splitlines())} lines\n\n{block(listed[:600])}"
+    for name in ("details", "raw", "source"):
+        options = agents.ProfilerOptions(section_set="basic" if name != "source" else "full", page=name)
+        text = agents.profile_report(page.sanitizes_in, tried, WORKLOAD, options)
+        yield f"page {name}, {len(text)} characters\n\n{block(text[:800])}"
+    text = agents.sanitizer_report(page.sanitizes_in, tried, WORKLOAD)
+    yield f"all checks, {len(text)} characters\n\n{block(text[:2000])}"
+
+
 def planted(page: Page) -> Iterator[str]:
     yield "| defect | language | check | found | where | s |\n| --- | --- | --- | --- | --- | --- |"
     for defect in DEFECTS:
@@ -291,6 +304,7 @@ def main() -> None:
         page.step("Profiles", 30, lambda: profiles(page))
         page.step("Planted defects", 30, lambda: planted(page))
         page.step("Sanitizer", 30, lambda: sanitizer_cost(page))
+        page.step("Reports", 40, lambda: reports(page))
         page.step("Disassembly", 15, lambda: disassembly(page))
     sys.exit(1 if page.failures else 0)
 

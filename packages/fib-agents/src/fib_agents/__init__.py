@@ -12,6 +12,7 @@ from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
     "Answer",
+    "ProfilerOptions",
     "Result",
     "Toolbox",
     "Workspace",
@@ -26,11 +27,14 @@ __all__ = [
     "function_to_schema",
     "get_all_tool_schemas",
     "list_definitions",
+    "list_profiler_options",
     "pack_folder",
     "pack_solution_from_files",
     "profile",
+    "profile_report",
     "read_guide",
     "sanitize",
+    "sanitizer_report",
     "submit",
     "triage_solutions",
 ]
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
     from .sanitizing import sanitize
     from .schemas import function_to_schema
     from .source_check import check_source, triage_solutions
+    from .tool_reports import ProfilerOptions, list_profiler_options, profile_report, sanitizer_report
     from .toolbox import Answer, Toolbox, get_all_tool_schemas
     from .workspace import Workspace
 
@@ -69,6 +74,7 @@ else:
             "sanitizing": "sanitize",
             "schemas": "function_to_schema",
             "source_check": "check_source triage_solutions",
+            "tool_reports": "ProfilerOptions list_profiler_options profile_report sanitizer_report",
             "toolbox": "Answer Toolbox get_all_tool_schemas",
             "workspace": "Workspace",
         },

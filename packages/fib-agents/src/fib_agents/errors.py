@@ -64,13 +64,15 @@ class CountersForbidden(FibError, PermissionError):
 
 @attrs.frozen
 class NeedsGpu(FibError, RuntimeError):
-    """A tool that looks at a GPU was called for another device."""
+    """A tool that looks at a GPU was called for another device, or for one that this machine does not have."""
 
     tool: str
     device: str
 
     def __str__(self) -> str:
         remedy = "pass --device cuda:0 on a machine with one"
+        if self.device.startswith("cuda"):
+            return f"{self.tool}: this machine has no device {self.device!r}; {remedy}"
         return f"{self.tool}: needs a CUDA device, and the device is {self.device!r}; {remedy}"
 
 

@@ -85,13 +85,18 @@ class Table:
     """Whether the tool says that the driver refuses performance counters."""
 
 
+def forbids_counters(text: str) -> bool:
+    """Whether the tool says that the driver refuses performance counters."""
+    return _FORBIDDEN.search(text) is not None
+
+
 def parse_profile(text: str) -> Table:
     """The kernels of a profile; at most 200 are read.
 
     Args:
         text: What ``ncu --csv --page raw`` writes.
     """
-    is_forbidden = _FORBIDDEN.search(text) is not None
+    is_forbidden = forbids_counters(text)
     records = list(islice(csv.reader(_csv_lines(text), strict=False), _MAX_KERNELS + 2))
     if len(records) < 3 or "Kernel Name" not in records[0]:
         return Table((), (), is_forbidden)

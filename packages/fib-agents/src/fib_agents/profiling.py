@@ -8,20 +8,18 @@ from pathlib import Path
 import attrs
 
 from .catalogue import floor_of
-from .errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed
+from .errors import CountersForbidden, InvalidArguments, ToolFailed
 from .marked_text import fenced
 from .profiler_output import SECTIONS, Kernel, Table, parse_profile, total_us
 from .results import Result
-from .workspace import Code, Workspace, choose_workloads, read_solution
+from .workspace import Code, Workspace, choose_workloads, read_solution, require_gpu
 
 PROFILE_CHARS = 2000
 """The length of the text of a profile unless the caller asks for another one."""
 PROGRAM = "ncu"
 REMEDY = "install Nsight Compute (part of the CUDA toolkit) and add it to PATH"
-_LOG = "profile.csv"
-_LOG_BYTES = 32 << 20
 _PARAMETERS = Path("/proc/driver/nvidia/params")
-_WARM_CALLS = 2
+WARM_CALLS = 2
 _SHOWN = 10
 _STALLS = 3
 
@@ -76,14 +74,14 @@ def profile(
         sections: Sections of Nsight Compute that are collected.
 
     Raises:
-        NeedsGpu: The device is no GPU.
+        NeedsGpu: The device is no GPU of this machine.
         ToolMissing: ncu is not installed.
         CountersForbidden: The driver refuses performance counters.
         ToolFailed: It could not be run, or the call failed.
         UnknownName: There is no such definition, solution or workload.
     """
-    from .sandboxed.jobs import built_before, device_alone, make_values, write_job
-    from .sandboxed.run import Sandbox, find_program
+    from .sandboxed.jobs import Inspection, inspect_call, make_values
+    from .sandboxed.run import find_program
 
     wrong = [
         f"section {section!r}: write its identifier, such as SpeedOfLight"
@@ -96,16 +94,19 @@ def profile(
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
     chosen = choose_workloads(trace_set, found, None if workload is None else [workload], 2)[-1]
-    if not workspace.is_cuda:
-        raise NeedsGpu("profile", workspace.device)
+    require_gpu(workspace, "profile")
     program = find_program(PROGRAM, REMEDY)
     values = make_values(workspace, found, chosen, "normal")
-    with Sandbox(workspace, given, local_sockets=True) as sandbox:
-        call = write_job(sandbox, workspace, found, given, chosen, values, warm_calls=_WARM_CALLS)
-        command = profiler_command(program, sections, str(sandbox.path / _LOG), call)
-        with device_alone(workspace):
-            ended = sandbox.run(built_before(call, command), timeout_seconds=2 * workspace.timeout_seconds)
-        log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
+    inspection = Inspection(
+        definition=found,
+        solution=given,
+        workload=chosen,
+        values=values,
+        command=lambda log, call: profiler_command(program, sections, log, call),
+        timeout_seconds=2 * workspace.timeout_seconds,
+        warm_calls=WARM_CALLS,
+    )
+    log, ended = inspect_call(workspace, inspection)
     table = checked_table(log, ended.code, ended.output)
     floor_ms = floor_of(workspace, found, chosen, values)[2]
     return Profile(
@@ -136,7 +137,7 @@ def checked_table(log: str, code: int | None, output: str) -> Table:
     """
     table = parse_profile(log)
     if table.is_forbidden or (not table.kernels and parse_profile(output).is_forbidden):
-        raise CountersForbidden(_is_admin_only())
+        raise CountersForbidden(is_admin_only())
     if not table.kernels:
         if code is None:
             raise ToolFailed(PROGRAM, "ended by the time limit; choose a smaller workload", output[-1000:])
@@ -145,7 +146,7 @@ def checked_table(log: str, code: int | None, output: str) -> Table:
     return table
 
 
-def _is_admin_only() -> bool | None:
+def is_admin_only() -> bool | None:
     """Whether the driver reserves counters to administrators; None if it does not say."""
     try:
         text = _PARAMETERS.read_text()

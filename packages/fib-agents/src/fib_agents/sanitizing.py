@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import attrs
 from fib_schema import CompileOptions, Solution, UnknownName
 
-from .errors import InvalidArguments, NeedsGpu, ToolFailed
+from .errors import InvalidArguments, ToolFailed
 from .marked_text import fenced
 from .results import Result, untrusted
 from .sanitizer_output import Defect, parse_sanitizer
-from .workspace import Code, Workspace, choose_workloads, read_solution
+from .workspace import Code, Workspace, choose_workloads, read_solution, require_gpu
 
 CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PROGRAM = "compute-sanitizer"
@@ -20,8 +21,6 @@ ENVIRONMENT = {
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # else an access beyond a tensor lands in another one of the same block
     "CUDA_LAUNCH_BLOCKING": "1",
 }
-_LOG = "sanitizer.log"
-_LOG_BYTES = 32 << 20
 _DEFECT_EXIT = 86
 _SECONDS = 5
 """The time limit of one check in multiples of the workspace's: instrumented kernels are slow."""
@@ -90,13 +89,13 @@ def sanitize(
         workload: The uuid of a workload; by default the first.
 
     Raises:
-        NeedsGpu: The device is no GPU.
+        NeedsGpu: The device is no GPU of this machine.
         ToolMissing: compute-sanitizer is not installed.
         ToolFailed: It could not be run.
         UnknownName: There is no such definition, solution, workload or check.
     """
-    from .sandboxed.jobs import built_before, device_alone, make_values, write_job
-    from .sandboxed.run import Sandbox, find_program
+    from .sandboxed.jobs import Inspection, inspect_call, make_values
+    from .sandboxed.run import find_program
 
     if not checks:
         raise InvalidArguments("sanitize", (f"checks is empty; name some of {', '.join(CHECKS)}",))
@@ -107,22 +106,24 @@ def sanitize(
     found = trace_set.get_definition(definition)
     given = with_lines(read_solution(workspace, trace_set, found, solution))
     (chosen,) = choose_workloads(trace_set, found, None if workload is None else [workload], 1)
-    if not workspace.is_cuda:
-        raise NeedsGpu("sanitize", workspace.device)
+    require_gpu(workspace, "sanitize")
     program = find_program(PROGRAM, REMEDY)
     values = make_values(workspace, found, chosen, "normal")
     results, level = [], 3
     for number, check in enumerate(dict.fromkeys(checks)):
         workspace.progress(number, len(checks), check)
-        with Sandbox(workspace, given, local_sockets=True) as sandbox:
-            call = write_job(sandbox, workspace, found, given, chosen, values)
-            command = sanitizer_command(program, check, str(sandbox.path / _LOG), call)
-            limit = _SECONDS * workspace.timeout_seconds
-            with device_alone(workspace):
-                ended = sandbox.run(built_before(call, command), timeout_seconds=limit, environment=ENVIRONMENT)
-            log = (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace")
-            results.append(check_result(check, log, ended.code, ended.output, ended.seconds))
-            level = min(level, ended.isolation_level)
+        inspection = Inspection(
+            definition=found,
+            solution=given,
+            workload=chosen,
+            values=values,
+            command=partial(sanitizer_command, program, check),
+            timeout_seconds=_SECONDS * workspace.timeout_seconds,
+            environment=ENVIRONMENT,
+        )
+        log, ended = inspect_call(workspace, inspection)
+        results.append(check_result(check, log, ended.code, ended.output, ended.seconds))
+        level = min(level, ended.isolation_level)
     return Sanitized(definition, given.name, chosen.uuid, tuple(results), level)
 
 

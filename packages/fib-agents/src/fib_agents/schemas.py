@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+from fib_schema import Definition, Solution, Workload
 
 from .workspace import Code, Workspace
 
@@ -103,6 +104,8 @@ def _schema_of(hint: Any, where: str) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": _schema_of(arguments[1], where)}
     if hint is Any:
         return {}
+    if hint in (Definition, Solution, Workload):
+        return {"type": "object", "description": f"a record of the class {hint.__name__}"}
     if attrs.has(hint):
         raise TypeError(f"{where}: {hint.__name__} is a class; JSON Schema needs a type of JSON values")
     raise TypeError(f"{where}: JSON Schema cannot express {hint!r}")

@@ -10,9 +10,10 @@ from typing import Any
 
 import attrs
 from fib_bench.authoring.inference import infer_sources
+from fib_compile.device import list_cuda_devices
 from fib_schema import Definition, InvalidField, Solution, SourceFile, TraceSet, UnknownName, Workload, parse_json
 
-from .errors import InvalidArguments
+from .errors import InvalidArguments, NeedsGpu
 
 Code = str | Mapping[str, Any]
 """A solution: its name in the data set, its files as ``{"kernel.py": source}``, or a whole record."""
@@ -57,6 +58,16 @@ class Workspace:
     def is_cuda(self) -> bool:
         """Whether the device is a GPU."""
         return self.device.startswith("cuda")
+
+
+def require_gpu(workspace: Workspace, tool: str) -> None:
+    """Check that the device is a GPU of this machine.
+
+    Raises:
+        NeedsGpu: It is not.
+    """
+    if workspace.device not in list_cuda_devices():
+        raise NeedsGpu(tool, workspace.device)
 
 
 def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definition, code: Code | Solution) -> Solution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
@@ -20,11 +20,13 @@ from safetensors.torch import save as save_tensors
 from ..errors import ToolFailed
 from ..workspace import Workspace
 from .call import INPUTS, OUTPUTS, Job
-from .run import Sandbox
+from .run import Finished, Sandbox
 
 COMMAND = (sys.executable, "-P", "-m", "fib_agents.sandboxed.call")
 _PREPARE = (sys.executable, "-P", "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
+_LOG = "tool.log"
+_LOG_BYTES = 32 << 20
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 
 
@@ -71,6 +73,43 @@ def write_job(
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
     return [*COMMAND, str(sandbox.path / "job.json")]
+
+
+@attrs.frozen(kw_only=True)
+class Inspection:
+    """One call of a solution under a profiler or a sanitizer."""
+
+    definition: Definition
+    solution: Solution
+    workload: Workload
+    values: Values
+    """The inputs, of `make_values`."""
+    command: Callable[[str, list[str]], list[str]]
+    """Makes the tool's command line from the path of its log and the command line of the call."""
+    timeout_seconds: float
+    environment: Mapping[str, str] = attrs.Factory(dict)
+    warm_calls: int = 0
+
+
+def inspect_call(workspace: Workspace, inspection: Inspection) -> tuple[str, Finished]:
+    """Run a tool on one call in a sandbox of its own, alone on the device.
+
+    Returns:
+        The tool's log, which is untrusted, and how it ended.
+
+    Raises:
+        ToolFailed: It could not be confined or started, or its log cannot be read.
+        CancelledError: The workspace was cancelled.
+    """
+    of = inspection
+    with Sandbox(workspace, of.solution, local_sockets=True) as sandbox:
+        call = write_job(
+            sandbox, workspace, of.definition, of.solution, of.workload, of.values, warm_calls=of.warm_calls
+        )
+        command = built_before(call, of.command(str(sandbox.path / _LOG), call))
+        with device_alone(workspace):
+            ended = sandbox.run(command, timeout_seconds=of.timeout_seconds, environment=of.environment)
+        return (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace"), ended
 
 
 @contextmanager

@@ -166,15 +166,20 @@ class Sandbox:
 
 
 def find_program(name: str, remedy: str) -> str:
-    """The path of a program.
+    """The absolute path of a program.
+
+    Args:
+        name: Its name, or its path.
+        remedy: What to do if it is missing.
 
     Raises:
         ToolMissing: It is not installed.
     """
-    found = shutil.which(name) or next((str(path) for path in _installed(name) if os.access(path, os.X_OK)), None)
+    paths = (str(path) for path in _installed(name) if path.is_file() and os.access(path, os.X_OK))
+    found = shutil.which(name) or next(paths, None)
     if found is None:
         raise ToolMissing(name, remedy)
-    return found
+    return str(Path(found).absolute())  # commands run in a folder of their own
 
 
 def _installed(name: str) -> list[Path]:
