@@ -106,9 +106,11 @@ def upper_bounds(current, oldest, *, uses_internals):
 
 
 def sibling_requirements(package):
+    """Requirements of a package that are siblings. An extra may name one that is not in the repository yet."""
     project = package.manifest["project"]
-    declared = [*project["dependencies"], *itertools.chain(*project.get("optional-dependencies", {}).values())]
-    return [found for found in map(Requirement, declared) if found.name.startswith("fib-")]
+    required = [found for found in map(Requirement, project["dependencies"]) if found.name.startswith("fib-")]
+    optional = map(Requirement, itertools.chain(*project.get("optional-dependencies", {}).values()))
+    return required + [found for found in optional if found.name in {sibling.name for sibling in PACKAGES}]
 
 
 def imported_names(package):

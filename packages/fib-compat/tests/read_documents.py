@@ -209,6 +209,12 @@ def flags(text: str) -> dict[str, list[str]]:
     return found
 
 
+def serve_flags(text: str) -> list[str]:
+    """The options of ``serve``."""
+    options = text.partition("## `flashinfer-bench serve`")[2].partition("Options:")[2].partition("\n\n")[0]
+    return sorted({*re.findall(r"--[a-z-]+", options), "--log-level"})
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     current = (folder / "api-current.md").read_text("utf-8")
@@ -219,7 +225,7 @@ def main() -> None:
         "current": _public([*today, *facts(current), *table(current), *agents(agent_tools)]),
         "first_release": _public(older),
         "values": values(current),
-        "flags": flags(current),
+        "flags": flags(current) | {"serve": serve_flags(agent_tools)},
     }
     OUTPUT.write_text(_formatted(content), "utf-8")
     print({key: len(value) for key, value in content.items()})

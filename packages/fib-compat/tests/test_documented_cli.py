@@ -97,16 +97,6 @@ class TestRun:
         assert len(TraceSet.from_path(str(root)).traces[NAME]) == 2
 
 
-class TestServe:
-    def test_it_says_what_to_install(self, command: Command, root: Path) -> None:
-        code, _, err = command("serve", "--local", root, "--port", 8000, "--log-level", "INFO")
-        assert code == 2
-        assert "pip install fib-serve" in err
-
-    def test_it_is_in_the_help(self, command: Command) -> None:
-        assert "serve" in command("--help")[1]
-
-
 class TestValidate:
     def test_the_data_set_is_that_of_the_variable(
         self, command: Command, root: Path, monkeypatch: pytest.MonkeyPatch

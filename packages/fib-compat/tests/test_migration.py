@@ -198,7 +198,11 @@ def test_what_is_no_import_of_the_package_stays(source: str) -> None:
             None,
             "2: flashinfer_bench.nothing is not a name of flashinfer-bench",
         ),
-        ("from flashinfer_bench import agents\n", None, "1: flashinfer_bench.agents: fib-compat does not provide it"),
+        (
+            "from flashinfer_bench.agents import function_to_schema, flashinfer_bench_run_ncu\n",
+            "from fib_agents import function_to_schema\nfrom flashinfer_bench.agents import flashinfer_bench_run_ncu\n",
+            "1: flashinfer_bench.agents.flashinfer_bench_run_ncu: use fib_agents.profile",
+        ),
         ("from flashinfer_bench.nowhere import x\n", None, "1: flashinfer_bench.nowhere.x: not a name"),
         ("from flashinfer_bench.nowhere import *\n", None, "1: flashinfer_bench.nowhere: no such module"),
         ("from flashinfer_bench.data import *\n", None, "1: from flashinfer_bench.data import *: no name of it"),

@@ -13,7 +13,7 @@ import fib_compat
 import pytest
 from fib_compat.errors import NotOfferedAttribute, NotOfferedImport
 from fib_compat.finder import TableFinder
-from fib_compat.table import MODULES, NOT_INSTALLED, names_of, origin_of
+from fib_compat.table import EXTRAS, MODULES, missing_extra, names_of, origin_of
 
 FULL_NAMES = [f"flashinfer_bench.{name}".rstrip(".") for name in MODULES if name != "__main__"]
 Run = Callable[..., str]
@@ -21,6 +21,8 @@ Run = Callable[..., str]
 
 @pytest.mark.parametrize("name", FULL_NAMES)
 def test_a_row_becomes_a_module_with_its_names(name: str) -> None:
+    if (reason := missing_extra(name)) is not None:
+        pytest.skip(reason)
     module = importlib.import_module(name)
     assert module.__all__ == sorted(names_of(name))
     for exported in module.__all__:
@@ -76,15 +78,28 @@ def test_importing_a_row_imports_the_package_first(run: Run) -> None:
     assert run(code) == "True"
 
 
-@pytest.mark.parametrize("name", NOT_INSTALLED)
-def test_a_module_of_another_package_says_what_to_install(name: str) -> None:
+@pytest.mark.parametrize("name", EXTRAS)
+def test_a_module_without_its_extra_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, EXTRAS[name], None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, f"flashinfer_bench.{name}", raising=False)
     package = importlib.import_module("flashinfer_bench")
+    monkeypatch.delitem(vars(package), name, raising=False)
+    remedy = rf"fib-{name} is not installed \(pip install 'fib-compat\[{name}\]'\)"
     assert not hasattr(package, name)
-    with pytest.raises(NotOfferedAttribute, match=f"pip install fib-{name}"):
+    assert name not in dir(package)
+    with pytest.raises(NotOfferedAttribute, match=remedy):
         getattr(package, name)
     for statement in (f"import flashinfer_bench.{name}", f"from flashinfer_bench import {name}"):
-        with pytest.raises(NotOfferedImport, match=f"pip install fib-{name}"):
+        with pytest.raises(NotOfferedImport, match=remedy):
             exec(statement)
+    with pytest.raises(NotOfferedImport, match=remedy):
+        exec(f"from flashinfer_bench.{name} import anything")
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_other_modules_need_no_extra(name: str, run: Run) -> None:
+    code = f"import sys; sys.modules['{EXTRAS[name]}'] = None; import flashinfer_bench; from flashinfer_bench import *"
+    assert run(f"{code}; print('imported')") == "imported"
 
 
 def test_a_name_that_nobody_documents_is_an_attribute_error() -> None:

@@ -17,8 +17,7 @@ from typing import Any
 
 from .errors import AlreadyImported, NotOfferedAttribute, NotOfferedImport
 from .names import members, startup
-from .replaced import REPLACED
-from .table import NOT_INSTALLED, PACKAGE, has_module, names_of, submodules
+from .table import PACKAGE, has_module, missing_extra, names_of, submodules
 
 _SOURCE = '''\
 """Names of flashinfer-bench, offered by fib-compat. `fib_compat.table` lists them."""
@@ -39,25 +38,23 @@ class TableFinder(MetaPathFinder, InspectLoader):
     ) -> ModuleSpec | None:
         """The specification of a module of the table, else None.
 
-        A name that is not offered has one too, as a package with a missing dependency has: its import fails with the
-        reason.
+        A module whose extra is not installed has one too: its import fails with the reason.
         """
         del path, target
-        is_known = has_module(fullname) or _reason(fullname) is not None
-        return spec_from_loader(fullname, self) if is_known else None
+        return spec_from_loader(fullname, self) if has_module(fullname) else None
 
     def is_package(self, fullname: str) -> bool:
-        """Whether a module has submodules, or names whose import from it shall fail with the reason."""
-        return has_module(fullname) and bool(submodules(fullname) or _replaced_names(fullname))
+        """Whether a module has submodules."""
+        return bool(submodules(fullname))
 
     def get_source(self, fullname: str) -> str:
         """The source of a module.
 
         Raises:
-            NotOfferedImport: fib-compat does not offer it.
+            NotOfferedImport: An extra of fib-compat that it needs is not installed.
             ImportError: The table has no such module.
         """
-        if (reason := _reason(fullname)) is not None:
+        if (reason := missing_extra(fullname)) is not None:
             raise NotOfferedImport(fullname, reason)
         if not has_module(fullname):
             raise ImportError(f"no module {fullname!r} in the table of fib-compat", name=fullname)
@@ -87,17 +84,17 @@ def fill_module(namespace: dict[str, Any]) -> None:
             owner, attribute = names[name]
             value = getattr(import_module(owner), attribute)
             members.add_to_loaded_packages()
-        elif has_module(submodule := f"{module}.{name}"):
-            value = import_module(submodule)
-        elif (reason := _reason(submodule)) is not None:
+        elif (reason := missing_extra(submodule := f"{module}.{name}")) is not None:
             raise NotOfferedAttribute(submodule, reason)
+        elif has_module(submodule):
+            value = import_module(submodule)
         else:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         namespace[name] = value
         return value
 
     def list_names() -> list[str]:
-        below = [name.rpartition(".")[2] for name in submodules(module) if has_module(name)]
+        below = [name.rpartition(".")[2] for name in submodules(module) if missing_extra(name) is None]
         return sorted({*namespace, *names, *below})
 
     namespace.update(__all__=list(names), __getattr__=load, __dir__=list_names)
@@ -109,16 +106,3 @@ def fill_module(namespace: dict[str, Any]) -> None:
         load("main")
     if module == PACKAGE:
         startup.start_by_environment()
-
-
-def _reason(fullname: str) -> str | None:
-    """Reason for not offering a name or module, and its replacement; None if nothing is known."""
-    module, _, name = fullname.rpartition(".")
-    if module == PACKAGE and name in NOT_INSTALLED:
-        return NOT_INSTALLED[name]
-    return _replaced_names(module).get(name)
-
-
-def _replaced_names(module: str) -> dict[str, str]:
-    """The names that a module had, without members of classes."""
-    return {name: reason for name, reason in REPLACED.get(module, {}).items() if "." not in name}

@@ -1,6 +1,6 @@
-"""Documented names without an equivalent, and what replaces each.
+"""Documented members without an equivalent, and what replaces each.
 
-Using such a name raises `NotOffered` with the text of `REPLACED`, which lists members of classes too.
+Using such a member raises `NotOffered` with the text of `REPLACED`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
                 "Evaluator.eval_performance",
                 "Evaluator.evaluate",
             ),
-            "the judge process does this; call fib_bench.evaluate for one solution",
+            "its parameters are not documented, and a judge process does this; use fib_bench.evaluate for a solution",
         ),
-        "flashinfer_bench.utils": {
-            "redirect_stdio_to_file": "use contextlib.redirect_stdout; workers capture the output of solutions",
-        },
     }
 )
-"""By module and name (``name`` or ``Class.member``): the explanation."""
+"""By module and ``Class.member``: the explanation."""
 
 OTHER_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {

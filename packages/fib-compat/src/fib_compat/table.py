@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -24,6 +25,12 @@ MODULES: Mapping[str, str] = MappingProxyType(
             "flashinfer_bench.tracing: TracingConfig TracingConfigRegistry disable_tracing enable_tracing"
         ),
         "__main__": "fib_compat.cli.main: main=cli",
+        "agents": (
+            "fib_agents: function_to_schema pack_solution_from_files; "
+            "fib_compat.names.agents: FFI_PROMPT FFI_PROMPT_SIMPLE extract_solution_to_files "
+            "flashinfer_bench_list_ncu_options flashinfer_bench_run_ncu flashinfer_bench_run_sanitizer "
+            "get_all_tool_schemas"
+        ),
         "apply": (
             "fib_apply: apply get_apply_hook get_runtime set_apply_hook set_runtime; "
             "fib_compat.names.routing: ApplyConfig ApplyConfigRegistry ApplyRuntime disable_apply enable_apply "
@@ -146,6 +153,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         ),
         "integration.patch_manager": "fib_integrations.patching: Kind PatchManager PatchSpec get_manager",
         "integration.utils": "fib_compat.names.call_binding: ArgBinder ContextStore",
+        "serve": "",
         "tracer": (
             "fib_tracer: TraceEntry=WorkloadEntry Tracer=TracingRuntime disable_tracing "
             "get_tracer=get_tracing_runtime; "
@@ -179,7 +187,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "tracing.workload_entry": "flashinfer_bench.tracing: WorkloadEntry",
         "utils": (
             "fib_compile.device: dtype_str_to_python_dtype dtype_str_to_torch_dtype env_snapshot hardware_from_device "
-            "is_cuda_available is_dtype_integer list_cuda_devices torch_dtype_from_def=torch_dtype"
+            "is_cuda_available is_dtype_integer list_cuda_devices torch_dtype_from_def=torch_dtype; "
+            "fib_compat.names.standard_streams: redirect_stdio_to_file"
         ),
     }
 )
@@ -188,13 +197,16 @@ MODULES: Mapping[str, str] = MappingProxyType(
 An owner is an importable module, or another row by its full name. ``OLD=new`` offers the owner's ``new`` as ``OLD``.
 """
 
-NOT_INSTALLED: Mapping[str, str] = MappingProxyType(
-    {
-        "agents": "fib-compat does not provide it yet; the package fib-agents will (pip install fib-agents)",
-        "serve": "fib-compat does not provide it yet; the package fib-serve will (pip install fib-serve)",
-    }
-)
-"""Documented modules that packages of ours provide that this one does not require, and what to install."""
+EXTRAS: Mapping[str, str] = MappingProxyType({"agents": "fib_agents", "serve": "fib_serve"})
+"""Modules that need an extra of the same name, and the package that the extra installs."""
+
+
+def missing_extra(module: str) -> str | None:
+    """Missing package of a module, by its full name, and how to install it; None if nothing is missing."""
+    package, _, below = module.partition(".")
+    if package != PACKAGE or below not in EXTRAS or find_spec(EXTRAS[below]) is not None:
+        return None
+    return f"{EXTRAS[below].replace('_', '-')} is not installed (pip install 'fib-compat[{below}]')"
 
 
 class Origin(NamedTuple):
@@ -212,7 +224,7 @@ def has_module(module: str) -> bool:
 
 def submodules(module: str) -> list[str]:
     """The full names of the modules directly below one of the table."""
-    found = [PACKAGE + "." + name for name in (*MODULES, *NOT_INSTALLED) if name]
+    found = [PACKAGE + "." + name for name in MODULES if name]
     return [name for name in found if name.rpartition(".")[0] == module]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 from fib_bench.cli.comparison_tables import print_merge
-from fib_bench.cli.printing import error_console, output_console, safe_text
+from fib_bench.cli.printing import error_console, output_console
 from fib_bench.cli.progress import progress_on
 from fib_bench.cli.run_options import names_of
 from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
@@ -28,7 +28,6 @@ from fib_schema import TraceSet, UnknownName
 from fib_schema.command import print_problems, run_command
 from fib_schema.data_files import missing_data
 
-from ..table import NOT_INSTALLED
 from .data_sets import export_traceset, merge_tracesets
 from .parser import make_parser
 
@@ -198,9 +197,9 @@ def _migrate(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    del args
-    error_console().print(safe_text(f"fib-compat: no 'serve': {NOT_INSTALLED['serve']}", "red"), soft_wrap=True)
-    return 2
+    from .serving import serve
+
+    return serve(args)
 
 
 _COMMANDS = {

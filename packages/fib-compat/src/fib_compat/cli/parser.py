@@ -38,6 +38,11 @@ _MIGRATION_EXAMPLES = """\
 examples:
   fib-compat migrate-imports ./src --diff
   fib-compat migrate-imports ./src"""
+_SERVE_EXAMPLES = """\
+examples:
+  fib-compat serve --local ./flashinfer-trace
+  fib-compat serve --local ./flashinfer-trace --devices cuda:0 cuda:1 --port 9000
+'fib-serve run --help' shows all settings of the service."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -57,7 +62,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_activation(commands)
     text = "rewrite programs that import flashinfer_bench to the FIB packages"
     _add_migration(_add_command(commands, "migrate-imports", text, _MIGRATION_EXAMPLES))
-    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP", ""))
+    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP", _SERVE_EXAMPLES))
     return parser
 
 
@@ -169,11 +174,22 @@ def _add_render(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--local", metavar="PATH", help="the data set")
-    parser.add_argument("--devices", nargs="+", metavar="DEVICE", help="the devices that evaluate")
-    parser.add_argument("--host", default="0.0.0.0", help="(default: %(default)s)")
+    parser.add_argument("--local", metavar="PATH", help="the data set (default: FIB_DATASET_PATH)")
+    parser.add_argument("--devices", nargs="+", metavar="DEVICE", help="the devices that evaluate (default: the first)")
+    text = "(default: %(default)s, without tokens); clients of any other address need a token"
+    parser.add_argument("--host", default="127.0.0.1", help=text)
     parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
-    _add_settings(parser.add_argument_group("settings"))
+    group = parser.add_argument_group("settings of all evaluations")
+    for option, kind, value, text in (
+        ("--warmup-runs", int, 10, "calls before timing"),
+        ("--iterations", int, 50, "minimum number of samples"),
+        ("--num-trials", int, 3, "input sets with different values"),
+        ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
+        ("--atol", float, 1e-2, "absolute tolerance"),
+        ("--timeout", float, 300, "limit in seconds for one build and for each step of an evaluation"),
+    ):
+        metavar = "N" if kind is int else "X"
+        group.add_argument(option, type=kind, default=value, metavar=metavar, help=f"{text} (default: %(default)s)")
     parser.set_defaults(command="serve")
 
 

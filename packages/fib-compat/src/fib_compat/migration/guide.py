@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..names.legacy_members import LEGACY_MEMBERS
 from ..replaced import REPLACED
-from ..table import MODULES, NOT_INSTALLED, PACKAGE, Origin, names_of
+from ..table import MODULES, PACKAGE, Origin, names_of
 from .replacements import MEMBERS, replacement
 
 BEGIN, END = "<!-- generated tables: begin -->\n", "<!-- generated tables: end -->\n"
@@ -49,7 +49,6 @@ def _documented() -> Iterator[tuple[str, str]]:
         if below != "__main__":
             yield from ((module, name) for name in names_of(module))
             yield from ((module, name) for name in REPLACED.get(module, {}))
-    yield from ((PACKAGE, name) for name in NOT_INSTALLED)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..replaced import REPLACED
-from ..table import NOT_INSTALLED, PACKAGE, Origin, has_module, names_of
+from ..table import Origin, has_module, names_of
 
 _EQUIVALENTS: Mapping[str, str] = MappingProxyType(
     {
@@ -43,6 +43,14 @@ _ADVICE: Mapping[str, str] = MappingProxyType(
         "fib_attn_tracing": "use fib_tracer.get_attention_only_configs()",
         "fib_full_tracing": "use fib_tracer.get_full_configs()",
         "make_tracing_hook": "not needed: a runtime of fib_tracer.enable_tracing receives all calls",
+        "FFI_PROMPT": "use fib_agents.read_guide, with the names tvm-ffi and judging",
+        "FFI_PROMPT_SIMPLE": 'use fib_agents.read_guide("tvm-ffi")',
+        "extract_solution_to_files": "use fib_agents.extract_solution_to_files, which writes no SOLUTION.md",
+        "flashinfer_bench_list_ncu_options": "use fib_agents.list_profiler_options",
+        "flashinfer_bench_run_ncu": "use fib_agents.profile, or profile_report for the whole text",
+        "flashinfer_bench_run_sanitizer": "use fib_agents.sanitize, or sanitizer_report for the whole text",
+        "get_all_tool_schemas": "use fib_agents.get_all_tool_schemas, which has the tools of fib-agents",
+        "redirect_stdio_to_file": "use contextlib.redirect_stdout; workers capture the output of solutions",
         "time_runnable": "use fib_bench.evaluate",
         "__version__": "use importlib.metadata.version",
         "cli": "use the command fib-bench",
@@ -80,8 +88,6 @@ def replacement(module: str, name: str) -> Origin | str:
     below = module.partition(".")[2]
     if name in REPLACED.get(module, {}):
         return REPLACED[module][name]
-    if module == PACKAGE and name in NOT_INSTALLED:
-        return NOT_INSTALLED[name]
     origin = names_of(module)[name]
     if has_module(origin.module):
         return replacement(*origin)

@@ -8,7 +8,7 @@ from libcst.metadata import PositionProvider, QualifiedNameProvider, QualifiedNa
 from libcst.metadata.scope_provider import Scope
 
 from ..replaced import REPLACED
-from ..table import NOT_INSTALLED, PACKAGE, Origin, has_module, names_of
+from ..table import PACKAGE, Origin, has_module, names_of
 from .replacements import MEMBERS, replacement
 
 
@@ -158,5 +158,5 @@ def _is_documented(path: str) -> bool:
     parent, _, name = path.rpartition(".")
     if has_module(path):
         return path.startswith(f"{PACKAGE}.")
-    known = {*names_of(parent), *REPLACED.get(parent, {}), *NOT_INSTALLED} if has_module(parent) else set()
+    known = {*names_of(parent), *REPLACED.get(parent, {})} if has_module(parent) else set()
     return name in known

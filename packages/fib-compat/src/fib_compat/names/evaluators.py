@@ -6,11 +6,14 @@ that is; `fib_bench.evaluate` evaluates a solution.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.registry import evaluator_for
 from fib_schema import Definition
+
+from ..errors import NotOfferedAttribute
+from ..replaced import REPLACED
 
 __all__ = [
     "DefaultEvaluator",
@@ -23,11 +26,26 @@ __all__ = [
 ]
 
 
+class _NotOffered:
+    """A class method that is documented by name only; a subclass may define it."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{owner.__name__}.{name}"
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        documented = f"flashinfer_bench.bench.evaluators.{self._name}"
+        raise NotOfferedAttribute(documented, REPLACED["flashinfer_bench.bench.evaluators"][self._name])
+
+
 class Evaluator:
     """Base of the evaluators."""
 
     evaluators: ClassVar[tuple[str, ...]] = ()
     """The classes of `fib_bench.evaluators` that it stands for."""
+    build_baseline = _NotOffered()
+    check_correctness = _NotOffered()
+    eval_performance = _NotOffered()
+    evaluate = _NotOffered()
 
     @classmethod
     def can_evaluate(cls, definition: Definition) -> bool:
