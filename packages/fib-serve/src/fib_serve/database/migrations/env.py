@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from alembic import context
-
 from fib_serve.database.tables import metadata
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, render_as_batch=True)
