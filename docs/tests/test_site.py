@@ -114,5 +114,5 @@ def test_a_button_copies_commands_without_prompts_and_output(address: str, brows
     block = tab.locator("div.highlight-console").first
     block.hover()
     block.locator("button.copybtn").click()
-    assert tab.evaluate("navigator.clipboard.readText()") == "python try_it.py"
+    assert tab.evaluate("navigator.clipboard.readText()") == "PYTHONPATH=. python try_it.py"
     context.close()
