@@ -28,7 +28,7 @@ EMPTY_KERNEL_NS = 630.0
 """Duration of an empty kernel by CUPTI (580 to 700 ns on an H200): it belongs to a call."""
 _EMPTY_PASSES, _EMPTY_CALLS = 24, 32  # once for a device
 _MOST_USES = 4  # of a known pass: by a solution and the reference in two rounds
-_FLUSH_FACTOR = 1.1  # what calls have written, up to about 10 MiB on an H200, goes to memory in the time that it adds
+_FLUSH_FACTOR = 1.1  # in the added time up to about 10 MiB that calls have written reach memory (H200)
 
 
 class KnownCalls:

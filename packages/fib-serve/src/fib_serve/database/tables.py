@@ -77,7 +77,7 @@ submissions = Table(
     Column("planned", Integer, nullable=False, default=0),  # public workloads that it runs on
     Column("passed", Integer, nullable=False, default=0),
     Column("verdict", String(40)),
-    Column("summary", JSON(none_as_null=True)),  # what leaderboards show, see `standings`
+    Column("summary", JSON(none_as_null=True)),  # shown by leaderboards, see `standings`
     Column("is_ranked", Boolean, nullable=False, default=False),
     Column("score", Float),
     Column("rejection", Text),  # the reason of a maintainer
