@@ -60,6 +60,7 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
         (("run", "DATA", "--hidden", "DATA"), "must lie outside"),
         (("run", "DATA", "--port", "99999"), "must be from 0 to 65535"),
         (("run", "DATA", "--submission-seconds", "nan"), "must be greater than 0"),
+        (("token", "create", "DATA", "--user", "a", "--scope", "boss"), "choose from reader, submitter, maintainer"),
         (("run", "NONE"), "no data set at"),
         (("rum", "DATA"), "did you mean run"),
     ],

@@ -36,7 +36,8 @@ def read_sources(path: Path) -> tuple[SourceFile, ...]:
     if not path.is_dir():
         if path.suffix not in SUFFIXES - HEADER_SUFFIXES and (path.exists() or not path.suffix):
             kinds = ".py, .cu or .cpp"
-            raise KernelFileError(str(path), f"is no kernel file; write a file that ends in {kinds}, or a folder")
+            problem = "is no kernel file" if path.exists() else "does not exist"
+            raise KernelFileError(str(path), f"{problem}; write a file that ends in {kinds}, or a folder")
         return (SourceFile(path.name, _read_text(path)),)
     files = source_files(path)
     if not files:

@@ -50,7 +50,7 @@ def add_administration(commands: Commands) -> None:
     tokens = commands.add_parser("token", help="create, list and revoke tokens").add_subparsers(required=True)
     create = _add(tokens, "create", _create_token, "make a token, and the account if there is none")
     create.add_argument("--user", required=True)
-    create.add_argument("--scope", type=Role, choices=list(Role), default=Role.SUBMITTER)
+    create.add_argument("--scope", choices=[role.value for role in Role], default=Role.SUBMITTER.value)
     create.add_argument("--label", default="", help="a note")
     create.add_argument("--days", type=float, help="expires after so many days")
     _add(tokens, "list", _list_tokens, "all tokens, without their texts").add_argument("--json", action="store_true")
@@ -124,10 +124,10 @@ def _create_token(arguments: argparse.Namespace) -> int:
     with opened(arguments, make=True) as connection:
         user = find_user(connection, arguments.user)
         if user is None:
-            user = create_user(connection, arguments.user, arguments.scope, settings)
+            user = create_user(connection, arguments.user, Role(arguments.scope), settings)
             add_entry(connection, _operator(), "create user", user.name, f"role {user.role}")
         seconds = None if arguments.days is None else arguments.days * _DAY_SECONDS
-        number, text = create_token(connection, user, arguments.scope, arguments.label, seconds)
+        number, text = create_token(connection, user, Role(arguments.scope), arguments.label, seconds)
         add_entry(connection, _operator(), "create token", str(number), f"user {user.name}, scope {arguments.scope}")
     say(f"token {number} of {user.name}, scope {arguments.scope}; it is shown only now:")
     print(text)
