@@ -35,7 +35,7 @@ def test_axis_values_are_read_off_shapes_in_order_or_by_name(definition):
         ([(2, 3), (4, 5)], "axis 'K': is 3, but 5 in input 'B'"),
         ([(2, 3), (5, 3)], "axis 'N': is 4, but 5 in input 'B'"),
         ([(2,), (4, 3)], "input 'A' has 1 dimensions, not 2"),
-        ([(2, 3)], "got 1 inputs, expected 2: A, B"),
+        ([(2, 3)], "got 1 input, expected 2: A, B"),
         ([None, (4, 3)], "axis 'M': has no value"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 import pytest
-from fib_schema.display import escape_controls, escape_line, escape_values
+from fib_schema.display import counted, escape_controls, escape_line, escape_values, stacked_row
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,3 +46,23 @@ def test_values_are_escaped_in_depth_and_json_is_left_as_it_is() -> None:
     }
     text = json.dumps("\u202e\x1b\n", indent=2)
     assert escape_controls(text) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 entries of traces"), (1, "1 entry of traces"), (2, "2 entries of traces")]
+)
+def test_a_count_agrees_with_its_noun(count: int, text: str) -> None:
+    assert f"{counted(count, 'entry', 'entries')} of traces" == text
+    assert counted(count, "trace") == ("1 trace" if count == 1 else f"{count} traces")
+
+
+WORDS = st.text("ab", min_size=1, max_size=9)
+
+
+@given(names=st.lists(WORDS, min_size=1), fields=st.dictionaries(WORDS, st.lists(WORDS)), width=st.integers(24, 80))
+def test_a_stacked_row_fits_and_keeps_all_words(names: list[str], fields: dict[str, list[str]], width: int) -> None:
+    texts = {name: " ".join(words) for name, words in fields.items()}
+    lines = list(stacked_row(names, texts, width))
+    assert all(len(line) <= width for line in lines)
+    expected = [*names, *(word for name, text in texts.items() if text for word in f"{name}: {text}".split())]
+    assert " ".join(lines).split() == expected

@@ -26,7 +26,7 @@ from fib_schema.folder_walk import remove_tree
 
 
 def test_a_missing_root_raises_and_creates_nothing(tmp_path):
-    with pytest.raises(DataSetNotFound, match="does not exist"):
+    with pytest.raises(DataSetNotFound, match="there is no such directory"):
         TraceSet.from_path(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError):
         TraceSet.from_path(str(tmp_path / "nowhere"))

@@ -144,7 +144,7 @@ class TestReport:
         report = validate(folder.root)
         assert (report.problems, report.warnings) == ((), ())
         assert report.counts == {"definitions": 1, "solutions": 1, "workloads": 1, "traces": 1, "blobs": 1}
-        assert report.summary.endswith("1 traces, 1 blobs: 0 errors, 0 warnings")
+        assert report.summary.endswith("1 trace, 1 blob: 0 errors, 0 warnings")
 
     def test_all_problems_come_at_once(self, folder: Folder) -> None:
         folder.write("definitions/x/a.json", "{")
@@ -238,6 +238,15 @@ WORKLOAD_CASES = {
     "another tensor key": (
         "inputs.indptr.tensor_key", "x", "inputs.indptr.tensor_key", "has no tensor 'x' (it has indptr)",
     ),
+    "a layout of no input": (
+        "extra", {"layout": {"k": [16, 1]}}, "extra.layout", "extra['layout']['k']: the definition has no such input; ",
+    ),
+    "a layout in which elements share memory": (
+        "extra", {"layout": {"q": [1, 1]}}, "extra.layout", "elements of shape [3, 8] share memory; correct it, or",
+    ),
+    "a layout of an absurd size": (
+        "extra", {"layout": {"q": [2**40, 1]}}, "extra.layout.q", "span more than 2**40 bytes; correct them",
+    ),
     "a missing blob": (
         "inputs.indptr.path", "blob/none", "inputs.indptr.path", "the blob blob/none does not exist; get it, or remove",
     ),
@@ -252,6 +261,11 @@ class TestWorkloads:
         folder.write_lines(TRACES)
         found = [p for p in folder.problems() if message in p.message]
         assert [(p.source, p.path) for p in found] == [(f"{WORKLOADS}:1", f"$.workload.{path}")], folder.problems()
+
+    def test_a_valid_layout_is_no_problem(self, folder: Folder) -> None:
+        folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.extra", {"layout": {"q": [16, 1]}}))
+        folder.write_lines(TRACES)
+        assert folder.problems() == []
 
     def test_a_path_out_of_the_root_is_a_schema_error(self, folder: Folder) -> None:
         folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.inputs.indptr.path", "../x"))

@@ -14,6 +14,7 @@ from ._legacy import LEGACY_CODE
 from ._reader import TraceReader, read_json
 from ._record import Record
 from ._report import Findings
+from .display import counted
 from .errors import DataWarning, InvalidRecord, Problem, UnknownName
 from .solution import Solution
 from .trace import Trace
@@ -132,7 +133,7 @@ class SolutionsByDefinition(Mapping[str, list[Solution]]):
         return definition in self._solution_names
 
     def __repr__(self) -> str:
-        return f"<solutions of {len(self)} definitions: {_shortened(self)}>"
+        return f"<solutions of {counted(len(self), 'definition')}: {_shortened(self)}>"
 
 
 class TraceFiles:
@@ -179,7 +180,7 @@ class TraceFiles:
             self._traces.setdefault(definition, []).extend(group)
         self.problems += findings.problems
         if errors := findings.errors:
-            shown = f"{len(errors)} problems in {file.path}; bad lines were skipped: {errors[0]}"
+            shown = f"{counted(len(errors), 'problem')} in {file.path}; bad lines were skipped: {errors[0]}"
             warnings.warn(shown, DataWarning, stacklevel=6)
         if legacy := [problem for problem in findings.problems if problem.code == LEGACY_CODE]:
             warnings.warn(str(legacy[0]), DataWarning, stacklevel=6)
@@ -221,7 +222,7 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
         return definition in self._added or definition in self.files.names()
 
     def __repr__(self) -> str:
-        return f"<traces of {len(self)} definitions: {_shortened(self)}>"
+        return f"<traces of {counted(len(self), 'definition')}: {_shortened(self)}>"
 
     def with_traces(self, traces: Iterable[Trace]) -> TracesByDefinition:
         """A later snapshot, with more traces in memory."""

@@ -16,6 +16,7 @@ from ._reader import TraceReader
 from ._report import Findings
 from ._workload_checks import WorkloadChecks
 from .definition import Definition
+from .display import counted
 from .errors import UnknownName
 from .trace import Performance, Trace
 from .workload import Workload
@@ -107,7 +108,7 @@ class _FileChecks:
     def finish(self) -> None:
         """Report the problems that many lines share."""
         for problem in self._recurring.values():
-            more = f" (and on {problem.count - 1} more lines)" if problem.count > 1 else ""
+            more = f" (and on {counted(problem.count - 1, 'more line')})" if problem.count > 1 else ""
             report = self.findings.error if problem.is_error else self.findings.warning
             report(problem.place, problem.describe() + more, problem.code, problem.path)
 

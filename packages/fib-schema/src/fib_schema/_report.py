@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ._record import NO_FIELDS, FrozenDict
-from .display import escape_line
+from .display import counted, escape_line
 from .errors import Problem, Severity
 from .problem_groups import group_problems
 
@@ -39,9 +39,9 @@ class Report:
     @property
     def summary(self) -> str:
         """One line: the counts of records and of problems."""
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in self.counts.items())
         omitted = f" and {self.omitted} that are not listed" if self.omitted else ""
-        verdict = f"{_count(len(self.problems), 'error')}, {_count(len(self.warnings), 'warning')}{omitted}"
+        verdict = f"{counted(len(self.problems), 'error')}, {counted(len(self.warnings), 'warning')}{omitted}"
         return f"{self.root}: {counts}: {verdict}"
 
     def to_text(self) -> str:
@@ -128,7 +128,3 @@ def printable(text: str) -> str:
 def _as_printable(problem: Problem) -> Problem:
     source, path, message = (printable(text) for text in (problem.source, problem.path, problem.message))
     return Problem(source, path, message, problem.severity, problem.code)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")

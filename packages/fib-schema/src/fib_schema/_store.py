@@ -21,6 +21,7 @@ from ._record import Record
 from ._report import Findings
 from ._trace_lines import TraceFormatter
 from .definition import Definition
+from .display import counted
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, DuplicateName, FibError, Problem, UnknownName
 from .files import atomic_create_all
@@ -93,8 +94,8 @@ class Store(DataSetFolder):
 
     def __repr__(self) -> str:
         return (
-            f"TraceSet(root={str(self.root)!r}, {len(self._definitions.names)} definitions, "
-            f"{len(self._solutions.names)} solutions)"
+            f"TraceSet(root={str(self.root)!r}, {counted(len(self._definitions.names), 'definition')}, "
+            f"{counted(len(self._solutions.names), 'solution')})"
         )
 
     @property

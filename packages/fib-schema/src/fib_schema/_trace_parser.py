@@ -88,6 +88,7 @@ class _Workload(_Strict):
     axes: dict[str, int]
     inputs: dict[str, _Random | _Scalar | _Safetensors]
     uuid: str
+    extra: dict[str, Any] | UnsetType | None = UNSET
 
 
 class _Environment(_Strict):
@@ -283,7 +284,8 @@ def _workload(text: bytes) -> Workload:
         raise FastPathMiss
     inputs = {name: _input(item, _shared_keys(tuple(plain["inputs"][name]))) for name, item in typed.inputs.items()}
     keys = _shared_keys(tuple(plain))
-    return _new_workload(NO_FIELDS, keys, FrozenDict(axes), FrozenDict(inputs), uuid)
+    extra = None if typed.extra is None or typed.extra is UNSET else _extra(typed.extra, text)
+    return _new_workload(NO_FIELDS, keys, FrozenDict(axes), FrozenDict(inputs), uuid, extra)
 
 
 def _input(typed: _Random | _Scalar | _Safetensors, keys: Keys) -> RandomInput | ScalarInput | SafetensorsInput:

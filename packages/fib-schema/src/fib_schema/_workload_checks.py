@@ -14,7 +14,9 @@ from ._reader import child_path
 from ._report import Findings
 from .constraints import constraint_names, evaluate_constraint
 from .definition import Definition, DType, TensorSpec
-from .errors import ConstraintError, UnknownName
+from .display import counted
+from .errors import ConstraintError, InvalidField, UnknownName
+from .strides import storage_elements, workload_strides
 from .workload import SafetensorsInput, ScalarInput, Workload
 
 _MAX_NAMES = 20
@@ -52,6 +54,7 @@ class WorkloadChecks:
             if spec := self.definition.inputs.get(name):
                 self._check_input(name, spec, source, shapes[name])
         if len(sizes) == len(self.definition.axes):
+            self._check_layout(sizes)
             self._check_sizes(sizes)
             self._check_constraints(sizes, shapes)
 
@@ -83,7 +86,7 @@ class WorkloadChecks:
         for name in missing[:_MAX_NAMES]:
             self._error("inputs", f"the required input {name!r} is missing; say where it comes from")
         if more := len(missing[_MAX_NAMES:]):
-            self._error("inputs", f"{more} more required inputs are missing too")
+            self._error("inputs", f"missing too: {counted(more, 'more required input')}")
 
     def _check_input(self, name: str, spec: TensorSpec, source: Any, shape: tuple[int, ...] | None) -> None:
         path = f"inputs.{name}"
@@ -95,6 +98,19 @@ class WorkloadChecks:
                 self._error(f"{path}.value", problem)
             case SafetensorsInput():
                 self.blobs.check(source, spec, shape, self.place, f"$.workload.{path}")
+
+    def _check_layout(self, sizes: Mapping[str, int]) -> None:
+        try:
+            found = workload_strides(self.definition, self.workload)
+        except InvalidField as error:
+            self._error("extra.layout", f"{error}; correct it, or leave it out")
+            return
+        for name, strides in found.items():
+            spec, shape = self.definition.inputs[name], self._shape(self.definition.inputs[name], sizes)
+            if shape and storage_elements(shape, strides) * _BITS[spec.dtype] // 8 > MAX_TENSOR_BYTES:
+                self._error(
+                    f"extra.layout.{name}", f"the strides {list(strides)} span more than 2**40 bytes; correct them"
+                )
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         for name, spec in {**self.definition.inputs, **self.definition.outputs}.items():

@@ -16,7 +16,7 @@ import attrs
 from . import _checks, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
 from .constraints import parse_constraint
-from .display import shortened
+from .display import counted, shortened
 from .errors import AxisError, ConstraintError
 from .syntax import parse_source
 
@@ -304,7 +304,7 @@ class Definition(Record):
     ) -> Iterator[tuple[str, tuple[str, ...], Shape]]:
         if not isinstance(shapes, Mapping):
             if len(shapes) != len(self.inputs):
-                problem = f"got {len(shapes)} inputs, expected {len(self.inputs)}: {', '.join(self.inputs)}"
+                problem = f"got {counted(len(shapes), 'input')}, expected {len(self.inputs)}: {', '.join(self.inputs)}"
                 raise AxisError(self.name, "", problem)
             shapes = dict(zip(self.inputs, shapes, strict=True))
         for name, spec in self.inputs.items():

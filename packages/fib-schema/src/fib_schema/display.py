@@ -7,7 +7,10 @@ Everything that a command prints passes here (`fib_schema.command`), and so do p
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _HIDDEN = (
@@ -35,6 +38,60 @@ def shortened(text: str, most: int = 300) -> str:
     """A text in one line, cut off behind so many characters: for `repr`."""
     text = escape_line(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: ``1 trace``, ``2 traces``.
+
+    Args:
+        count: How many.
+        noun: For one.
+        plural: For another number, if that is not the noun with an s.
+    """
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"
+
+
+def terminal_width() -> int | None:
+    """The width of the terminal on stdout; None for a file or a pipe, whose lines may be longer."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def stacked_row(names: Sequence[str], fields: Mapping[str, str], width: int) -> Iterator[str]:
+    """The lines of a row whose table is wider than the terminal.
+
+    Only a single word that is longer than a line exceeds the width: nothing is cut.
+
+    Args:
+        names: Cells that say what the row is about; they come first.
+        fields: The other cells by their headings, which follow indented; empty ones are left out.
+        width: Of the terminal.
+    """
+    yield from _packed(names, width, "", "  ")
+    yield from _packed([f"{name}: {text}" for name, text in fields.items() if text], width, "    ", "      ")
+
+
+def _packed(pieces: Sequence[str], width: int, first: str, following: str) -> Iterator[str]:
+    """Lines of as many pieces as fit, two spaces apart; a longer piece is wrapped at its spaces."""
+    line, indent = "", first
+    for piece in pieces:
+        if line and len(indent) + len(line) + 2 + len(piece) > width:
+            yield from _wrapped(line, width, indent, following)
+            line, indent = piece, first or following
+        else:
+            line = f"{line}  {piece}" if line else piece
+    if line:
+        yield from _wrapped(line, width, indent, following)
+
+
+def _wrapped(text: str, width: int, first: str, following: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=following,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def latency_unit(milliseconds: float) -> tuple[float, str]:

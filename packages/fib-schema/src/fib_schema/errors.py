@@ -131,7 +131,7 @@ class DataSetNotFound(FibError, FileNotFoundError):
     path: str
 
     def __str__(self) -> str:
-        return f"no data set at {self.path!r}: the directory does not exist; pass another path or set FIB_DATASET_PATH"
+        return f"no data set at {self.path!r}: there is no such directory; pass another path or set FIB_DATASET_PATH"
 
 
 @attrs.frozen

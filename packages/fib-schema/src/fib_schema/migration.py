@@ -20,6 +20,7 @@ from ._layout import is_below, list_files
 from ._legacy import upgrade
 from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
+from .display import counted
 from .errors import DataSetNotFound, FibError, Problem
 from .files import copy_file, staged, sync_folders, sync_tree
 from .problem_groups import group_problems
@@ -63,9 +64,9 @@ class MigrationReport:
 
     def to_text(self) -> str:
         """The report for people, in lines."""
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
+        counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in self.counts.items())
         lines = [f"{self.source} -> {self.target}: {counts}"]
-        lines += [f"changed in {count} records: {change}" for change, count in self.changes.items()]
+        lines += [f"changed in {counted(count, 'record')}: {change}" for change, count in self.changes.items()]
         lines += [f"rejected: {group}" for group in group_problems(self.rejected)]
         return "\n".join([*lines, self.validation.to_text()])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from .definition import Definition
-from .display import format_latency
+from .display import counted, format_latency
 from .errors import FibError
 from .html_parts import MOST_LOG, details, table, title
 from .trace import Evaluation, Trace
@@ -59,7 +59,7 @@ def data_set_html(name: str, definitions: Mapping[str, Definition], solutions: M
     """
     shown = ((each, definitions.get(each)) for each in [*solutions][:_MOST_ROWS])
     rows = [(each, definition.op_type, solutions[each]) for each, definition in shown if definition is not None]
-    more = f"<p>{len(solutions) - _MOST_ROWS} more definitions</p>" if len(solutions) > _MOST_ROWS else ""
+    more = f"<p>{counted(len(solutions) - _MOST_ROWS, 'more definition')}</p>" if len(solutions) > _MOST_ROWS else ""
     return title(name) + table(("definition", "op_type", "solutions"), rows) + more
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from .display import counted
 from .errors import Problem, Severity
 
 _EXAMPLES = 3
@@ -53,5 +54,5 @@ def problem_lines(problems: Iterable[Problem]) -> list[str]:
     groups = group_problems(found, within_files=True)
     lines = [f"{group.problems[0].severity}: {group}" for group in groups[:_SHOWN_LINES]]
     if more := sum(len(group.problems) for group in groups[_SHOWN_LINES:]):
-        lines.append(f"{more} more problems ('fib-bench validate' lists all)")
+        lines.append(f"{counted(more, 'more problem')} ('fib-bench validate' lists all)")
     return lines

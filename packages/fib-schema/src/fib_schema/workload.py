@@ -88,6 +88,10 @@ class Workload(Record):
     """Source of the value of each input, by name."""
     uuid: str = attrs.field(validator=_checks.name)
     """Identifier of the workload."""
+    extra: FrozenDict[str, Any] | None = attrs.field(
+        default=None, converter=attrs.converters.optional(_checks.to_mapping)
+    )
+    """Fields beyond the public format, such as the layout of inputs that are not contiguous."""
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.axes.items()) or "no variable axes"

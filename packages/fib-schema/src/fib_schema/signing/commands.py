@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ..display import counted
 from ..errors import DataSetNotFound
 from .errors import InvalidKey, PassphraseNeeded
 from .keys import PrivateKey, read_public_keys
@@ -51,7 +52,7 @@ def sign_set(root: Path, key_path: Path, passphrase: str | None, serial: int | N
         key = PrivateKey.load(key_path, getpass.getpass(f"passphrase of {key_path}: "))
     done = sign(root, key, serial=serial, writes=writes)
     _print_reports(done.differences)
-    state = f"serial {done.manifest.serial}, {len(done.manifest.files)} files, by {done.signer.fingerprint}"
+    state = f"serial {done.manifest.serial}, {counted(len(done.manifest.files), 'file')}, by {done.signer.fingerprint}"
     print(f"signed: {state}" if writes else f"not signed (--dry-run): {state}")
     return 0
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ..display import counted
 from ..files import atomic_write
 from .errors import CannotSign, InvalidKey, InvalidManifest, NotSigned
 from .keys import MISSING_EXTRA, PrivateKey, PublicKey, import_serialization
@@ -47,7 +48,7 @@ def write_envelope(root: str | os.PathLike[str], manifest: Manifest, key: Privat
     envelope.sign(library.signer.CryptoSigner(key.key, library_key(key.public)))
     path, data = signature_path(root, key.public), msgspec.json.encode(envelope.to_dict())
     if len(data) > MAX_ENVELOPE_BYTES:
-        problem = f"the signature of {len(manifest.files)} files has {len(data)} bytes"
+        problem = f"the signature of {counted(len(manifest.files), 'file')} has {len(data)} bytes"
         raise CannotSign(os.fspath(root), (f"{problem}, and at most {MAX_ENVELOPE_BYTES} are read; split the set",))
     atomic_write(path, data, durable=True, mode=0o644)
     return path
