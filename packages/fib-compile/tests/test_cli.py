@@ -102,7 +102,7 @@ def test_the_cache_is_listed_measured_and_pruned(dataset: Path, capsys: pytest.C
     assert "tvm_ffi (" in capsys.readouterr().out
 
     assert main(["cache", "prune", "--failures"]) == 0
-    assert capsys.readouterr().out.startswith("removed 1 entries")
+    assert capsys.readouterr().out.startswith("removed 1 entry")
     main(["build", str(dataset)])
     assert "known from an earlier build" not in capsys.readouterr().out
 
@@ -126,7 +126,7 @@ def test_old_temporary_folders_are_removed(dataset: Path, capsys: pytest.Capture
     os.utime(old, (0, 0))
 
     main(["cache", "prune"])
-    assert capsys.readouterr().out == "removed 1 entries, 1 B\n"
+    assert capsys.readouterr().out == "removed 1 entry, 1 B\n"
     assert new.exists()
     assert not old.exists()
 

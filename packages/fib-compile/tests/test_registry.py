@@ -213,7 +213,12 @@ def registry_with(folder: Path, **plugins: str) -> list[str]:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[fib_compile.builders]\n{name}-builder = {name}:Mine\n")
         (folder / f"{name}.py").write_text(text)
-    code = "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
+    return _run_with(
+        folder, "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
+    )
+
+
+def _run_with(folder: Path, code: str) -> list[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -222,6 +227,27 @@ def registry_with(folder: Path, **plugins: str) -> list[str]:
 
 def test_entry_points_add_builders(tmp_path: Path) -> None:
     log, names = registry_with(tmp_path, plugin=MINE)
+
+    assert log == ""
+    assert names.endswith("'torch', 'mine']")
+
+
+def test_forks_use_the_entry_points_that_their_parent_found(tmp_path: Path) -> None:
+    """They do not look again, and the parent imports no code of a plugin."""
+    registry_with(tmp_path, plugin=MINE)
+    code = f"""
+import importlib.metadata, os, pathlib, shutil, sys
+from fib_compile import BuilderRegistry
+from fib_compile.forking import prepare_forks
+prepare_forks()
+assert "plugin" not in sys.modules
+shutil.rmtree({str(tmp_path / "plugin-1.0.dist-info")!r})
+if (pid := os.fork()) == 0:
+    print([builder.name for builder in BuilderRegistry.get_instance().builders], flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    log, names = _run_with(tmp_path, code)
 
     assert log == ""
     assert names.endswith("'torch', 'mine']")

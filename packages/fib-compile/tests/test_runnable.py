@@ -116,7 +116,7 @@ def test_destination_passing_call_of_a_value_returning_solution_copies(definitio
     [
         (torch.ones(4), ValueError, r"output 'y': expected shape \[2, 4\], got \[4\]"),
         (torch.ones(2, 4, dtype=torch.float64), TypeError, "output 'y': expected torch.float32, got torch.float64"),
-        ((X, X), TypeError, "has 1 outputs, the solution returned 2"),
+        ((X, X), TypeError, "has 1 output, the solution returned 2"),
         (None, ValueError, "got 'NoneType'"),
         (3.0, ValueError, "got the number 3.0"),
     ],

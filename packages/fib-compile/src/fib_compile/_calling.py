@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fib_schema import Definition
+from fib_schema.display import counted
 
 from .errors import BuildProblem
 from .signatures import POSITIONAL, argument_list
@@ -285,7 +286,7 @@ def _ordered(result: Any, definition: Definition) -> Sequence[Any]:
     count = len(definition.outputs)
     results = result if isinstance(result, (tuple, list)) else () if result is None and count == 0 else (result,)
     if len(results) != count:
-        raise TypeError(f"{definition.name} has {count} outputs, the solution returned {len(results)}")
+        raise TypeError(f"{definition.name} has {counted(count, 'output')}, the solution returned {len(results)}")
     return results
 
 

@@ -140,7 +140,9 @@ _asked: dict[str, Compiler] = {}
 
 
 def _described_environment() -> list[str]:
-    return [f"{name}={value}" for name, value in sorted(compiler_environment().items()) if name != "TMPDIR"]
+    """The variables that decide what a known compiler reports; each worker has folders of its own in the others."""
+    variables = sorted(compiler_environment().items())
+    return [f"{name}={value}" for name, value in variables if name not in ("HOME", "TMPDIR")]
 
 
 def _ask(command: tuple[str, ...], driver: str, *, is_nvcc: bool) -> Compiler:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, run_command, unescaped
 from fib_schema.command_parser import CommandParser
+from fib_schema.display import counted
 
 from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
@@ -220,7 +221,7 @@ def _size(_options: argparse.Namespace) -> int:
     entries = cache_entries()
     for builder in sorted({entry.builder for entry in entries}):
         own = [entry for entry in entries if entry.builder == builder]
-        print(f"{_total(own):>10}  {builder} ({len(own)} entries)")
+        print(f"{_total(own):>10}  {builder} ({counted(len(own), 'entry', 'entries')})")
     print(f"{_total(entries):>10}  {cache_root()}")
     return 0
 
@@ -233,7 +234,7 @@ def _prune(options: argparse.Namespace) -> int:
         kinds = None
     older = None if options.older_than is None else options.older_than * _DAY_SECONDS
     removed = prune(cache_entries(), older_than_seconds=older, kinds=kinds)
-    print(f"removed {len(removed)} entries, {_total(removed)}")
+    print(f"removed {counted(len(removed), 'entry', 'entries')}, {_total(removed)}")
     return 0
 
 

@@ -6,11 +6,13 @@ in the calling process.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import platform
 import re
 import runpy
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,8 @@ from fib_schema import DType, Environment, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
 from ._architectures import InvalidArch, architectures
+from ._compilers import MissingTool
+from ._toolchain import find_cxx, find_nvcc
 from .errors import InvalidDevice, UnknownDType
 
 if TYPE_CHECKING:
@@ -75,6 +79,16 @@ def architectures_of_machine() -> tuple[str, ...]:
         return ()
 
 
+def identify_compilers(device: str) -> None:
+    """Identify the compilers of a device's solutions, so that this process and its forks need not ask them again.
+
+    Asking takes from 0.1 s (C++) to seconds (nvcc). A missing one is reported by the build that needs it.
+    """
+    for find in (find_cxx, find_nvcc) if parse_device(device) is not None else (find_cxx,):
+        with suppress(MissingTool):
+            find()
+
+
 def hardware_from_device(device: str) -> str:
     """The name of a device's hardware: ``torch.cuda.get_device_name``, or ``cpu``.
 
@@ -124,9 +138,14 @@ def torch_dtype(dtype: DType | str) -> torch.dtype:
     Raises:
         UnknownDType: It is not a dtype of definitions.
     """
+    return _torch_dtype(_known(dtype))
+
+
+@functools.cache
+def _torch_dtype(dtype: DType) -> torch.dtype:
     import torch
 
-    found: torch.dtype = getattr(torch, TORCH_DTYPE_NAMES[_known(dtype)])
+    found: torch.dtype = getattr(torch, TORCH_DTYPE_NAMES[dtype])
     return found
 
 
