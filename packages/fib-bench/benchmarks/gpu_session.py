@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,11 +21,11 @@ from fib_compile.device import hardware_from_device
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
 from gpu_report import Budget, Report, evidence_of, status_of
 
-SOLUTIONS = Path(__file__).parents[3] / "tests-integration" / "solutions"
+sys.path.append(str(Path(__file__).parents[3] / "tests-integration" / "support"))
+from solution_table import capturable_entry, entry_of, solution_table
+
 RMSNORM, GEMM = r"(fused_add_)?rmsnorm_h\d+", r"gemm_.*"
 PLAIN_RMSNORM = r"rmsnorm_h\d+"
-RETURNING = frozenset({"rmsnorm_torch.py", "gemm_torch.py"})
-"""Solutions that return their outputs; the others write into buffers."""
 _GRACE_SECONDS = 5.0  # for the evaluations that run when a budget is spent
 T = TypeVar("T")
 
@@ -151,17 +152,20 @@ class Bench:
 
     def from_file(self, file: str, definition: Definition) -> Solution:
         """One of the solutions of the integration tests."""
-        text = (SOLUTIONS / file).read_text("utf-8")
-        if "rmsnorm" in file and (epsilon := re.search(r"EPS = (1e-\d)", definition.reference)):
-            text = text.replace("1e-6", epsilon[1])  # with tiny inputs it matters
-        name = f"{file.replace('.', '_')}_{definition.name}"
-        return self.solution(name, definition, file, text, returns=file in RETURNING)
+        return entry_of(file).solution(definition, hardware_from_device(self.device))
 
     def files_of(self, family: str) -> tuple[str, ...]:
-        """The solutions of a family that run on the device: of ``rmsnorm`` or ``gemm``."""
-        return tuple(
-            f"{family}{end}" for end in (("_torch.py", "_triton.py", ".cu") if self.is_cuda else ("_torch.py",))
-        )
+        """The solutions of all definitions of a family that run on the device, such as ``rmsnorm`` or ``gemm``."""
+        kind = "cuda" if self.is_cuda else "cpu"
+        entries = [entry for entry in solution_table() if entry.definitions == f"{family}_.*"]
+        return tuple(entry.file for entry in entries if kind in entry.devices and entry.language != "cpp")
+
+    def capturable(self, definition: Definition) -> Solution:
+        """An honest solution that a CUDA graph can capture; the definition's own code where there is none."""
+        entry = capturable_entry(definition.name)
+        if entry is None or not self.is_cuda:
+            return self.reference(definition)
+        return entry.solution(definition, hardware_from_device(self.device))
 
 
 def spread(items: Iterable[T], size: Callable[[T], float]) -> list[T]:

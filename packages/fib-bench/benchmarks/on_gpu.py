@@ -15,7 +15,8 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
 ``honest``
     Honest evaluations, half of them beside busy processes.
 ``coverage``
-    The timing method of every definition of the data set, with the reason of each exception.
+    The timing method of every definition of the data set, with a solution that a CUDA graph can capture, and the
+    reason of each exception. It is meant for ``--budget 240 --concurrency 4``.
 ``exclusive``
     Exclusive device time for each timed pair under 100 us.
 ``faults``

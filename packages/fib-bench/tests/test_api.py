@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fib_bench import BenchmarkConfig, Evaluator, evaluate, probe_isolation
+from fib_bench import BenchmarkConfig, Evaluator, evaluate, probe_isolation, remove_build_cache
 from fib_bench.api import _judges, close
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Working
@@ -127,6 +127,44 @@ def test_an_evaluator_yields_events_until_it_is_closed(
             assert [str(trace.evaluation.status) for trace in traces if trace.evaluation] == [status, status]
     with pytest.raises(JudgeFailed):
         list(evaluator.run(definition, make_solution(GOOD), workloads))
+
+
+STORES = """
+import os
+FOUND = os.path.exists(os.path.join(os.environ["FIB_CACHE_PATH"], "stored"))
+def run(x):
+    open(os.path.join(os.environ["FIB_CACHE_PATH"], "stored"), "w").close()
+    return x * 2 + FOUND
+"""
+
+
+@pytest.mark.slow
+def test_evaluations_with_different_cache_keys_share_no_files(
+    definition: Definition,
+    make_workload: MakeWorkload,
+    make_solution: MakeSolution,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
+    tmp_path.chmod(0o711)
+    workloads, solution = [make_workload(definition, {"n": 5})], make_solution(STORES)
+
+    def statuses(*key: str) -> list[str]:
+        events = evaluator.run(definition, solution, workloads, *key)
+        traces = [event.trace for event in events if isinstance(event, Evaluated)]
+        return [str(trace.evaluation.status) for trace in traces if trace.evaluation]
+
+    def caches() -> int:
+        return len(list(tmp_path.glob("fib-bench-v1/solution-*")))
+
+    with Evaluator(BenchmarkConfig(measure_seconds=0.1)) as evaluator:
+        assert statuses() == statuses("one") == statuses("two") == ["PASSED"]
+        assert caches() == 3
+        assert statuses() == statuses("one") == ["INCORRECT_NUMERICAL"]  # the file is still there
+        remove_build_cache(solution, "one")
+        assert caches() == 2
+        assert statuses("one") == ["PASSED"]
 
 
 def test_the_probe_reports_which_private_paths_a_worker_could_open(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from fib_bench.transport.arenas import Arena, TensorLayout, place, tensor_in
+from fib_bench.transport.arenas import Arena, TensorLayout, ipc_handle_bytes, place, tensor_in
 from fib_bench.transport.messages import SharedMemory
 from fib_schema import DType
 from hypothesis import given
@@ -137,6 +138,15 @@ def test_the_size_of_an_arena_is_final(size_bytes: int) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(arena.descriptor, size_bytes)
     arena.close()
+
+
+def test_the_bytes_of_an_ipc_handle_are_its_memory() -> None:
+    """The names of its fields changed between releases of cuda-bindings; its memory is what the driver reads."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
+    handle, sent = driver.CUipcMemHandle(), bytes(range(64))
+    ipc_handle_bytes(handle)[:] = list(sent)
+    assert bytes(ipc_handle_bytes(handle)) == sent
+    assert ctypes.string_at(handle.getPtr(), 64) == sent
 
 
 @pytest.mark.gpu

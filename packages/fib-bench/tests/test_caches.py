@@ -12,9 +12,11 @@ from pathlib import Path
 
 import attrs
 import pytest
+from fib_bench.judge.function_worker import FunctionWorker
 from fib_bench.timing.linked.native import module_folder
-from fib_bench.transport.messages import Build, Calibrate
+from fib_bench.transport.messages import Build, Calibrate, OpenDevice
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
+from fib_bench.worker.client import WorkerLost
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, Solution, format_json
 
@@ -59,6 +61,27 @@ class TestCacheOwner:
 
     def test_a_worker_that_builds_nothing_has_a_name_too(self) -> None:
         assert CacheOwner.of(Calibrate((1,), 1)) == CacheOwner("nothing")
+        assert CacheOwner.of(OpenDevice("cuda:0")) == CacheOwner("nothing")
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+    def test_the_first_request_to_a_worker_decides_its_cache(
+        self, make_solution: Callable[..., Solution], definition: Definition, device: str
+    ) -> None:
+        """On CUDA the device is opened before anything is built: without a name, nothing built would be kept."""
+        build = Build(device, format_json(definition), format_json(make_solution("def run(x): pass")))
+        asked: list[object] = []
+
+        class Recorder:
+            def request(self, message: object, *_: object, **settings: object) -> object:
+                asked.append(message)
+                raise WorkerLost("recorded")
+
+            post = request
+
+        with pytest.raises(WorkerLost):
+            FunctionWorker(Recorder(), build).build(1.0)
+        assert CacheOwner.of(asked[0]) == CacheOwner.of(build)
+        assert isinstance(asked[0], OpenDevice) is (device == "cuda:0")
 
 
 class TestOwnCache:

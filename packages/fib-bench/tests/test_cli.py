@@ -203,7 +203,7 @@ class TestRun:
         assert "synthesized_inputs" not in extras["n-2"]
         assert "synthesized inputs" not in extras["n-2"].get("flags", [])
         _, out, _ = run("report", "summary", root)
-        assert "synthesized inputs: of 1 solutions" in out
+        assert "synthesized inputs: of 1 solution" in out
         _, out, _ = run("report", "best", root, "--include-unranked")
         assert "synthesized inputs" in out
 
@@ -246,7 +246,7 @@ class TestReport:
         run("run", root)
         code, out, _ = run("report", "summary", root)
         assert code == 0
-        assert "1 definitions, 2 solutions, 2 workloads, 4 traces (2 PASSED, 2 INCORRECT_NUMERICAL)" in out
+        assert "1 definition, 2 solutions, 2 workloads, 4 traces (2 PASSED, 2 INCORRECT_NUMERICAL)" in out
         code, out, _ = run("report", "best", root, "--include-unranked")
         assert code == 0
         assert "n=2" in out
@@ -284,6 +284,7 @@ class TestReport:
         (["run", ".", "--rtol", "much"], "argument --rtol: invalid float value: 'much'"),
         (["run", ".", "--rtol", "-1"], "rtol: must be at least 0, got -1.0"),
         (["run", ".", "--iterations", "0"], "iterations: must be at least 1, got 0"),
+        (["run", ".", "--concurrency", "99"], "concurrency: must be at most 16, got 99"),
         (["run", ".", "--required-matched-ratio", "95"], "required_matched_ratio: must be at most 1, got 95.0"),
         (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
         (["run", ".", "--frobnicate"], "unknown option '--frobnicate'"),

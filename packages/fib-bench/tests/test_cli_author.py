@@ -129,7 +129,7 @@ class TestAdd:
             ({"--hardware": "H1000"}, "no hardware is named 'H1000'; did you mean 'H100'"),
             ({"--language": "pyton"}, "argument --language: invalid choice 'pyton'; did you mean python?"),
             ({"--name": "a/b"}, "Solution 'a/b'.name"),
-            ({"--dataset": "nowhere"}, "no data set at 'nowhere': the directory does not exist"),
+            ({"--dataset": "nowhere"}, "no data set at 'nowhere': there is no such directory"),
             ({"file": "wrong.py"}, "run takes 3 arguments, and the definition has 1 input (x) and 1 output (y)"),
             ({"file": "plain.cpp"}, "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC"),
         ],

@@ -45,7 +45,7 @@ def older(root: Path) -> Path:
 class TestValidate:
     def test_a_good_set_gives_a_line_and_0(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(root)]) == 0
-        counts = "1 definitions, 0 solutions, 1 workloads, 0 traces, 0 blobs"
+        counts = "1 definition, 0 solutions, 1 workload, 0 traces, 0 blobs"
         assert capsys.readouterr().out == f"{root}: {counts}: 0 errors, 0 warnings\n"
 
     def test_an_error_is_shown_with_its_place_and_gives_1(
@@ -101,7 +101,7 @@ class TestMigrate:
     ) -> None:
         assert main(["migrate", str(older), str(tmp_path / "new")]) == 0
         out = capsys.readouterr().out
-        assert "changed in 1 records: 'type' is 'op_type' now" in out
+        assert "changed in 1 record: 'type' is 'op_type' now" in out
         assert "0 errors, 0 warnings" in out
         assert main(["validate", str(tmp_path / "new")]) == 0
 

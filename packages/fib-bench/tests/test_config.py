@@ -247,6 +247,11 @@ class TestValues:
             ({"baseline": ""}, "baseline: must be a name, got ''"),
             ({"profile_baseline": 1}, "profile_baseline: must be true or false, got 1"),
             ({"max_workloads": 0}, "max_workloads: must be at least 1, got 0"),
+            ({"concurrency": 0}, "concurrency: must be at least 1, got 0"),
+            (
+                {"concurrency": 99},
+                "concurrency: must be at most 16, got 99: each evaluation in flight holds",
+            ),
             ({"timeout_seconds": math.inf}, "timeout_seconds: must be a finite number, got inf"),
             ({"op_type_config": {"moe": {}}}, "op_type_config: must map names to an EvalConfig each; wrong at 'moe'"),
         ],
@@ -346,6 +351,12 @@ class TestFiles:
             ("$.definition_config.duble", "no definition is named 'duble'; did you mean 'double'?"),
             ("$.op_type_config.gem", "no op_type is named 'gem'; did you mean 'gemm'?"),
         ]
+
+    def test_too_many_evaluations_in_flight_are_refused_in_a_file_too(self, tmp_path: Path) -> None:
+        path = tmp_path / "run.yaml"
+        path.write_text("concurrency: 99\n")
+        ((where, problem),) = problems_of(path)
+        assert (where, problem.partition(":")[0]) == ("$.concurrency", "must be at most 16, got 99")
 
     @pytest.mark.parametrize(
         ("text", "problem"),

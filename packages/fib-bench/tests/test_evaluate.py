@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from textwrap import dedent
 
@@ -274,6 +275,33 @@ class TestAhead:
             ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
             assert isinstance(evaluation, Evaluation)
             assert evaluation.status == "PASSED"
+        assert judge._ahead == {}
+
+    def test_the_next_worker_starts_while_the_one_before_it_ends(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
+        first, second = (make_solution(code, name=name) for name in ("first", "second"))
+        ((_, evaluation),) = judge.evaluate(definition, first, [prepared], following=second)
+        (candidate,) = judge._ahead.values()
+        assert isinstance(evaluation, Evaluation)
+        assert not candidate.worker.is_closed
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(evaluation.log), 0)
+        ((_, evaluation),) = judge.evaluate(definition, second, [prepared])
+        assert isinstance(evaluation, Evaluation)
+        assert (evaluation.status, evaluation.log.split()) == ("PASSED", [str(candidate.worker.pid)])
+        assert judge._ahead == {}
+
+    def test_no_worker_starts_where_an_evaluation_is_left(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        first, second = (make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b"))
+        evaluations = judge.evaluate(definition, first, [prepared, prepared], following=second)
+        next(evaluations)
+        evaluations.close()  # type: ignore[attr-defined]
         assert judge._ahead == {}
 
     def test_what_does_not_compile_is_reported_when_its_turn_comes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -199,6 +200,17 @@ class TestFromOutside:
         assert wrong.log == "input set 0 (normal): another sign"
         assert right.extra is not None
         assert right.extra["evaluator"] == "twice"
+
+    def test_they_are_looked_for_once(
+        self, install: Callable[..., None], tmp_path: Path, definition: Definition
+    ) -> None:
+        """A search reads the metadata of all installed distributions, and a judge asks for each definition."""
+        install(twice="acme_evaluators:Twice")
+        first = evaluator_for(definition, ResolvedEvalConfig())
+        shutil.rmtree(tmp_path / "site" / "acme_evaluators-1.0.dist-info")
+        assert first.name == "twice"
+        assert evaluator_for(definition, ResolvedEvalConfig()) is first
+        assert "twice" in evaluator_names()
 
     @pytest.mark.slow
     def test_the_judge_process_finds_it_as_well(

@@ -100,7 +100,7 @@ class TestRuns:
             ("good", "n-4", "PASSED"),
         ]
         reason = "the judge process died during this evaluation: it was ended by SIGKILL"
-        assert result.failures == (Skip("double", "a_hangs", "n-2", reason, is_failure=True),)
+        assert result.failures == (Skip("double", "a_hangs", "n-2", reason, is_failure=True, is_crash=True),)
         assert [event.count for event in events if isinstance(event, Skipped)] == [1]
         assert len(TraceSet.from_path(root).traces["double"]) == 5
         assert survivors() == {}
@@ -135,6 +135,23 @@ class TestStart:
             judge.close()
         assert survivors() == {}
 
+    def test_closing_runs_its_clean_up_and_then_no_exit_handlers(
+        self, survivors: Survivors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those of torch take as long as a third of its import."""
+        (tmp_path / "sitecustomize.py").write_text(
+            f"import atexit, pathlib\natexit.register(pathlib.Path({str(tmp_path / 'ran')!r}).touch)\n"
+        )
+        monkeypatch.setenv(
+            "PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+        )
+        judge = JudgeProcess(BenchmarkConfig(**QUICK), None, {})
+        process = judge._process
+        judge.close()
+        assert process.returncode == 128 + signal.SIGTERM
+        assert not (tmp_path / "ran").exists()
+        assert survivors() == {}
+
 
 class TestWhatIsLost:
     @pytest.fixture
@@ -154,7 +171,7 @@ class TestWhatIsLost:
     def test_a_solution_loses_the_workload_that_it_was_at(self, part: DefinitionPlan) -> None:
         lost = _skip_of_crash(part, self.working(part, "a", 0), "it exited with status 7")
         reason = "the judge process died during this evaluation: it exited with status 7"
-        assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True), 1)
+        assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True, is_crash=True), 1)
         assert self.left(part.without(finished_pairs(lost))) == {"1": "b", "2": "a"}
 
     @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])

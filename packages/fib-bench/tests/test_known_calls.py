@@ -6,9 +6,14 @@ from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
-from fib_bench.judge.known_calls import EMPTY_KERNEL_NS, BoundKnownCalls, EmptyCalls
+import torch
+from fib_bench.judge.baselines import REFERENCE, Baselines
+from fib_bench.judge.known_calls import EMPTY_KERNEL_NS, BoundKnownCalls, EmptyCalls, KnownCalls
 from fib_bench.timing.linked import native
+from fib_bench.worker.server_client import ForkServerClient
+from fib_schema import Definition
 
 PASS_NS, WRITE_NS, GAP_NS, SPAN_GAP_NS, FLUSH_NS = 40_000, 3_000, 1_000, 900, 26_000
 
@@ -73,3 +78,21 @@ def test_a_pass_serves_for_four_passes_of_functions_until_others_use_the_device(
     bound.forget()
     bound.overhead_ns(30)
     assert passes.made.count(native.WRITE) == 1 + 3
+
+
+@pytest.mark.parametrize(("held_bytes", "is_kept"), [(1 << 20, True), (1 << 30, False)])
+def test_the_worker_stays_for_the_next_definition_unless_it_holds_much_memory(
+    server: ForkServerClient, definition: Definition, held_bytes: int, is_kept: bool
+) -> None:
+    baselines, known = Baselines(server, "cpu", 60.0, {}), KnownCalls(server, torch.device("cpu"), 60.0)
+    baselines._known_calls = known  # the CPU needs none
+    try:
+        baselines.worker(REFERENCE, definition)
+        worker = known._ready_worker()
+        known._held_bytes = held_bytes
+        baselines.worker(REFERENCE, attrs.evolve(definition, name="next"))
+        assert worker.is_closed is not is_kept
+        assert known.worker is (worker if is_kept else None)
+    finally:
+        baselines.close()
+    assert worker.is_closed

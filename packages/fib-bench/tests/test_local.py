@@ -33,7 +33,7 @@ def test_a_small_gpu_has_fewer(machine: pytest.MonkeyPatch, gib: int, judges: in
 
 def test_the_configuration_decides_if_it_names_a_number(machine: pytest.MonkeyPatch) -> None:
     del machine
-    assert concurrency_of(BenchmarkConfig(concurrency=6), "cuda:0", devices=4) == 6
+    assert concurrency_of(BenchmarkConfig(concurrency=16), "cuda:0", devices=4) == 16
 
 
 def test_timing_on_the_cpu_needs_all_of_it(machine: pytest.MonkeyPatch) -> None:

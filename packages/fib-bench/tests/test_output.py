@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
+import os
+import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,3 +130,58 @@ def test_a_picture_survives_a_write_that_fails(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match=str(picture)):
         save_png(spec, picture)
     assert picture.read_bytes() == b"old"
+
+
+def run_on_terminal(columns: int, *words: str) -> list[str]:
+    """The lines that a command prints on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "fib_bench.cli.main", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        printed = b""
+        try:
+            while block := os.read(ours, 65536):
+                printed += block
+        except OSError:  # the end of a terminal
+            pass
+        os.close(ours)
+    assert process.returncode == 0, printed
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode()).splitlines()
+
+
+@pytest.fixture
+def wide(
+    tmp_path: Path,
+    definition: Definition,
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+    make_result: Callable[..., Trace],
+) -> Path:
+    """A data set whose tables are wider than 80 characters."""
+    named = attrs.evolve(definition, name="a_definition_with_a_long_name")
+    workload = make_workload(named, {"n": 4096}, uuid="w")
+    (tmp_path / "wide").mkdir()
+    traces = TraceSet.from_path(tmp_path / "wide")
+    traces.add_definitions([named])
+    traces.add_solutions([make_solution(CODE, name="a_solution_with_a_long_name", definition=named.name)])
+    made = make_result("a_solution_with_a_long_name", "w", latency_ms=0.00123)
+    result = attrs.evolve(made, definition=named.name, workload=workload)
+    traces.add_traces([attrs.evolve(result, solution=None, evaluation=None), result])
+    return tmp_path / "wide"
+
+
+def test_a_table_that_is_too_wide_for_a_terminal_takes_several_lines_for_each_row(wide: Path) -> None:
+    words = ["report", "best", str(wide), "--include-unranked"]
+    lines = run_on_terminal(60, *words)
+    assert max(map(len, lines)) <= 60, lines
+    text = " ".join(" ".join(lines).split())
+    assert "a_definition_with_a_long_name" in text
+    assert "a_solution_with_a_long_name" in text
+    assert "latency: 1.23 us" in text
+    assert any(line.startswith("definition ") for line in run_on_terminal(200, *words))
+    done = subprocess.run(
+        [sys.executable, "-m", "fib_bench.cli.main", *words], capture_output=True, text=True, check=True
+    )
+    assert any(line.startswith("definition ") for line in done.stdout.splitlines())  # a pipe has no width

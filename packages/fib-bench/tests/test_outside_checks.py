@@ -23,6 +23,8 @@ from fib_bench.worker.outside_checks import (
     open_memory_files,
     ran_between,
     seccomp_filters,
+    text_by_page_map,
+    text_by_smaps,
     thread_run_times,
 )
 from hypothesis import given
@@ -163,7 +165,7 @@ class TestThreads:
         if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        for read in (mappings_of, modified_text, anonymous_code):
+        for read in (mappings_of, modified_text, text_by_smaps, anonymous_code):
             with pytest.raises(ProcessLookupError, match=f"process {pid} has ended"):
                 read(pid)
         os.waitpid(pid, 0)
@@ -195,6 +197,30 @@ class TestText:
         (found,) = modified_text(process.pid)
         assert "libc" in found
         assert found.endswith("r-xp: 4 KiB differ from the file") or "KiB differ" in found
+
+    @pytest.mark.parametrize(
+        "change", ["", MODIFIES, MODIFIES_THROUGH_A_FILE], ids=["none", "mprotect", "proc-self-mem"]
+    )
+    def test_page_maps_and_smaps_agree(self, start: Start, change: str) -> None:
+        process = start(f"import torch\n{change}\ntell()")
+        found = text_by_page_map(process.pid)
+        assert found == text_by_smaps(process.pid)
+        assert len(found) > 10
+        assert sum(one.changed_kib for one in found) == (4 if change else 0)
+
+    def test_pages_of_a_file_that_others_write_are_no_copies(self, start: Start, tmp_path: object) -> None:
+        """A shared mapping shows what is written to its file; it is listed because it can be written."""
+        process = start(f"""
+            import mmap
+            with open("{tmp_path}/shared", "w+b") as file:
+                file.truncate(8192)
+                shared = mmap.mmap(file.fileno(), 8192, mmap.MAP_SHARED, 7)
+                shared[:] = b"x" * 8192
+            tell()
+        """)
+        (one,) = [one for one in text_by_page_map(process.pid) if one.path.endswith("/shared")]
+        assert one.changed_kib == 0
+        assert [line for line in modified_text(process.pid) if "/shared" in line] == [f"{one}: it can be written"]
 
     def test_code_that_can_be_written_is_found(self, start: Start) -> None:
         process = start("""

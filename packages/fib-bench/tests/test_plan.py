@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
+from fib_bench.execution.scheduler import _split
 from fib_bench.plan import DefinitionPlan, Plan, make_plan
 from fib_schema import (
     Correctness,
@@ -315,3 +316,9 @@ class TestSplit:
 
     def test_solutions_of_one_workload_are_split(self, plan: Any) -> None:
         assert sorted(piece.count for piece in plan(1, 7).split(3)) == [2, 2, 3]
+
+    def test_finished_work_has_no_pieces(self, plan: Any) -> None:
+        """A run that goes on with --resume has such definitions; several judges share the rest."""
+        done = plan(2, 1).without({("w0", None), ("w1", None)})
+        assert (done.count, list(done.split(0)), list(done.split(3))) == (0, [], [])
+        assert [piece.count for part in (done, plan(2, 1)) for piece in _split([part], 4)] == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 from fib_bench.transport.messages import (
     AbsentSlot,
     Bind,
+    Build,
     Called,
     Failed,
     Layout,
@@ -86,6 +88,27 @@ def test_descriptors_travel_with_a_message(pair: Pair) -> None:
     assert os.read(theirs[0], 10) == b"through"
     for descriptor in theirs:
         os.close(descriptor)
+
+
+def test_a_message_with_descriptors_is_whole_when_something_arrives(pair: Pair) -> None:
+    left, right = pair
+    receiver = Receiver(right, WorkerRequest, 1 << 20, max_descriptors=1)
+    for descriptors in ((), (left.fileno(),)):
+        send(left, Release(), descriptors)
+        receiver.fill()
+        assert receiver.take() == Release()
+    os.close(*receiver.take_descriptors(1))
+
+
+def test_a_message_that_no_buffer_holds_arrives_with_its_descriptors(pair: Pair) -> None:
+    left, right = pair
+    receiver = Receiver(right, WorkerRequest, 64 << 20, max_descriptors=1)
+    message = Build("cpu", "x" * (32 << 20), None)
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send, left, message, (left.fileno(),))
+        assert receiver.receive() == message
+        sent.result()
+    os.close(*receiver.take_descriptors(1))
 
 
 def test_descriptors_that_are_not_wanted_are_closed_and_refused(pair: Pair, nothing_left_open: Watch) -> None:

@@ -86,11 +86,11 @@ def built(cache: Path, *solutions: Solution) -> int:
 
 
 def what_is_known(traces: Sequence[Trace], solution: str, cache: Path) -> list[tuple[object, ...]]:
-    """Status, log and isolation of a solution's evaluations, without the place of the cache and who built first."""
+    """Status, log and isolation of the evaluations of a solution, but no uid, place of the cache or who built first."""
     return [
         (
             e.status,
-            re.sub(r" \(known from .*\)", "", e.log.replace(str(cache), "CACHE")),
+            re.sub(r"(solution-\w+)-\d+", r"\1", re.sub(r" \(known from .*\)", "", e.log.replace(str(cache), "CACHE"))),
             (e.extra or {}).get("isolation"),
         )
         for trace in traces
@@ -128,8 +128,8 @@ def test_everything_is_built_before_it_is_needed_and_what_is_not_built_is_a_resu
 
     assert len(compiled) in counts  # the node that began first
     for before, cache in zip(seen, caches, strict=True):
-        assert before.items() <= libraries(cache, *compiled).items()  # and nothing is built twice
-        assert built(cache, *compiled) in (0, len(compiled))
+        # Nothing is built twice. A node that has nothing left to evaluate may have stopped in the middle of its builds.
+        assert before.items() <= libraries(cache, *compiled).items()
     assert remote.failures == local.failures == ()
     known, *others = what_is_known(local.traces, "bad", tmp_path / "cache")
     assert known[0] is EvaluationStatus.COMPILE_ERROR

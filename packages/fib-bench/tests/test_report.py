@@ -204,7 +204,7 @@ def test_tables_show_names_as_they_are(
     text = console.export_text()
     assert text.count("a[bold]b") == 2
     assert "RUNTIME_ERROR, untrusted output: lost [red]text\n  c[red]d on n=4\n" in text
-    assert "1 definitions, 2 solutions, 0 workloads, 2 traces (1 PASSED, 1 RUNTIME_ERROR)" in text
+    assert "1 definition, 2 solutions, 0 workloads, 2 traces (1 PASSED, 1 RUNTIME_ERROR)" in text
 
 
 def test_a_trace_in_one_line_says_how_fast_or_what_is_wrong(make_trace: MakeTrace) -> None:

@@ -158,7 +158,7 @@ class TestCommand:
         assert "slower" in shown.out
         assert "1 slower, 1 same, 1 missing" in shown.out
         assert "decided by --margin" in shown.out
-        assert "1 workloads were tried before only" in shown.err
+        assert "tried before only: 1 workload (" in shown.err
 
     def test_exits_with_0_if_nothing_did(self, sets: list[str]) -> None:
         assert main(["report", "compare", *sets[::-1]]) == 0

@@ -186,7 +186,7 @@ class TestPlaces:
         assert main(["report", "merge", str(one), str(one), "--into", str(tmp_path / "all"), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["counts"]["traces"] == 2
         assert main(["report", "merge", str(one), str(one), "--into", str(tmp_path / "more")]) == 0
-        assert "written once: 1 definitions, 2 solutions" in " ".join(capsys.readouterr().out.split())
+        assert "written once: 1 definition, 2 solutions" in " ".join(capsys.readouterr().out.split())
 
 
 class TestBadFiles:

@@ -308,6 +308,11 @@ class TestInABrowser:
         tab.locator("#filter-hardware").select_option("NVIDIA H200")
         assert rows_of(tab) == ["other"]
 
+    def test_a_note_stands_below_the_title_as_text(self, show: Callable[..., Any], make_result: MakeResult) -> None:
+        tab = show(page_with(make_result("a", "1", 1.0), note=f"inputs are synthesized {HOSTILE}"))
+        assert tab.locator("#note").inner_text() == f"inputs are synthesized {HOSTILE}"
+        assert not show(page_with(make_result("a", "1", 1.0))).locator("#note").is_visible()
+
     def test_a_section_draws_its_charts_when_it_is_opened(self, show: Callable[..., Any], page: str) -> None:
         tab = show(page)
         assert tab.locator(".chart").count() == 0
@@ -412,6 +417,16 @@ class TestInABrowser:
         assert tab.locator("h1").inner_text() == "data set"
 
     @pytest.mark.slow
+    def test_every_value_of_a_card_on_a_phone_has_a_label(
+        self, show: Callable[..., Any], make_result: MakeResult
+    ) -> None:
+        extra = {"timing": {"method": "unlinked"}}
+        tab = show(page_with(make_result("a", "1", 1.0, performance_extra=extra)), width=390)
+        labels = "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
+        shown = tab.locator("#leaderboard tbody tr:not(.group) td:not(.name)").evaluate_all(labels)
+        assert '"timed by"' in shown
+        assert "none" not in shown
+
     @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1400, "light"), (1400, "dark")])
     def test_it_has_no_serious_finding_of_accessibility(
         self, show: Callable[..., Any], page: str, axe_core: str, width: int, scheme: str

@@ -672,7 +672,7 @@ def _socket(family: int, kind: int) -> str:
 
 def _answers_of_local_sockets(folder: Path, *, may_unshare: bool) -> dict[str, str]:
     """Answers of the system to a process with local sockets, in a network namespace of its own or without one."""
-    policy = SandboxPolicy("cuda:0", is_alone=True, local_sockets=True)
+    policy = SandboxPolicy("cuda:0", is_alone=True, local_sockets=True, starts_call=True)
     read_end, write_end = os.pipe()
     if (pid := os.fork()) == 0:
         try:
@@ -740,6 +740,27 @@ def test_local_sockets_reach_nothing_outside_of_their_network(tmp_path: Path) ->
         "kernel keys": "refused",
         "network": "True",
     }
+
+
+def test_a_profiler_without_a_network_namespace_reaches_no_abstract_socket_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its call may, because it speaks to the profiler through one; the restriction of the profiler holds for both."""
+    if landlock_abi() < 6:
+        pytest.skip(f"Landlock {landlock_abi()} has no scopes")
+    name = f"\0fib-test-{os.getpid()}-others"
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(name)
+
+    with socket.socket(socket.AF_UNIX) as others:
+        others.bind(name)
+        others.listen()
+        connect()
+        monkeypatch.setitem(_LOCAL_ACTIONS, "a socket of others", connect)
+        answers = _answers_of_local_sockets(tmp_path, may_unshare=False)
+    assert answers["a socket of others"] == "refused"
 
 
 def test_local_sockets_without_a_network_namespace_reach_the_ports_of_tools_only(tmp_path: Path) -> None:

@@ -60,6 +60,40 @@ class TestOrdinaryOutputs:
         }
 
 
+class TestLargeOutputs:
+    """Elements near zero are differences of large sums, whose rounding errors they have."""
+
+    def test_may_err_near_zero_by_what_sums_in_another_order_do(self) -> None:
+        expected = normal(50, 60) * 169  # 28,672 products of normally distributed numbers
+        error = 0.004 * normal(50, 60, seed=1)
+        error[0, 0] = 5 * 0.004
+        expected[0, 0] = 0.3
+        check = checked(expected)
+        assert check.compare(expected + error, expected).wrong == 0
+        assert check.compare(expected + 0.1 * normal(50, 60, seed=1), expected).wrong > 0
+        assert not check.is_tightened
+
+    @pytest.mark.parametrize(
+        ("config", "atol"),
+        [
+            (ResolvedEvalConfig(rtol=1e-5, atol=1e-3), 1e-3),  # no sum in another order satisfies it, and the user asks
+            (ResolvedEvalConfig(atol=0.5), 0.5),
+            (ResolvedEvalConfig(rtol=0.0, atol=1e-2), 1e-2),
+        ],
+    )
+    def test_are_checked_as_strictly_as_asked(self, config: ResolvedEvalConfig, atol: float) -> None:
+        assert checked(normal(50, 60) * 169, config).atol == atol
+
+    def test_do_not_lend_their_tolerance_to_most_others(self) -> None:
+        expected = normal(50, 60)
+        expected[0] *= 1e6
+        assert checked(expected).atol == 1e-2
+
+    def test_that_are_no_floating_numbers_are_exact(self) -> None:
+        expected = torch.full((50, 60), 100_000)
+        assert checked(expected).compare(expected + 1, expected).wrong == expected.numel()
+
+
 class TestSmallOutputs:
     @pytest.mark.parametrize("scale", [0.03, 1e-3, 1e-6, 1e-20])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

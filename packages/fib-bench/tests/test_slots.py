@@ -13,7 +13,7 @@ import torch
 from fib_bench.transport.arenas import Arena, tensor_in
 from fib_bench.transport.messages import CANDIDATES, AbsentSlot, ScalarSlot, TensorSlot
 from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
-from fib_schema import AxisError, Definition, Evaluation, Solution
+from fib_schema import AxisError, Definition, Evaluation, Solution, Workload
 
 CPU = torch.device("cpu")
 POISON = 0xC3
@@ -53,11 +53,13 @@ class TestLayout:
 
     def test_tells_how_many_bytes_a_call_takes(self, layout: CallLayout, definition: Definition) -> None:
         assert (layout.input_bytes, layout.output_bytes, layout.size_bytes) == (512, 512, 1024)
-        assert call_bytes(definition, {"n": 3, "m": 2}) == 1024 + 256  # the optional tensor might be there
+        assert (
+            call_bytes(definition, Workload({"n": 3, "m": 2}, {}, "w")) == 1024 + 256
+        )  # the optional tensor might be there
 
     def test_without_a_size_it_cannot_tell(self, definition: Definition) -> None:
         with pytest.raises(AxisError):
-            call_bytes(definition, {"n": 3})
+            call_bytes(definition, Workload({"n": 3}, {}, "w"))
 
     def test_what_was_packed_is_found_again(self, layout: CallLayout) -> None:
         memory = torch.zeros(layout.input_bytes, dtype=torch.uint8)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from fib_bench.judge.baselines import InterleavedBaselines
 from fib_bench.judge.evaluate import Judge
@@ -11,6 +13,8 @@ from fib_bench.judge.function_worker import FunctionWorker
 from fib_bench.judge.prepared import InputSet
 from fib_bench.judge.rpc import Rejected
 from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.transport.messages import Build
+from fib_bench.worker.client import Worker
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
 
 Evaluate = Callable[..., list[Evaluation]]
@@ -49,6 +53,39 @@ def seals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(FunctionWorker, "seal", seal)
     return pids
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the requests to workers of solutions, by type."""
+    counts: Counter[str] = Counter()
+    pids: set[int] = set()
+    post = Worker.post
+
+    def counted(worker: Worker, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        if isinstance(message, Build) and message.solution is not None:
+            pids.add(worker.pid)
+        if worker.pid in pids:
+            counts[type(message).__name__] += 1
+        post(worker, message, descriptors)
+
+    monkeypatch.setattr(Worker, "post", counted)
+    return counts
+
+
+class TestMessages:
+    def test_a_workload_takes_a_call_for_each_input_set_and_a_few_requests(
+        self, run: Run, requests: Counter[str]
+    ) -> None:
+        (evaluation,) = run(DOUBLE, 3).values()
+        assert evaluation.extra is not None
+        calls = len(evaluation.extra["trials"])
+        assert requests.pop("Sample") > 0
+        assert requests == {"Build": 1, "Bind": 2, "Release": 2, "WarmUp": 2, "Profile": 1, "Call": calls}
+        requests.clear()
+        run(DOUBLE, 3, 4, 5)
+        del requests["Sample"]
+        assert requests == {"Build": 1, "Bind": 6, "Release": 6, "WarmUp": 6, "Profile": 1, "Call": 3 * calls}
 
 
 class TestPhases:

@@ -25,12 +25,13 @@ __all__ = [
     "evaluate",
     "make_inputs",
     "probe_isolation",
+    "remove_build_cache",
 ]
 
 require_linux("fib-bench")
 
 if TYPE_CHECKING:
-    from .api import Evaluator, IsolationReport, evaluate, probe_isolation
+    from .api import Evaluator, IsolationReport, evaluate, probe_isolation, remove_build_cache
     from .benchmark import Benchmark
     from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
     from .errors import (
@@ -56,7 +57,7 @@ else:
                 "EvaluatorFailed EvaluatorUnusable InputError InvalidConfig OutputsUndefined "
                 "ReferenceFailed UnsupportedDevice"
             ),
-            "api": "Evaluator IsolationReport evaluate probe_isolation",
+            "api": "Evaluator IsolationReport evaluate probe_isolation remove_build_cache",
             "inputs": "make_inputs",
         },
     )

@@ -26,6 +26,7 @@ from .errors import JudgeFailed
 from .events import Evaluated, Event, Skipped
 from .execution.judge_process import JudgeProcess
 from .plan import DefinitionPlan
+from .worker.caches import CacheOwner, remove_caches
 
 _QUICK_SECONDS = 0.2
 _POLL_SECONDS = 0.05
@@ -170,23 +171,37 @@ class Evaluator:
         """The hardware and the versions that traces state."""
         return self._judge.environment
 
-    def run(self, definition: Definition, solution: Solution, workloads: Sequence[Workload]) -> Iterator[Event]:
+    def run(
+        self, definition: Definition, solution: Solution, workloads: Sequence[Workload], cache_key: str = ""
+    ) -> Iterator[Event]:
         """Evaluate a solution with all checks, and yield each event as it occurs.
 
         Args:
             definition: The definition that the solution implements.
             solution: In any language that has a builder here.
             workloads: The workloads; their uuids differ.
+            cache_key: Evaluations with different keys share no build cache, through which a solution could tell a
+                later evaluation what it has seen in an earlier one.
 
         Raises:
             JudgeFailed: The judge process died and cannot be restarted, or `close` was called.
         """
         pending = {workload.uuid: (solution,) for workload in workloads}
-        yield from self._judge.execute(DefinitionPlan(definition, tuple(workloads), pending))
+        yield from self._judge.execute(DefinitionPlan(definition, tuple(workloads), pending, cache_key=cache_key))
 
     def close(self) -> None:
         """Terminate the judge process and its workers."""
         self._judge.close()
+
+
+def remove_build_cache(solution: Solution, cache_key: str) -> None:
+    """Remove what a solution has built in evaluations with a cache key; none of them may be running.
+
+    Args:
+        solution: As it was evaluated.
+        cache_key: The key of `Evaluator.run`; empty for the cache of all evaluations without one.
+    """
+    remove_caches(CacheOwner.of_solution(solution, cache_key))
 
 
 @attrs.frozen

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
+from fib_schema.display import counted
 from fib_schema.notebook import traces_frame
 
 from .config.benchmark import BenchmarkConfig
@@ -175,7 +176,12 @@ class Benchmark:
         seconds[Phase.OTHER] = max(wall_seconds - sum(seconds.values()), 0.0)
         if left:
             skipped.append(
-                Skip("all definitions", None, None, f"the run was stopped before {left} of {plan.count} evaluations")
+                Skip(
+                    "all definitions",
+                    None,
+                    None,
+                    f"the run was stopped before {left} of {counted(plan.count, 'evaluation')}",
+                )
             )
         is_stopped, self._is_stopped = self._is_stopped and left > 0, False
         by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}

@@ -14,7 +14,7 @@ import attrs
 from fib_compile.device import hardware_from_device, list_cuda_devices
 from fib_compile.registry import reference_solution
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet
-from fib_schema.display import escape_line
+from fib_schema.display import counted, escape_line
 
 from .benchmark import Benchmark
 from .config.benchmark import BenchmarkConfig
@@ -62,10 +62,12 @@ class DefinitionCoverage:
         elif len(self.baselines) > 1:
             found.append(f"it has {len(self.baselines)} baselines, and scores need one: {', '.join(self.baselines)}")
         if self.baselines and self.measured < self.workloads:
-            found.append(f"its baseline passed on {self.measured} of {self.workloads} workloads")
+            found.append(f"its baseline passed on {self.measured} of {counted(self.workloads, 'workload')}")
         runs = self.reference
         if runs is not None and runs.passed < runs.total:
-            found.append(f"its reference ran on {runs.passed} of {runs.total} workloads: {'; '.join(runs.problems)}")
+            found.append(
+                f"its reference ran on {runs.passed} of {counted(runs.total, 'workload')}: {'; '.join(runs.problems)}"
+            )
         return tuple(found)
 
     def to_plain(self) -> dict[str, Any]:
@@ -96,7 +98,9 @@ class Coverage:
         if any(row.reference is not None for row in self.definitions):
             counts["have a reference that runs"] = sum(_runs(row) for row in self.definitions)
         counts["lack nothing"] = sum(not row.gaps for row in self.definitions)
-        return f"{self.root}: of {total} definitions " + ", ".join(f"{count} {what}" for what, count in counts.items())
+        return f"{self.root}: of {counted(total, 'definition')} " + ", ".join(
+            f"{count} {what}" for what, count in counts.items()
+        )
 
     def to_text(self) -> str:
         """A line for each gap, and the summary last."""

@@ -37,6 +37,8 @@ class Skip:
     """Whether it should have run and could not, for instance because a blob is missing."""
     is_done: bool = False
     """Whether an earlier run has done it."""
+    is_crash: bool = False
+    """Whether the judge process died during it: it may succeed when it runs again."""
 
     @property
     def subject(self) -> str:
@@ -67,6 +69,8 @@ class DefinitionPlan:
     """By workload uuid: the solutions to run on it."""
     unbuildable: Mapping[str, BuildFailure] = attrs.field(factory=dict)
     """By name: solutions whose ahead-of-time build failed; they are not built again."""
+    cache_key: str = ""
+    """Plans with different keys share no build caches of solutions."""
 
     @property
     def count(self) -> int:
@@ -90,7 +94,9 @@ class DefinitionPlan:
         """The same work in about so many pieces, each with some of the workloads and all their solutions.
 
         A workload is prepared once for all its solutions, so these are split only where there are too few workloads.
+        Without any work there is no piece.
         """
+        pieces = max(pieces, 1)
         size = max(-(-len(self.workloads) // pieces), 1)
         shares = max(pieces // max(len(self.workloads), 1), 1)
         for begin in range(0, len(self.workloads), size):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import BuildSpec, Definition, SourceFile, SupportedBindings, SupportedLanguages
+from fib_schema.display import counted
 
 from .errors import KernelFileError
 from .native_code import Export, exports_of, uses_cutlass
@@ -246,9 +247,10 @@ def _style(place: str, entry: _Entry, definition: Definition, chosen: str | None
     sizes = f"{_listed('input', definition.inputs)} and {_listed('output', definition.outputs)}"
     inputs, everything = ", ".join(definition.inputs), ", ".join((*definition.inputs, *definition.outputs))
     if not possible:
-        takes = f"{entry.least}" if entry.least == entry.most else f"{entry.least} to {entry.most}"
+        is_fixed = entry.least == entry.most
+        takes = counted(entry.least, "argument") if is_fixed else f"{entry.least} to {entry.most} arguments"
         problem = (
-            f"{entry.name} takes {takes} arguments, and the definition has {sizes}; "
+            f"{entry.name} takes {takes}, and the definition has {sizes}; "
             f"write {entry.name}({inputs}) that returns the outputs, or {entry.name}({everything}) that fills them"
         )
         raise KernelFileError(f"{Path(place).name}:{entry.line}", problem)

@@ -18,7 +18,12 @@ _DTYPE_NAMES = {name: str(dtype) for dtype, name in TORCH_DTYPE_NAMES.items()}
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """The name that definitions have for the dtype of a tensor."""
-    name = str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+@functools.cache  # each comparison asks for it about 20 times
+def _name_of(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
     return _DTYPE_NAMES.get(name, name)
 
 

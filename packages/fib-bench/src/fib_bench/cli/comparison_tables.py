@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fib_schema.command import print_problems
+from fib_schema.display import counted
 from rich.console import Console
 from rich.table import Table
 
@@ -87,11 +88,11 @@ def _criterion(pairs: Iterable[Pair]) -> str:
 
 def print_merge(console: Console, report: MergeReport) -> None:
     """Print the result of a merge."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items()) or "nothing"
+    counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items()) or "nothing"
     console.print(safe_text(f"{' + '.join(report.sources)} -> {report.target}: {counts}"), soft_wrap=True)
-    console.print(f"{report.copied} files are byte for byte those of a source")
+    console.print(f"copied byte for byte: {counted(report.copied, 'file')}")
     if report.repeated:
-        repeated = ", ".join(f"{count} {kind}" for kind, count in report.repeated.items())
+        repeated = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.repeated.items())
         console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
     for notice in report.notices:
         console.print(safe_text(f"notice: {notice}", "yellow"), soft_wrap=True)

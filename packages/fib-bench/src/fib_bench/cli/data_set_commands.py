@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fib_schema import MigrationReport, Problem, Report, TraceSet, migrate, validate
+from fib_schema.display import counted
 from fib_schema.files import write_output
 from fib_schema.problem_groups import group_problems
 from rich.console import Console
@@ -87,10 +88,10 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _print_migration(console: Console, report: MigrationReport) -> None:
-    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items())
+    counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items())
     _print(console, f"{report.source} -> {report.target}: {counts}")
     for change, count in report.changes.items():
-        _print(console, f"changed in {count} records: {change}")
+        _print(console, f"changed in {counted(count, 'record')}: {change}")
     _print_problems(console, "rejected", report.rejected, "red")
     if report.rejected:
         _print(console, f"rejected records are in {report.target}/rejected, with problems.jsonl", "yellow")

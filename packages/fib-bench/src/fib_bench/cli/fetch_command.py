@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fib_schema.display import counted
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
@@ -49,7 +50,8 @@ def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
         print_json(_plain(fetched) | {"next": following})
         return 0
     console = output_console()
-    said = f"{fetched.repository} at {fetched.revision[:12]}: {fetched.files} files, {fetched.size_bytes} bytes"
+    size = f"{counted(fetched.files, 'file')}, {counted(fetched.size_bytes, 'byte')}"
+    said = f"{fetched.repository} at {fetched.revision[:12]}: {size}"
     console.print(safe_text(f"{said} in {folder}; {fetched.downloaded_files} were missing", "green"), soft_wrap=True)
     console.print(safe_text(f"next: {following}"), soft_wrap=True)
     return 0
@@ -74,7 +76,7 @@ def _progress(errors: Console) -> Iterator[hub.Observer]:
         task = bar.add_task("files")
 
         def observe(progress: hub.Progress) -> None:
-            said = f"{progress.files} of {progress.all_files} files"
+            said = f"{progress.files} of {counted(progress.all_files, 'file')}"
             bar.update(task, description=said, completed=progress.size_bytes, total=progress.all_bytes)
 
         yield observe

@@ -171,10 +171,14 @@ speedup    geometric mean of reference latency / latency; none for a solution th
 timed by   the timing method, unless all are `linked`; `host` includes time of the host
 fast_p     share of workloads on which it passes with a speedup greater than p (KernelBench); fast_1 is correct
            and faster than the reference
-light      median share of what the device can attain, where the op_type is known""",
+light      median share of what the device can attain, where the op_type is known
+
+With --weighted, the traced traffic instead: the time that the calls which fib-tracer counted take with the
+reference and with each solution, the sum over workloads of calls * latency, and the quotient of both.""",
         """\
 examples:
   fib-bench report summary DIR
+  fib-bench report summary DIR --weighted
   fib-bench report summary DIR --baseline flashinfer_rmsnorm_h4096
   fib-bench report summary DIR --csv > standings.csv""",
     ),

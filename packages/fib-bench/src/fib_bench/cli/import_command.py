@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fib_schema import BuildSpec, TraceSet
+from fib_schema.display import counted
 from rich.console import Console
 
 from ..authoring.solutions import add_version, base_name, default_author
@@ -114,7 +115,7 @@ def _print(arguments: argparse.Namespace, root: Path, imported: Imported, soluti
         "inputs": ", ".join(definition.inputs),
         "outputs": ", ".join(definition.outputs),
         "axes": sizes,
-        "workloads": f"{len(imported.workloads)}, with {imported.recorded_bytes} bytes of recorded values",
+        "workloads": f"{len(imported.workloads)}, with {counted(imported.recorded_bytes, 'byte')} of recorded values",
         "solutions": ", ".join(solutions) or "none; --solution FILE adds one",
     }
     for title, value in rows.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from fib_schema import EvaluationStatus, Trace
+from fib_schema.display import counted
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -228,4 +229,6 @@ class Pace:
 def _planned(plan: Plan) -> str:
     """The size of a plan; the reasons for work that cannot run are printed at the end."""
     failures = sum(skip.is_failure for skip in plan.skipped)
-    return f"{plan.count} evaluations to make" + (f"; {failures} cannot run, for the reasons below" if failures else "")
+    return f"{counted(plan.count, 'evaluation')} to make" + (
+        f"; {failures} cannot run, for the reasons below" if failures else ""
+    )

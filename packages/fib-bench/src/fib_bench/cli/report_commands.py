@@ -9,6 +9,7 @@ from typing import Protocol
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
 from fib_schema.command import print_problems
+from fib_schema.display import counted
 from fib_schema.files import write_output
 from rich.console import Console
 
@@ -17,11 +18,13 @@ from ..report import best, summarise
 from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Rule, Run, compare
 from ..report.merging import MergeConflicts, merge
 from ..report.results import FAST_FACTORS, Options, count_cpu_timed
+from ..report.weighted import summarise_weighted
 from .comparison_tables import print_comparison, print_merge
 from .help_pages import add_help
 from .printing import output_console, print_csv, print_json, safe_text
 from .run_options import names_of
 from .tables import print_best, print_summary
+from .weighted_tables import print_weighted
 
 
 @attrs.frozen
@@ -57,6 +60,8 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``summary``."""
     add_help(parser, "report summary")
     parser.add_argument("dir", metavar="DIR", help="the data set")
+    said = "weight workloads by the calls that fib-tracer counted: times and speedups of the traced traffic"
+    parser.add_argument("--weighted", action="store_true", help=said)
     _add_output(parser)
     _add_options(parser)
     parser.set_defaults(command=_summary)
@@ -109,6 +114,9 @@ def add_html(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="the data set")
     parser.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     parser.add_argument("--png", metavar="FOLDER", help="write each chart as a PNG file too")
+    parser.add_argument(
+        "--note", metavar="TEXT", default="", help="text below the title, such as where inputs come from"
+    )
     _add_definitions(parser)
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     _add_options(parser)
@@ -180,6 +188,8 @@ def _number(text: str, least: float) -> float:
 
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(arguments.dir)
+    if arguments.weighted:
+        return _weighted_summary(trace_set, arguments, errors)
     summary = summarise(trace_set, _options_of(arguments))
     print_problems(trace_set.all_problems())
     if arguments.json:
@@ -190,6 +200,21 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
         print_summary(output_console(), summary)
         if summary.authors_note:
             errors.print(safe_text(summary.authors_note, "yellow"), soft_wrap=True)
+    return 0
+
+
+def _weighted_summary(trace_set: TraceSet, arguments: argparse.Namespace, errors: Console) -> int:
+    summary = summarise_weighted(trace_set, _options_of(arguments))
+    print_problems([*trace_set.all_problems(), *summary.problems])
+    if arguments.json:
+        print_json(summary.to_plain())
+    elif arguments.csv:
+        print_csv(map(attrs.asdict, summary.entries))
+    else:
+        print_weighted(output_console(), summary)
+    if summary.uncounted and not arguments.json:
+        note = f"without counted calls of benchmarked workloads: {', '.join(summary.uncounted)}"
+        errors.print(safe_text(note, "yellow"), soft_wrap=True)
     return 0
 
 
@@ -207,7 +232,7 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     elif not left_out:
         errors.print("no passing trace yet; make some with 'fib-bench run'", style="yellow")
     if left_out:
-        note = f"{left_out} traces are left out: {CPU_TIMING} (--include-unranked includes them)"
+        note = f"left out: {counted(left_out, 'trace')}, {CPU_TIMING} (--include-unranked includes them)"
         errors.print(safe_text(note, "yellow"), soft_wrap=True)
     return 0
 
@@ -236,7 +261,9 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
 
         write_output(Path(arguments.html), comparison_page(found).encode())
     if found.missing and not arguments.json:
-        errors.print(f"{found.missing} workloads were tried before only (--complete makes that fail)", style="yellow")
+        errors.print(
+            f"tried before only: {counted(found.missing, 'workload')} (--complete makes that fail)", style="yellow"
+        )
     return 1 if found.is_worse or (arguments.complete and found.missing) else 0
 
 
@@ -282,7 +309,7 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
     from ..report.section_charts import charts
 
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
-    found = page_data(trace_set, _options_of(arguments), definitions)
+    found = page_data(trace_set, attrs.evolve(_options_of(arguments), note=arguments.note), definitions)
     print_problems(trace_set.problems if definitions else trace_set.all_problems())
     page = Path(arguments.output)
     text = page_of(found).encode()
@@ -297,7 +324,7 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
         print_json({"written": [{"path": str(path), "bytes": size_bytes} for path, size_bytes in written.items()]})
     else:
         size = len(text) / 2**20
-        shown = f"{page}: {found.counts['traces']} traces, {size:.1f} MiB"
-        shown += f"; {len(written) - 1} charts in {arguments.png}" if arguments.png is not None else ""
+        shown = f"{page}: {counted(found.counts['traces'], 'trace')}, {size:.1f} MiB"
+        shown += f"; {counted(len(written) - 1, 'chart')} in {arguments.png}" if arguments.png is not None else ""
         output_console().print(safe_text(shown), soft_wrap=True)
     return 0

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from fib_schema import TraceSet
 
-from ..config.benchmark import EXECUTORS, BenchmarkConfig, read_fields
+from ..config.benchmark import EXECUTORS, MOST_CONCURRENCY, BenchmarkConfig, read_fields
 from ..config.model import ResolvedEvalConfig
 
 _DEVICES = Path("/dev")
@@ -91,7 +91,8 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         "--concurrency",
         type=_positive(int),
         metavar="N",
-        help="evaluations in flight on each GPU, one of which times a pass (default: by the number of cores)",
+        help=f"evaluations in flight on each GPU, of which one times a pass, at most {MOST_CONCURRENCY} "
+        "(default: by the number of cores)",
     )
     group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")
     group.add_argument(

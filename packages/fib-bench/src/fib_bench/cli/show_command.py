@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fib_schema import Definition, Solution, TensorSpec, Trace, TraceSet, UnknownName, Workload, to_plain
 from fib_schema.command import plain_problems, print_problems
+from fib_schema.display import counted
 from rich.console import Console
 
 from ..report import speedup_of
@@ -131,7 +132,7 @@ def _definition_lines(trace_set: TraceSet, definition: Definition) -> Iterator[t
     })  # fmt: skip
     yield from _source_lines("reference", definition.reference)
     workloads = trace_set.workloads.get(definition.name, [])
-    yield f"\n{len(workloads)} workloads", "bold"
+    yield f"\n{counted(len(workloads), 'workload')}", "bold"
     for trace in workloads[:_HISTORY]:
         yield f"  {trace.workload.uuid}  {_axes(trace.workload)}", ""
     if (more := len(workloads) - _HISTORY) > 0:
@@ -196,7 +197,7 @@ def _logs(traces: Sequence[Trace]) -> dict[str, list[str]]:
 def _history_lines(traces: Sequence[Trace], content: str) -> Iterator[tuple[str, str]]:
     if not traces:
         return
-    yield f"\nhistory: {len(traces)} results", "bold"
+    yield f"\nhistory: {counted(len(traces), 'result')}", "bold"
     for trace in traces[-_HISTORY:]:
         evaluation = trace.evaluation
         assert evaluation is not None

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from fib_schema.display import counted
 from rich.console import Console
 from rich.table import Table
 
@@ -29,8 +30,8 @@ def print_summary(console: Console, summary: Summary) -> None:
     """Print totals and the leaderboard."""
     statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items()) or "none yet"
     console.print(
-        f"{summary.definitions} definitions, {summary.solutions} solutions, "
-        f"{summary.workloads} workloads, {summary.traces} traces ({statuses})",
+        f"{counted(summary.definitions, 'definition')}, {counted(summary.solutions, 'solution')}, "
+        f"{counted(summary.workloads, 'workload')}, {counted(summary.traces, 'trace')} ({statuses})",
         soft_wrap=True,
     )
     print_leaderboard(console, summary.leaderboard)
@@ -50,10 +51,10 @@ def print_leaderboard(console: Console, entries: Iterable[Entry]) -> None:
             console.print(safe_text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
     print_failures(console, rows)
     if made := sum(SYNTHESIZED in row.labels for row in rows):
-        note = f"{SYNTHESIZED}: of {made} solutions, on workloads whose blobs are missing"
+        note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
         console.print(safe_text(note, "yellow"), soft_wrap=True)
     if cpu_timed:
-        note = f"{CPU_TIMING}: {len(cpu_timed)} solutions are in no order (--include-unranked orders them)"
+        note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
         console.print(safe_text(note, "yellow"), soft_wrap=True)
 
 

@@ -19,6 +19,8 @@ from .model import EVAL_CONFIGS, EvalConfig, Layers, ResolvedEvalConfig
 from .validators import checked_field, flag, mapping_field, names, number, one_of, optional, text, whole
 
 EXECUTORS = ("local", "ray")
+MOST_CONCURRENCY = 16
+"""On each device: the contexts of sixteen judges and their workers take about 32 GiB, and only one of them times."""
 
 
 @attrs.frozen(kw_only=True)
@@ -33,9 +35,18 @@ class BenchmarkConfig(EvalConfig):
     """``cpu`` or ``cuda:N``. The CPU unless another one is named; the command line defaults to the first GPU."""
     devices: tuple[str, ...] | None = checked_field(None, optional(names))
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
-    concurrency: int | None = checked_field(None, optional(whole(least=1)))
-    """Evaluations in flight on each CUDA device of this machine, of which only one times a pass at a moment; None
-    depends on the number of cores. The CPU has one."""
+    concurrency: int | None = checked_field(
+        None,
+        optional(
+            whole(
+                least=1,
+                most=MOST_CONCURRENCY,
+                because="each evaluation in flight holds about 2 GiB of the device, and one of them times at a time",
+            )
+        ),
+    )
+    """Evaluations in flight on each CUDA device of this machine, at most 16, of which only one times a pass at a
+    moment; None depends on the number of cores. The CPU has one."""
     executor: str = checked_field("local", one_of("executor", lambda: EXECUTORS))
     """The place of the work: this machine, or on the nodes of a Ray cluster."""
     address: str | None = checked_field(None, optional(text))

@@ -29,13 +29,23 @@ def optional(check: Check) -> Check:
     return lambda value: "" if value is None else check(value)
 
 
-def whole(*, least: int | None = None) -> Check:
-    """An integer, not a bool."""
+def whole(*, least: int | None = None, most: int | None = None, because: str = "") -> Check:
+    """An integer, not a bool.
+
+    Args:
+        least: The smallest valid value.
+        most: The largest valid value.
+        because: The reason of `most`, for its message.
+    """
 
     def check(value: object) -> str:
         if type(value) is not int:
             return f"must be a whole number, got {value!r}"
-        return f"must be at least {least}, got {value}" if least is not None and value < least else ""
+        if least is not None and value < least:
+            return f"must be at least {least}, got {value}"
+        if most is not None and value > most:
+            return f"must be at most {most}, got {value}{f': {because}' if because else ''}"
+        return ""
 
     return check
 

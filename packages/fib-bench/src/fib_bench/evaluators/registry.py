@@ -8,11 +8,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
 from fib_schema import Definition, UnknownName
 
-from ..config.evaluator_names import BUILT_IN, GROUP, evaluator_names
+from ..config.evaluator_names import BUILT_IN, evaluator_names, installed_evaluators
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorUnusable
 from .protocol import Evaluator
@@ -58,7 +58,7 @@ def _outside() -> dict[str, EntryPoint]:
         EvaluatorUnusable: Two evaluators have one name.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in installed_evaluators():
         if entry.name in BUILT_IN:
             raise EvaluatorUnusable(entry.name, f"{entry.value} has the name of a built-in one; give it another")
         other = found.setdefault(entry.name, entry)

@@ -27,6 +27,7 @@ from fib_schema import (
     Trace,
     Workload,
 )
+from fib_schema.strides import layout_extra
 
 from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
@@ -118,6 +119,7 @@ class InProcessWorker:
                     yield Skipped(Skip(definition.name, solution.name, workload.uuid, reason, is_failure=True), 1)
                     continue
                 evaluation = _with_synthesized(evaluation, prepared.synthesized)
+                evaluation = _with_layout(evaluation, prepared.layout)
                 yield Evaluated(Trace(definition.name, workload, solution.name, evaluation))
 
     def _build(self, definition: Definition, solution: Solution) -> Runnable | BuildError:
@@ -235,6 +237,13 @@ def _with_synthesized(evaluation: Evaluation, names: tuple[str, ...]) -> Evaluat
         return evaluation
     added = {"synthesized_inputs": list(names), "flags": [*evaluation.flags, SYNTHESIZED]}
     return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), **added})
+
+
+def _with_layout(evaluation: Evaluation, layout: CallLayout) -> Evaluation:
+    """The evaluation with the strides of inputs that are not contiguous."""
+    if not layout.strides:
+        return evaluation
+    return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), **layout_extra(layout.strides)})
 
 
 def _first(error: Exception) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "GetTimeoutError",
     "RayError",
     "TaskUnschedulableError",
+    "actor_options",
     "connect",
     "device_slots",
     "on_node",
@@ -66,6 +67,16 @@ def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[Devi
             name = f"{node['NodeManagerHostname']}/{node['NodeID'][:8]}/{resource.lower()}:{index}"
             slots.append(DeviceSlot(name, node["NodeID"], cpus))
     return slots
+
+
+def actor_options(node: str, *, is_cuda: bool) -> dict[str, Any]:
+    """Options of an actor that has one device of a node for itself; a lost one is not restarted."""
+    return {
+        "num_cpus": 0 if is_cuda else 1,
+        "num_gpus": 1 if is_cuda else 0,
+        "scheduling_strategy": on_node(node),
+        "max_restarts": 0,
+    }
 
 
 def on_node(node: str) -> NodeAffinitySchedulingStrategy:

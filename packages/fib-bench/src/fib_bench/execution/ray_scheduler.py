@@ -22,7 +22,7 @@ from ..events import Event
 from ..plan import DefinitionPlan
 from .judge_process import JudgeProcess
 from .ray_builds import Builds
-from .ray_cluster import GetTimeoutError, RayError, connect, device_slots, on_node, ray, to_local_error
+from .ray_cluster import GetTimeoutError, RayError, actor_options, connect, device_slots, ray, to_local_error
 from .scheduler import DeviceWorker, Scheduler
 
 _OPEN_TIMEOUT_SECONDS = 120.0
@@ -108,12 +108,7 @@ class RayDeviceWorker:
         prioritize: Callable[[DefinitionPlan], DefinitionPlan | None] = lambda part: part,
     ) -> None:
         self._turn_to = prioritize
-        options: dict[str, Any] = {
-            "num_cpus": 0 if is_cuda else 1,
-            "num_gpus": 1 if is_cuda else 0,
-            "scheduling_strategy": on_node(node),
-            "max_restarts": 0,
-        }
+        options = actor_options(node, is_cuda=is_cuda)
         self._actor: Any = ray.remote(_DeviceActor).options(**options).remote(factory)
         try:
             self._environment: Environment = ray.get(self._actor.open.remote(), timeout=_OPEN_TIMEOUT_SECONDS)

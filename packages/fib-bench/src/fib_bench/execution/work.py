@@ -73,6 +73,7 @@ class Execution:
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition."""
+        self._judge.cache_key = part.cache_key
         limit = self._memory_bytes()
         for block in self._blocks(part, limit):
             with self._room(part, block, limit):
@@ -87,10 +88,10 @@ class Execution:
         names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
         try:
             for index, solution in enumerate(solutions):
-                ahead = [solution for solution in solutions[index:] if solution.name not in part.unbuildable]
+                ahead = [later for later in solutions[index + 1 :] if later.name not in part.unbuildable]
                 self._judge.start_ahead(part.definition, ahead)
                 todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-                yield from self._evaluate(part, solution, todo)
+                yield from self._evaluate(part, solution, todo, ahead[0] if ahead else None)
         finally:
             self._judge.dismiss_ahead()
 
@@ -106,13 +107,17 @@ class Execution:
                 skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
                 yield Skipped(skip, len(part.pending[workload.uuid]))
 
-    def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
+    def _evaluate(
+        self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload], following: Solution | None
+    ) -> Iterator[Event]:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
         yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
         unbuildable = part.unbuildable.get(solution.name)
-        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
+        evaluations = self._judge.evaluate(
+            part.definition, solution, todo, unbuildable=unbuildable, following=following
+        )
         for workload, evaluation in evaluations:
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)

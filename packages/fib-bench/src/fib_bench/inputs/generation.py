@@ -2,7 +2,8 @@
 
 `make_inputs` takes scalars from the workload, reads tensors from blobs, and synthesizes random
 inputs (`synthesis`); missing blobs are synthesized on request. It then checks the constraints of
-the definition and refuses inputs that violate them.
+the definition and refuses inputs that violate them, and arranges the inputs that are not contiguous in
+the layout that the workload states (`arrangement`).
 
 Random numbers are drawn on the target device, because drawing a large weight on a CPU takes
 seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or CUDA) only.
@@ -22,6 +23,7 @@ from fib_schema import (
     ConstraintError,
     Definition,
     DType,
+    InvalidField,
     RandomInput,
     SafetensorsInput,
     ScalarInput,
@@ -31,8 +33,10 @@ from fib_schema import (
     evaluate_constraint,
 )
 from fib_schema.blobs import BlobError, load_tensor
+from fib_schema.strides import workload_strides
 
 from ..errors import InputError
+from .arrangement import strided_copy
 from .distributions import check_distribution
 from .draft import InputDraft, SynthesisError, tensor_dtype
 from .roles import Role
@@ -119,6 +123,7 @@ def make_input_values(
     _synthesize(draft, pending, workload)
     _move_to_device(draft)
     _check_constraints(draft, workload)
+    _arrange(draft, workload)
     blobs = {name for name, source in workload.inputs.items() if isinstance(source, SafetensorsInput)}
     synthesized = tuple(name for name in pending if name in blobs)
     return InputValues({name: draft.values[name] for name in definition.inputs}, synthesized)
@@ -250,6 +255,26 @@ def _move_to_device(draft: InputDraft) -> None:
     for name, value in draft.values.items():
         if isinstance(value, torch.Tensor):
             draft.values[name] = value.to(draft.device)
+
+
+def _arrange(draft: InputDraft, workload: Workload) -> None:
+    """Give the inputs that are not contiguous the strides that the workload states.
+
+    Raises:
+        InputError: The layout is invalid, or torch cannot copy elements of a dtype one by one.
+    """
+    try:
+        found = workload_strides(draft.definition, workload)
+    except InvalidField as error:
+        raise InputError(draft.definition.name, workload.uuid, "", str(error)) from error
+    for name, strides in found.items():
+        value = draft.tensor(name)
+        if value is None:
+            continue
+        if draft.spec(name).dtype == DType.FLOAT4_E2M1:
+            problem = "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
+            raise InputError(draft.definition.name, workload.uuid, name, problem)
+        draft.values[name] = strided_copy(value, strides)
 
 
 def _check_constraints(draft: InputDraft, workload: Workload) -> None:

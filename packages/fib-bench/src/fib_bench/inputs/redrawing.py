@@ -157,7 +157,7 @@ def _changes(drawn: Mapping[str, torch.Tensor], integers: Mapping[str, torch.Ten
 def _integer_tensors(definition: Definition, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
     """Return the integer tensors among the inputs as int64 on the CPU."""
     return {
-        name: value.to("cpu", torch.int64)
+        name: value.to("cpu", torch.int64).contiguous()
         for name, spec in definition.inputs.items()
         if spec.is_integer and isinstance(value := values.get(name), torch.Tensor)
     }
@@ -179,5 +179,6 @@ def _restored(
     for name in names:
         original = values[name]
         if isinstance(original, torch.Tensor):
-            restored[name] = torch.empty_like(original).copy_(drawn[name])
+            made = torch.empty_strided(original.shape, original.stride(), dtype=original.dtype, device=original.device)
+            restored[name] = made.copy_(drawn[name])
     return restored

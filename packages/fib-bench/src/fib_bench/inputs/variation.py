@@ -120,8 +120,8 @@ def vary(
     2**25 elements; this bounds the temporary memory. Tensors that are not named stay unchanged.
 
     Shapes:
-        first, second: any, the same for one name; contiguous, of one dtype and device.
-        target: ``[slots, *shape]``, each slot contiguous.
+        first, second: any, the same for one name; of one dtype and device.
+        target: ``[slots, *shape]``.
 
     Args:
         target: Tensors to write; they share no memory with the sets.
@@ -131,19 +131,32 @@ def vary(
         generator: Draws all random numbers; on the device of the tensors. Equal states give equal values.
     """
     for name, variation in names.items():
-        out, a, b = target[name], _tensor(first, name), _tensor(second, name)
-        match variation:
-            case Variation.MIXED:
-                _mix(out, a, b, generator)
-            case Variation.RESCALED:
-                _mix(out, a, b, generator)
-                _rescale(out, generator)
-            case Variation.SHUFFLED:
-                for slot in out:
-                    _shuffle(slot, a, b, generator)
-            case Variation.PERMUTED:
-                for slot in out:
-                    _permute(slot, a, generator)
+        out, a, b = target[name], _tensor(first, name).contiguous(), _tensor(second, name).contiguous()
+        if not out.numel() or out[0].is_contiguous():
+            _vary(out, a, b, variation, generator)
+            continue
+        for slot in out:  # one at a time, to need little memory
+            made = torch.empty_like(a).unsqueeze(0)
+            _vary(made, a, b, variation, generator)
+            slot.copy_(made[0])
+
+
+def _vary(
+    out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, variation: Variation, generator: torch.Generator
+) -> None:
+    """Write fresh values of one input to slots, each of which is contiguous."""
+    match variation:
+        case Variation.MIXED:
+            _mix(out, a, b, generator)
+        case Variation.RESCALED:
+            _mix(out, a, b, generator)
+            _rescale(out, generator)
+        case Variation.SHUFFLED:
+            for slot in out:
+                _shuffle(slot, a, b, generator)
+        case Variation.PERMUTED:
+            for slot in out:
+                _permute(slot, a, generator)
 
 
 # -- selection of the method ------------------------------------------------------------------------
@@ -154,7 +167,7 @@ def _select_variation(role: Role, tensors: Sequence[torch.Tensor]) -> Variation 
     size = tensors[0].numel()
     if not tensors[0].is_floating_point() or not size:
         return None
-    bits = [_bits(tensor) for tensor in tensors]
+    bits = [_bits(tensor.contiguous()) for tensor in tensors]
     are_equal = len(bits) == 1 or any(torch.equal(bits[0], other) for other in bits[1:])
     if role in {Role.PLAIN, Role.WEIGHTS}:
         if not are_equal:
@@ -163,7 +176,7 @@ def _select_variation(role: Role, tensors: Sequence[torch.Tensor]) -> Variation 
     if role is Role.ROWS:
         return Variation.SHUFFLED if size >= _LEAST_ELEMENTS else None
     if role is Role.SCORES and are_equal:
-        return Variation.PERMUTED if len(_rows(tensors[0])) >= _LEAST_ROWS else None
+        return Variation.PERMUTED if len(_rows(tensors[0].contiguous())) >= _LEAST_ROWS else None
     if role in {Role.SCORES, Role.FACTORS} and not are_equal:
         return Variation.MIXED if size >= _LEAST_ELEMENTS else None
     return None

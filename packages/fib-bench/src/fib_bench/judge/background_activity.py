@@ -13,11 +13,11 @@ import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from fib_schema import EvaluationStatus
 
 from ..worker.client import Worker
+from ..worker.outside_checks import read_short
 from .rpc import Rejected
 
 _SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
@@ -113,7 +113,7 @@ def _waited_ns(pid: int) -> int:
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/task"):
             with suppress(OSError):
-                waited += int(Path(entry.path, "schedstat").read_text().split()[1])
+                waited += int(read_short(f"{entry.path}/schedstat").split()[1])
     return waited
 
 

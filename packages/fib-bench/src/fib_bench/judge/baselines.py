@@ -16,7 +16,7 @@ from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from ..timing import Measurement, StopRule
 from ..transport.messages import Build
-from ..worker.client import Worker, WorkerLost
+from ..worker.client import Worker, WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
 from .device_context import DeviceContext
@@ -74,7 +74,7 @@ class Baselines:
         """
         if self._definition != definition.name:
             with self._device_work():
-                self.close()
+                self.close(keeps_known=True)
             self._definition = definition.name
         if role not in self._workers:
             self._workers[role] = FunctionWorker(self._server.spawn(), self._request(role, definition))
@@ -93,11 +93,10 @@ class Baselines:
         """The roles that a definition has."""
         return (REFERENCE, BASELINE) if definition.name in self._solutions else (REFERENCE,)
 
-    def close(self) -> None:
-        """End the workers."""
-        for function in self._workers.values():
-            function.worker.close()
-        if self._known_calls is not None:
+    def close(self, *, keeps_known: bool = False) -> None:
+        """End the workers; that of known calls may stay for the next definition, unless it holds much memory."""
+        end_all(function.worker for function in self._workers.values())
+        if self._known_calls is not None and not (keeps_known and self._known_calls.is_small):
             self._known_calls.close()
         self._workers = {}
         self._definition = None

@@ -17,7 +17,7 @@ from typing import Self
 
 import torch
 from fib_compile.device import env_snapshot, parse_device
-from fib_schema import AxisError, Definition, Environment, Evaluation, Solution, Workload
+from fib_schema import AxisError, Definition, Environment, Evaluation, InvalidField, Solution, Workload
 
 from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
@@ -31,11 +31,12 @@ from ..timing.device_state import settings_of
 from ..timing.measuring import CHAINS
 from ..timing.roofline import speed_of_light_of
 from ..transport.messages import Calibrate, Calibrated
-from ..worker.client import WorkerLost
+from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
 from .build import attempt
 from .burst_lock import bursts_of
+from .definition_settings import DefinitionSettings
 from .device_context import Calibration, DeviceContext
 from .device_lock import identity_of, lock_of
 from .function_worker import FunctionWorker, solution_request
@@ -50,7 +51,7 @@ from .solution_run import SolutionRun
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _CALIBRATION_SAMPLES = 60
-_MOST_AHEAD, _CORES_AHEAD = 4, 4  # workers that compile while another one is timed, and the cores that each needs
+_MOST_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
 
 
 class Judge:
@@ -96,10 +97,13 @@ class Judge:
         )
         self._context: DeviceContext | None = None
         self.phases = PhaseTimer()
+        self.cache_key = ""
+        """`DefinitionPlan.cache_key` of the plan that is being executed."""
         self._evaluators: dict[str, Evaluator] = {}
+        self._settings = DefinitionSettings(config)
         self._ahead: dict[str, FunctionWorker] = {}
         cores = (os.cpu_count() or 1) // (config.concurrency or 1)
-        self._most_ahead = min(_MOST_AHEAD, max(cores // _CORES_AHEAD, 1)) if is_cuda else 0
+        self._most_ahead = min(_MOST_WORKERS, max(cores // _CORES_PER_WORKER, 1)) - 1 if is_cuda else 0
 
     def __enter__(self) -> Self:
         return self
@@ -164,10 +168,10 @@ class Judge:
     # -- workloads -----------------------------------------------------------------------------
 
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
-        """About how much memory a prepared workload takes; 0 if it lacks an axis, which `prepare` reports."""
+        """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
-            return needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
-        except AxisError:
+            return needed_bytes(definition, workload, self._settings.of(definition), self.device)
+        except (AxisError, InvalidField):
             return 0
 
     def prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
@@ -202,7 +206,7 @@ class Judge:
             EvaluatorUnusable: There is none, or it cannot be used.
         """
         if definition.name not in self._evaluators:
-            config = self._config.resolve_eval_config(definition)
+            config = self._settings.of(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
         return self._evaluators[definition.name]
 
@@ -213,7 +217,7 @@ class Judge:
             workload=workload,
             root=self._root,
             run=self._config,
-            config=evaluator.settings(self._config.resolve_eval_config(definition)),
+            config=evaluator.settings(self._settings.of(definition)),
             evaluator=evaluator,
             worker=self._baselines.worker(REFERENCE, definition).worker,
             context=self.context,
@@ -225,12 +229,12 @@ class Judge:
         """Refuse a workload that this machine cannot hold.
 
         Raises:
-            InputError: It lacks an axis, or its tensors are too large.
+            InputError: It lacks an axis, its layout is invalid, or its tensors are too large.
         """
-        config = self._config.resolve_eval_config(definition)
+        config = self._settings.of(definition)
         try:
             needed = needed_bytes(definition, workload, config, self.device)
-        except AxisError as error:
+        except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
@@ -246,6 +250,7 @@ class Judge:
         workloads: Sequence[PreparedWorkload],
         *,
         unbuildable: BuildFailure | None = None,
+        following: Solution | None = None,
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
@@ -256,6 +261,8 @@ class Judge:
             solution: In any language that has a builder here.
             workloads: On what.
             unbuildable: The failure of the build, if it was attempted before.
+            following: The solution of the same definition that is evaluated next, if that is known. Its worker starts
+                while this one's ends.
 
         Yields:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
@@ -265,6 +272,7 @@ class Judge:
             yield from self._unbuilt(solution, unbuildable, workloads)
             return
         candidate = self._ahead.pop(solution.name, None) or self._spawn(definition, solution)
+        upcoming = None
         try:
             if (failure := self._build(candidate)) is not None:
                 yield from self._unbuilt(solution, failure, workloads)
@@ -274,6 +282,7 @@ class Judge:
                 definition=definition,
                 solution=solution,
                 config=self._config,
+                settings=self._settings.of(definition),
                 server=self._server,
                 context=self.context,
                 baselines=self._baselines,
@@ -281,9 +290,12 @@ class Judge:
             )
             for prepared, evaluation in run.evaluate(workloads):
                 yield prepared.workload, evaluation
+            upcoming = following
         finally:
-            with self._device_work():  # the end of its device context disturbs passes
-                candidate.worker.close()
+            with self._device_work(), candidate.worker:  # the end of its device context disturbs passes
+                candidate.worker.kill()
+                if upcoming is not None and upcoming.name not in self._ahead:
+                    self._ahead[upcoming.name] = self._spawn(definition, upcoming)
 
     def _unbuilt(
         self, solution: Solution, failure: BuildFailure, workloads: Sequence[PreparedWorkload]
@@ -296,7 +308,8 @@ class Judge:
     def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
         """Start and compile the next solutions in workers of their own, on CUDA only.
 
-        On the CPU compilation would disturb timing.
+        On the CPU compilation would disturb timing. The solution whose turn it is gains nothing: it would be built in
+        two steps, and waited for all the same.
         """
         for solution in solutions[: self._most_ahead]:
             if solution.name not in self._ahead:
@@ -305,13 +318,13 @@ class Judge:
 
     def dismiss_ahead(self) -> None:
         """End workers that were started ahead and not used."""
-        for candidate in self._ahead.values():
+        if self._ahead:
             with self._device_work():
-                candidate.worker.close()
+                end_all(candidate.worker for candidate in self._ahead.values())
         self._ahead = {}
 
     def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:
-        request = solution_request(self._config.device, definition, solution)
+        request = solution_request(self._config.device, definition, solution, self.cache_key)
         with self.phases.during(Phase.START):
             return FunctionWorker(self._server.spawn(), request)
 

@@ -33,6 +33,8 @@ class FunctionWorker:
         self.may_capture = True
         self.not_captured = ""
         """Reason that its calls cannot be captured; empty if they can."""
+        self.padding_problem = ""
+        """Reason that it is not right with padded indices; empty unless a check has failed."""
         self.has_setup = False
         self.is_profiled = False
         """Whether its kernels have been profiled, which is done on one workload."""
@@ -88,7 +90,7 @@ class FunctionWorker:
     def _open_device(self, seconds: float) -> None:
         """Record digests of the native module of a CUDA worker before a solution is loaded."""
         if self.request.device != "cpu":
-            self.table = ask(self.worker, OpenDevice(self.request.device), DeviceOpened, seconds).table
+            self.table = ask(self.worker, OpenDevice(self.request.device, self.request), DeviceOpened, seconds).table
             self.table_digest = table_digest(self.worker, self.table)
 
     def use(self, worker: Worker) -> None:
@@ -130,9 +132,9 @@ class FunctionWorker:
         return msgspec.structs.replace(self.request, is_ahead=True)
 
 
-def solution_request(device: str, definition: Definition, solution: Solution) -> Build:
+def solution_request(device: str, definition: Definition, solution: Solution, cache_key: str = "") -> Build:
     """The build request of a solution: the definition without its reference."""
-    return Build(device, format_json(_without_reference(definition)), format_json(solution))
+    return Build(device, format_json(_without_reference(definition)), format_json(solution), cache_key=cache_key)
 
 
 def reference_request(device: str, definition: Definition) -> Build:

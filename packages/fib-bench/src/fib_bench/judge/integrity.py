@@ -62,8 +62,10 @@ def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) 
     """
     try:
         found = open_memory_files(worker.pid)
-        expected = set() if trusted is None else {_place(line) for line in modified_text(trusted.pid)}
-        found += [line for line in modified_text(worker.pid) if _place(line) not in expected]
+        if (changed := modified_text(worker.pid)) and trusted is not None:
+            expected = {_place(line) for line in modified_text(trusted.pid)}
+            changed = [line for line in changed if _place(line) not in expected]
+        found += changed
         if digest and memory_digest(worker.pid, table, TABLE_BYTES) != digest:
             found.append("the table of driver functions differs from what it was")
     except NotPermitted as error:

@@ -28,6 +28,7 @@ EMPTY_KERNEL_NS = 630.0
 """Duration of an empty kernel by CUPTI (580 to 700 ns on an H200): it belongs to a call."""
 _EMPTY_PASSES, _EMPTY_CALLS = 24, 32  # once for a device
 _MOST_USES = 4  # of a known pass: by a solution and the reference in two rounds
+_MOST_KEPT_BYTES = 256 << 20  # of the device, by the allocator of a worker that is kept for the next definition
 _FLUSH_FACTOR = 1.1  # in the added time up to about 10 MiB that calls have written reach memory (H200)
 
 
@@ -45,12 +46,18 @@ class KnownCalls:
         self._timeout_seconds = timeout_seconds
         self._worker: Worker | None = None
         self._empty: EmptyCalls | None = None
+        self._held_bytes = 0
 
     def close(self) -> None:
         """End the worker."""
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the worker holds little memory, at most the outputs of all slots that it was bound to."""
+        return self._held_bytes <= _MOST_KEPT_BYTES
 
     @contextmanager
     def bound(self, function: TimedFunction, inputs: Sequence[LinkedInput]) -> Iterator[BoundKnownCalls]:
@@ -62,6 +69,7 @@ class KnownCalls:
         with TimedFunction(
             self._ready_worker(), function.layout, function.slots.count, function.context, shares_inputs_with=function
         ) as known:
+            self._held_bytes += known.slots.outputs.nbytes
             passes = LinkedPasses(known, inputs)
             self._empty = self._empty or EmptyCalls.measure(passes)
             yield BoundKnownCalls(passes, self._empty)
@@ -73,7 +81,7 @@ class KnownCalls:
 
     def _ready_worker(self) -> Worker:
         if self._worker is None or self._worker.is_closed:
-            self._worker = self._server.spawn()
+            self._worker, self._held_bytes = self._server.spawn(), 0
             ask(self._worker, OpenDevice(str(self._device)), DeviceOpened, self._timeout_seconds)
         return self._worker
 

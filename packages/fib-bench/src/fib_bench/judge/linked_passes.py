@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import attrs
 import torch
+from fib_compile.device import torch_dtype
 from fib_schema import EvaluationStatus
 
 from ..inputs.variation import LinkGranularity, link_granularity
@@ -24,7 +25,7 @@ from ..secure_random import SECRET
 from ..timing.linked import native
 from ..timing.linked.native import open_native
 from ..timing.measurement import trimmed_mean
-from ..transport.arenas import tensor_in
+from ..transport.arenas import bytes_in, tensor_in
 from ..transport.messages import (
     Composed,
     ComposePass,
@@ -36,7 +37,7 @@ from ..transport.messages import (
     TensorSlot,
 )
 from ..worker.client import WorkerLost
-from ..worker.outside_checks import ThreadActivity, ran_between, thread_run_times
+from ..worker.outside_checks import ThreadActivity, ran_between
 from ..worker.passes import link_inputs
 from .prepared import PreparedWorkload
 from .rpc import Rejected
@@ -78,14 +79,21 @@ def linked_inputs(function: TimedFunction, prepared: PreparedWorkload) -> tuple[
     if prepared.integer_sets and not function.keeps_integers:
         modes |= dict.fromkeys(prepared.integer_sets[0], native.WHOLE)
     for name, mode in modes.items():
-        slot = function.layout.inputs[name]
-        tensor = tensor_in(function.slots.inputs[0], slot)
-        if not tensor.nbytes or len(found) == native.MAX_INPUTS:
-            continue
-        position = next(i for i, other in enumerate(function.layout.message.inputs) if other is slot)
-        row = tensor.shape[-1] if tensor.dim() else 1
-        found.append(LinkedInput(position, tensor.nbytes, mode, tensor.dtype.itemsize, row))
+        one = linked_input(function, name, mode)
+        if one.size_bytes and len(found) < native.MAX_INPUTS:
+            found.append(one)
     return tuple(found)
+
+
+def linked_input(function: TimedFunction, name: str, mode: int) -> LinkedInput:
+    """The change that links make to one input."""
+    slot = function.layout.inputs[name]
+    size_bytes = bytes_in(function.slots.inputs[0], slot).numel()
+    position = next(i for i, other in enumerate(function.layout.message.inputs) if other is slot)
+    if slot.strides is not None and mode == native.PAIR_SWAP:
+        mode = native.WHOLE
+    row = slot.shape[-1] if slot.shape else 1
+    return LinkedInput(position, size_bytes, mode, torch_dtype(slot.dtype).itemsize, row)
 
 
 class LinkedPasses:
@@ -112,6 +120,15 @@ class LinkedPasses:
         device, slots = function.context.device, function.slots.count
         self._partials = torch.empty(slots * native.DIGEST_BLOCKS * 16, dtype=torch.uint8, device=device)
         self._counts = torch.zeros(slots, dtype=torch.int32, device=device)
+
+    @property
+    def linked_names(self) -> frozenset[str]:
+        """The inputs that links change."""
+        positions = {item.position for item in self._inputs}
+        message = self._function.layout.message.inputs
+        return frozenset(
+            name for name, slot in self._function.layout.inputs.items() if any(message[p] is slot for p in positions)
+        )
 
     @property
     def output_bytes(self) -> tuple[int, ...]:
@@ -160,7 +177,7 @@ class LinkedPasses:
         self._function.context.synchronize()
         with self.alone() if is_timed else nullcontext():
             taken_ns, nonce, before = self._time(self._indexes[kind, calls], calls)
-        activity = ran_between(before, thread_run_times(self._function.worker.pid))
+        activity = ran_between(before, self._function.worker.threads.read())
         box = self._mailbox
         return TimedPass(
             calls,
@@ -182,7 +199,7 @@ class LinkedPasses:
             raise WorkerLost("a launched pass did not start on the device", is_timeout=True)
         time.sleep(_REST_SECONDS)
         nonce = [SECRET.getrandbits(64) for _ in range(4)]
-        before = thread_run_times(self._function.worker.pid)
+        before = self._function.worker.threads.read()
         taken_ns = self._module.time_pass(address, self._launched, nonce, self._function.context.timeout_seconds)
         if not taken_ns:
             problem = f"a pass of {calls} calls sent no digest within {self._function.context.timeout_seconds:g} s"

@@ -153,6 +153,11 @@ class LinkedTimer:
         self._known.compose(calls)
         return calls
 
+    @property
+    def linked_names(self) -> frozenset[str]:
+        """The inputs whose values differ from call to call."""
+        return frozenset() if self._passes is None else self._passes.linked_names
+
     # -- passes --------------------------------------------------------------------------------------
 
     def draw(self, prepared: PreparedWorkload, passes: int) -> int:
@@ -193,6 +198,7 @@ class LinkedTimer:
         """New candidates, ``[2, bytes]``."""
         function, base = self._function, self._base
         assert base is not None
+        function.context.give_way()  # which does nothing in a burst
         candidates = base.inputs.expand(2, -1).clone()
         if len(prepared.integer_sets) > 1 and not function.keeps_integers:
             for memory, integers in zip(candidates, SECRET.sample(list(prepared.integer_sets), 2), strict=True):

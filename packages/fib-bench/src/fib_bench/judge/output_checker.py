@@ -54,7 +54,7 @@ class OutputChecker:
         Raises:
             EvaluatorRaised: The evaluator did.
         """
-        tensors = layout.input_tensors(inputs)
+        tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
         case = Case(
             definition=self.definition,
             inputs={name: tensors.get(name, self.others.get(name)) for name in self.definition.inputs},

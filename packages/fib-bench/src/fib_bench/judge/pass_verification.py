@@ -88,6 +88,7 @@ class PassVerification:
         """
         waiting, self._unverified = self._unverified, []
         for item in waiting:
+            self._function.context.give_way()
             self._verify(item)
 
     def _verify(self, item: _Unverified) -> None:

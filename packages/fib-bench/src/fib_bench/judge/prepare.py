@@ -16,6 +16,7 @@ from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
+from ..inputs.index_padding import PaddedDraw, draw_padded_calls
 from ..inputs.redrawing import redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
@@ -24,7 +25,7 @@ from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .output_checker import OutputChecker
-from .prepared import InputSet, PreparedWorkload, two_of
+from .prepared import InputSet, PaddedCall, PaddedCalls, PreparedWorkload, two_of
 from .rpc import Rejected
 from .setup_inputs import write_tensors
 from .timed_function import TimedFunction
@@ -43,11 +44,11 @@ _LENIENT_CAP = 0.25
 
 
 def _leniently(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
-    """The settings for values that are far from typical.
+    """The settings for values that are far from typical, and for calls with padded indices, whose sums are longer.
 
     Sums of addends of very different size lose digits: in correct bfloat16 attention kernels, one
     element in a thousand was off by 1 to 2 % of its row. The errors that these sets are meant to find (a wrong
-    epsilon, a division by zero, an overflow) affect whole rows, or are as large as the output.
+    epsilon, a division by zero, an overflow, another page) affect whole rows, or are as large as the output.
     """
     if config.required_matched_ratio is not None:
         return config
@@ -140,7 +141,8 @@ class Preparation:
                 checker=self._checker,
                 error_bounds=self._error_bounds(function, bases[0]),
             )
-            return self._add_other_distributions(function, prepared)
+            prepared = self._add_other_distributions(function, prepared)
+        return self._add_padded_calls(prepared, values)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
         return self._inputs(index, distribution).values
@@ -265,6 +267,43 @@ class Preparation:
                 trials.append(item)
         return attrs.evolve(prepared, trials=tuple(trials), left_out=left_out)
 
+    def _add_padded_calls(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
+        """Add calls with padded indices, if the definition has such and the reference has time for them."""
+        if self.run.quick or self.evaluator.is_random:
+            return prepared
+        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        draws = draw_padded_calls(self.definition, self.workload.axes, values, generator)
+        if not draws:
+            return prepared
+        calls: list[PaddedCall] = []
+        try:
+            for draw in draws:
+                if self._is_late() or self.worker.is_closed:
+                    return prepared.without("padded", "the reference is too slow, or has failed before")
+                calls.append(self._expect_padded(prepared.bases[0], values, draw))
+        except (Rejected, WorkerLost) as error:
+            if self.context.device.type == "cuda":
+                self.worker.close()  # its context may be broken; the next workload gets a fresh one
+            return prepared.without("padded", f"the reference failed: {error}")
+        layout = self._layout_of({**values, **draws[0].stale})
+        return attrs.evolve(prepared, padded=PaddedCalls(layout, calls))
+
+    def _expect_padded(self, base: InputSet, values: Mapping[str, Value], draw: PaddedDraw) -> PaddedCall:
+        """A call with padded indices; the reference gets the indices up to their total."""
+        if draw.is_given:
+            layout, config = self._layout_of(values), _leniently(self.config)
+            check = self._checker.check(layout, base.inputs, base.expected, config=config)
+            return PaddedCall(draw.total, draw.stale, draw.poisoned, base.expected, check)
+        exact = {**values, **draw.exact}
+        layout = self._layout_of(exact)
+        with TimedFunction(self.worker, layout, 1, self.context) as function:
+            item = self._expect(function, layout, "padded", exact)
+        return PaddedCall(draw.total, draw.stale, draw.poisoned, item.expected, item.check)
+
+    def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
+        axes = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
+        return layout_of(self.definition, axes, values)
+
 
 def _tensor(value: Value) -> torch.Tensor:
     assert isinstance(value, torch.Tensor)
@@ -281,7 +320,8 @@ def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEva
 
     Raises:
         AxisError: An axis has no size.
+        InvalidField: The workload's layout is invalid.
     """
-    size = call_bytes(definition, workload.axes)
+    size = call_bytes(definition, workload)
     sets = config.num_trials + len(config.distributions) + VARIANTS
     return size * (sets + slot_count(size, device))

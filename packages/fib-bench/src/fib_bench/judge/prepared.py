@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import torch
 from fib_schema import Workload
+from fib_schema.strides import layout_extra
 
 from ..checking.sensitivity import insensitive_to_all
 from ..evaluators.protocol import Check, Observation, Verdict
@@ -47,6 +48,42 @@ class InputSet:
 
 
 @attrs.frozen(eq=False)
+class PaddedCall:
+    """The integers of a call whose index inputs are longer than their total, with its expected outputs."""
+
+    total: int
+    """Valid elements of the index inputs."""
+    stale: Mapping[str, torch.Tensor]
+    """The integers that differ from those of the workload, with valid pages behind the total."""
+    poisoned: Mapping[str, torch.Tensor]
+    """Likewise, with numbers that are no pages behind the total."""
+    expected: torch.Tensor
+    """``[bytes]``, laid out like a slot; of the reference on the indices up to the total."""
+    check: Check
+
+
+@attrs.frozen(eq=False)
+class PaddedCalls:
+    """Calls of one workload that have the same shapes and index inputs of one length."""
+
+    layout: CallLayout
+    calls: Sequence[PaddedCall]
+
+    def input_set(self, base: Mapping[str, torch.Tensor], call: PaddedCall, *, is_poisoned: bool) -> InputSet:
+        """The inputs of one call.
+
+        Args:
+            base: Values of all inputs that the calls have in common.
+            call: The call.
+            is_poisoned: Whether numbers that are no pages stand behind the total.
+        """
+        device = call.expected.device
+        memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=device)
+        self.layout.pack({**base, **(call.poisoned if is_poisoned else call.stale)}, memory)
+        return InputSet("padded", memory, call.expected, call.check)
+
+
+@attrs.frozen(eq=False)
 class PreparedWorkload:
     """A workload with its input sets."""
 
@@ -61,7 +98,7 @@ class PreparedWorkload:
     slots: int
     """Calls of one timed pass."""
     left_out: Mapping[str, str]
-    """Distributions that do not apply, and why."""
+    """Distributions that do not apply, and ``padded`` where calls with padded indices were not made, and why."""
     checker: OutputChecker
     """Makes checks for further inputs."""
     synthesized: tuple[str, ...] = ()
@@ -72,6 +109,8 @@ class PreparedWorkload:
     """Integer inputs that cannot be redrawn, and why."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
+    padded: PaddedCalls | None = None
+    """Calls with padded indices; None if the definition has none, or the reference is too slow."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
     """The error above which an output was computed with less than float32; see `precision`."""
 
@@ -79,6 +118,10 @@ class PreparedWorkload:
     def bases(self) -> Sequence[InputSet]:
         """The sets whose values are mixed for fresh inputs."""
         return [item for item in self.trials if item.distribution == "normal"]
+
+    def without(self, name: str, reason: str) -> PreparedWorkload:
+        """The workload with the reason why it lacks a distribution or other inputs."""
+        return attrs.evolve(self, left_out={**self.left_out, name: reason})
 
     def may_contain(self, pattern: int) -> bool:
         """Whether right outputs of some input set consist of nothing but one byte."""
@@ -100,6 +143,7 @@ class PreparedWorkload:
             extra["kept_integers"] = dict(self.kept_integers)
         if self.left_out:
             extra["left_out"] = dict(self.left_out)
+        extra |= layout_extra(self.layout.strides)
         extra["evaluator"] = self.checker.evaluator.name
         extra["outputs"] = self.trials[0].check.to_extra()
         return extra

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import attrs
 from fib_compile.builder import INTERPRETED_LANGUAGES
@@ -22,6 +23,8 @@ from .timed_function import TimedFunction
 from .timers import Timer
 
 _MOST_KERNELS = 100
+NO_FIELDS: Mapping[str, object] = MappingProxyType({})
+"""No further fields."""
 
 
 @attrs.frozen
@@ -81,6 +84,7 @@ class EvaluationRecorder:
         baselines: InterleavedBaselines,
         *,
         not_captured: str = "",
+        further: Mapping[str, object] = NO_FIELDS,
     ) -> Performance:
         """The latency and the latencies that it is compared with.
 
@@ -89,9 +93,11 @@ class EvaluationRecorder:
             timer: Of the solution.
             baselines: Timed interleaved with it.
             not_captured: Why the solution cannot be captured, where that is so.
+            further: Further fields of the timing.
         """
         found, others = timer.measurement(), baselines.measurements(timer)
         timing = found.to_extra() | timer.to_extra()
+        timing |= further
         timing["pair_exclusive_ms"] = round(function.context.exclusive_time.seconds * 1e3, 3)
         if not_captured:
             timing["not_captured"] = not_captured

@@ -30,8 +30,11 @@ from .baselines import Baselines, InterleavedBaselines
 from .build import attempt
 from .device_context import DeviceContext
 from .function_worker import FunctionWorker
+from .graph_safety import GraphEvidence, graph_fields
 from .integrity import check_code
+from .linked_timing import LinkedTimer
 from .output_checker import EvaluatorRaised
+from .padding_check import padding_fields, padding_problem
 from .prepared import PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, isolated, kernels_of, log_of, status_of
 from .rpc import NotCapturable, Rejected
@@ -63,6 +66,7 @@ class SolutionRun:
         definition: What it computes.
         solution: The solution.
         config: How to run.
+        settings: Those of the definition.
         server: Starts further workers.
         context: What holds on this device.
         baselines: The reference and the baseline.
@@ -73,6 +77,7 @@ class SolutionRun:
     definition: Definition
     solution: Solution
     config: BenchmarkConfig
+    settings: ResolvedEvalConfig
     server: ForkServerClient
     context: DeviceContext
     baselines: Baselines
@@ -84,7 +89,7 @@ class SolutionRun:
         """Evaluate on workloads; those that fail in phase A come first."""
         pending, batch_size = list(workloads), len(workloads)
         while pending:
-            batch, had_captures = pending[:batch_size], self.candidate.may_capture
+            batch, known = pending[:batch_size], self._known_limits
             done: set[int] = set()
             for prepared, evaluation in self._evaluate_batch(batch):
                 done.add(id(prepared))
@@ -92,8 +97,13 @@ class SolutionRun:
                     evaluation = isolated(self.candidate.worker.isolation, evaluation)
                 yield prepared, evaluation
             pending = [prepared for prepared in pending if id(prepared) not in done]
-            if had_captures == self.candidate.may_capture:
+            if known == self._known_limits:
                 batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
+
+    @property
+    def _known_limits(self) -> tuple[bool, str]:
+        """The attempts that are not repeated after they have cost a worker."""
+        return self.candidate.may_capture, self.candidate.padding_problem
 
     def _evaluate_batch(
         self, batch: Sequence[PreparedWorkload]
@@ -156,14 +166,10 @@ class SolutionRun:
         log = log_of(error.message, self.candidate.worker)
         correctness = None
         if error.status is EvaluationStatus.INCORRECT_NUMERICAL:
-            correctness = correctness_of(error.comparisons, self._settings)
+            correctness = correctness_of(error.comparisons, self.settings)
         elif self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK:
             self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
         return self.recorder.evaluation(self.solution, error.status, log, correctness, prepared=prepared)
-
-    @property
-    def _settings(self) -> ResolvedEvalConfig:
-        return self.config.resolve_eval_config(self.definition)
 
     def _bind(self, prepared: PreparedWorkload) -> TimedFunction:
         return TimedFunction(
@@ -177,8 +183,8 @@ class SolutionRun:
 
     # -- phase A ---------------------------------------------------------------------------------
 
-    def _check(self, prepared: PreparedWorkload) -> _Checked:
-        """Check outputs and warm up.
+    def _check(self, prepared: PreparedWorkload) -> _Checked | None:
+        """Check outputs and warm up; None if a check that decides no verdict has cost the worker.
 
         Raises:
             Rejected: Outputs are wrong, or the function raised.
@@ -197,7 +203,7 @@ class SolutionRun:
             function.check_together(prepared)
             with self.context.phases.during(Phase.WARM_UP):
                 timer = make_timer(function, may_capture=self.candidate.may_capture)
-                timer.warm_up(prepared, self._settings)
+                timer.warm_up(prepared, self.settings)
             kernels: list[tuple[str, float]] = []
             if not self.candidate.is_profiled:
                 self.candidate.is_profiled = True
@@ -205,7 +211,24 @@ class SolutionRun:
                     kernels = kernels_of(function)
             printed = self.candidate.worker.printed()
         function.raise_if_lost()  # or it would be checked again and again
+        self._check_padding(prepared)
+        if self.candidate.worker.is_closed:
+            return None
         return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
+
+    def _check_padding(self, prepared: PreparedWorkload) -> None:
+        """Check calls with padded indices, unless the workload has none or others have failed.
+
+        Raises:
+            Rejected: The worker was tampered with.
+            WorkerLost: It forged a reply.
+        """
+        candidate = self.candidate
+        if prepared.padded is None or candidate.padding_problem:
+            return
+        bind = partial(TimedFunction, candidate.worker, context=self.context)
+        with self.context.phases.during(Phase.CHECK):
+            candidate.padding_problem = padding_problem(candidate, prepared, bind)
 
     # -- phase B ---------------------------------------------------------------------------------
 
@@ -217,10 +240,14 @@ class SolutionRun:
         self.candidate.may_seal = False
         if (failed := self._renew()) is not None:
             return failed
-        again = self._attempt(item.prepared, lambda: self._time(self._check(item.prepared)))
+        again = self._attempt(item.prepared, lambda: self._check_and_time(item.prepared))
         self.candidate.may_seal = _is_runtime_error(again)  # then the seal was not the reason
         self.candidate.worker.close()
         return again
+
+    def _check_and_time(self, prepared: PreparedWorkload) -> Evaluation | None:
+        checked = self._check(prepared)
+        return None if checked is None else self._time(checked)
 
     def _time(self, item: _Checked) -> Evaluation:
         """The evaluation of a solution that passes.
@@ -243,7 +270,7 @@ class SolutionRun:
             EvaluationStatus.PASSED,
             printed,
             correctness_of(
-                [*item.comparisons, *function.comparisons], self._settings, {**item.findings, **function.findings}
+                [*item.comparisons, *function.comparisons], self.settings, {**item.findings, **function.findings}
             ),
             performance,
             prepared=prepared,
@@ -257,7 +284,7 @@ class SolutionRun:
         return not self.candidate.may_seal or (self.context.is_cuda and not self.candidate.is_sealed)
 
     def _performance(self, function: TimedFunction, item: _Checked) -> tuple[Performance, list[str]]:
-        prepared, config = item.prepared, self._settings
+        prepared, config = item.prepared, self.settings
         is_reference_timed = self.config.profile_baseline
         with self.baselines.interleaved(
             function, self.definition, prepared, config, is_reference_timed=is_reference_timed
@@ -269,10 +296,27 @@ class SolutionRun:
                 timer.warm_up(prepared, config)
             self._time_with(timer, baselines, prepared, config)
             reason = self.candidate.not_captured
-            performance = self.recorder.performance(function, timer, baselines, not_captured=reason)
+            graphs = self._graph_fields(function, timer, prepared) if self.context.is_cuda else {}
+            padding = {} if prepared.padded is None else padding_fields(self.candidate.padding_problem)
+            performance = self.recorder.performance(
+                function, timer, baselines, not_captured=reason, further={**graphs, **padding}
+            )
             flags = [UNVERIFIED] if baselines.failure else []
             flags += [*timer.verifier.precision_flags, *self._check_code()]
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
+
+    def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> Mapping[str, object]:
+        """Whether the timing has shown that the solution is safe in CUDA graphs."""
+        specs = self.definition.inputs
+        evidence = GraphEvidence(
+            method=timer.method,
+            has_setup=function.has_setup,
+            verified_calls=timer.verifier.fresh,
+            integers=[name for name in prepared.layout.inputs if specs[name].is_integer],
+            changed=timer.linked_names if isinstance(timer, LinkedTimer) else (),
+            kept_integers=function.keeps_integers and not function.has_setup,
+        )
+        return graph_fields(evidence)
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed.

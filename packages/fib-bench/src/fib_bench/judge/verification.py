@@ -38,6 +38,7 @@ _ASK_CHANCE_AT_FIRST = 0.8  # until `_LEAST_FRESH` are reached: later passes may
 _LEAST_FRESH = 4  # fresh answers for each published latency, or 2 where the reference is slow
 _LEAST_FRESH_OF_SLOW = 2
 _MOST_ASK_SECONDS = 0.3
+_LEAST_OBSERVED, _MOST_OBSERVED_CALLS = 1024, 64  # elements and calls that are judged together
 _UNCHANGED = "no outputs: timed calls left the poison in place, which the checked calls did not"
 
 
@@ -249,11 +250,17 @@ class Verifier:
 
     @property
     def is_enough(self) -> bool:
-        """Whether enough timed calls were compared with fresh answers, or no more can be had."""
+        """Whether enough timed calls were compared with fresh answers, or no more can be had.
+
+        Where outputs are judged together, as draws of a sampler, enough are needed to tell distributions apart.
+        """
         if self.answers is None or self.answers.failure:
             return True
-        is_slow = self._ask_seconds >= _MOST_ASK_SECONDS
-        return self.fresh >= (_LEAST_FRESH_OF_SLOW if is_slow else _LEAST_FRESH)
+        if self._ask_seconds >= _MOST_ASK_SECONDS:
+            return self.fresh >= _LEAST_FRESH_OF_SLOW
+        seen = sum(output.numel() for call in self._observed for output in call.outputs.values())
+        is_seen = not self._observed or seen >= _LEAST_OBSERVED or len(self._observed) >= _MOST_OBSERVED_CALLS
+        return self.fresh >= _LEAST_FRESH and is_seen
 
     @property
     def precision_flags(self) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import attrs
 from fib_schema import Evaluation, EvaluationStatus, InvalidRecord, ScoringError, Trace, TraceSet, UnknownName
+from fib_schema.display import counted
 
 from ..flags import CPU_TIMING, INTERPRETED
 from .failures import Failure, group_failures
@@ -119,7 +120,7 @@ def rank_authors(trace_set: TraceSet, options: Options) -> tuple[tuple[Author, .
     needed = f"exactly one solution by {options.baseline_author!r}"
     if not authors:
         return (), f"authors are not ranked: no definition has {needed} (choose with --baseline-author)"
-    return authors, f"{len(found.unranked)} definitions do not count in the ranking of authors: they lack {needed}"
+    return authors, f"the ranking of authors leaves out {counted(len(found.unranked), 'definition')} without {needed}"
 
 
 def _without_cpu_timing(trace_set: TraceSet, options: Options) -> TraceSet:
@@ -216,11 +217,15 @@ def _entry(trace_set: TraceSet, results: DeviceResults, name: str, options: Opti
 
 
 def _mean_speedup(ratios: Sequence[Ratio], labels: Collection[str]) -> Ratio:
-    """The mean over workloads; on the CPU one imprecise ratio makes it imprecise.
+    """The mean over workloads."""
+    return mark_imprecise(mean_of(ratios), ratios, labels)
+
+
+def mark_imprecise(mean: Ratio, ratios: Sequence[Ratio], labels: Collection[str]) -> Ratio:
+    """A mean that is imprecise if one ratio is, on the CPU.
 
     An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
     """
-    mean = mean_of(ratios)
     if CPU_TIMING in labels and any(ratio.outcome is Outcome.IMPRECISE for ratio in ratios):
         return attrs.evolve(mean, is_imprecise=True)
     return mean

@@ -63,6 +63,8 @@
 
   function head() {
     at("made").textContent = `Benchmark report, made ${digest.made.replace("T", " ").replace("+00:00", " UTC")}`;
+    at("note").textContent = digest.note;
+    at("note").hidden = !digest.note;
     const parts = new Set(digest.environments.map(({ hardware, libs }) => [hardware,
       ...["fib_bench", "torch", "triton", "cuda"].filter((name) => libs[name]).map((name) => `${name} ${libs[name]}`)].join(" · ")));
     at("devices").append(...[...parts].slice(0, 4).map((text) => make("p", { class: "soft", text })));

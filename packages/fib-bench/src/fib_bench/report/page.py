@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
+
+from fib_schema.package_init import installed_version
 
 from .charts import GREY, OTHERS, PALETTE, SPECS
 from .leaderboard import Entry
@@ -52,6 +53,7 @@ def _overview(data: PageData) -> dict[str, Any]:
     """The part of the page that is visible before a section is opened."""
     return {
         "name": data.name,
+        "note": data.options.note,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "counts": data.counts,
         "statuses": data.statuses,
@@ -76,7 +78,7 @@ def _overview(data: PageData) -> dict[str, Any]:
         "statusNames": STATUSES,
         "grid": FAST_GRID,
         "specs": SPECS,
-        "harness": version("fib-bench"),
+        "harness": installed_version("fib-bench"),
         "methods": sorted({method for section in data.sections for method in section.columns["methods"]}),
         "palette": PALETTE,
         "grey": GREY,

@@ -7,7 +7,7 @@ were measured at different times, not if its 95 % interval includes 1, and not i
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import attrs
@@ -143,6 +143,24 @@ def mean_of(ratios: Sequence[Ratio]) -> Ratio:
         low, high = (_geometric_mean(bounds) for bounds in zip(*pairs, strict=True))
         interval = low, high
     return Ratio(statistics.geometric_mean(points), interval, all(ratio.is_comparable for ratio in known))
+
+
+def weighted_mean_of(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
+    """The arithmetic mean of ratios that are known, with positive weights. Errors are taken to be correlated."""
+    known = [(ratio, weight) for ratio, weight in zip(ratios, weights, strict=True) if ratio.point is not None]
+    total = sum(weight for _, weight in known)
+    if not total > 0.0:
+        return UNKNOWN
+
+    def mean(values: Iterable[float]) -> float:
+        return sum(value * weight for value, (_, weight) in zip(values, known, strict=True)) / total
+
+    points = [ratio.point or 0.0 for ratio, _ in known]
+    interval = None
+    if any(ratio.interval is not None for ratio, _ in known):
+        bounds = [ratio.interval or (point, point) for (ratio, _), point in zip(known, points, strict=True)]
+        interval = mean(low for low, _ in bounds), mean(high for _, high in bounds)
+    return Ratio(mean(points), interval, all(ratio.is_comparable for ratio, _ in known))
 
 
 def _geometric_mean(bounds: Sequence[float]) -> float:

@@ -42,7 +42,7 @@ def describe_difference(first: Any, second: Any) -> str:
         paths = list(_differing(first, second, ""))
     except RecursionError:
         return "values that nest too deep to compare"
-    more = f" and {len(paths) - _SHOWN_FIELDS} more fields" if len(paths) > _SHOWN_FIELDS else ""
+    more = f" and {len(paths) - _SHOWN_FIELDS} more" if len(paths) > _SHOWN_FIELDS else ""
     return ", ".join(paths[:_SHOWN_FIELDS]) + more
 
 

@@ -41,6 +41,8 @@ class Options:
     """The author against whose solutions authors are ranked."""
     fast_factors: Sequence[float] = FAST_FACTORS
     """The values of p at which ``fast_p`` is given."""
+    note: str = ""
+    """Text below the title of a page, such as where the inputs come from."""
 
 
 @attrs.frozen(slots=False)

@@ -113,7 +113,10 @@ def confine_files(state: SandboxState) -> frozenset[Threat]:
     if not is_usable():
         raise NotPossible(f"the kernel has Landlock {landlock_abi()}, needed: {_ABI_WITH_MOVES} (Linux 5.19)")
     scopes = SCOPE_SIGNALS
-    if not state.policy.shares_device_memory:  # CUDA maps the judge's memory through an abstract socket
+    # CUDA maps the judge's memory through an abstract socket, and a profiled call speaks through one to its profiler,
+    # which is outside of the call's domain; the domain of the profiler holds both and is closed.
+    is_call = state.policy.local_sockets and not state.policy.starts_call
+    if not state.policy.shares_device_memory and not is_call:
         scopes |= SCOPE_ABSTRACT_SOCKETS
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     ports = LOCAL_PORTS if state.policy.local_sockets else ()
@@ -135,6 +138,8 @@ def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
     tasks = Path("/proc/self/task").resolve()  # for the names of threads
     os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for the inode that is in memory now
     yield tasks, _READ | WRITE_FILE | TRUNCATE
+    if paths.policy.starts_call:
+        yield Path("/proc"), _READ | WRITE_FILE | TRUNCATE  # for the names of the call's threads
     yield paths.folder, _OWN
     yield paths.cache, _OWN
 

@@ -105,6 +105,9 @@ class SandboxPolicy:
             own on CUDA devices, too.
         local_sockets: Whether it may open local and TCP sockets, over which profilers speak to the process that they
             look into. Where it has no network namespace of its own, Landlock leaves `landlock.LOCAL_PORTS` open only.
+        starts_call: Whether it is a profiler that starts the process that runs the solution, which confines its files
+            further. CUDA writes the names of its threads below ``/proc``, where Landlock grants a path of a process
+            only once that exists, so a profiler may write all that lies there.
     """
 
     device: str
@@ -113,6 +116,7 @@ class SandboxPolicy:
     uid_channel: int | None = None
     is_alone: bool = False
     local_sockets: bool = False
+    starts_call: bool = False
 
     @property
     def is_cuda(self) -> bool:

@@ -95,6 +95,20 @@ def isolate(paths: SandboxPaths) -> Isolation:
     return Isolation(state.held, state.missing)
 
 
+def confine_files(paths: SandboxPaths, *, is_enclosed: bool) -> None:
+    """Confine the files of a process further that one with `starts_call` has started, where that is possible.
+
+    Args:
+        paths: The folders of the call.
+        is_enclosed: Whether the process is in a network namespace of its own.
+
+    Raises:
+        OSError: The system refuses.
+    """
+    if paths.policy.limit >= Level.CONFINED and landlock.is_usable():
+        landlock.confine_files(SandboxState(paths, {"namespaces": frozenset()} if is_enclosed else {}))
+
+
 def _stay_tied_to(parent: int) -> None:
     """End with the parent: a change of user or namespace clears the death signal."""
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)

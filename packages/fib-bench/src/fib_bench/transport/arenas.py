@@ -8,42 +8,47 @@ outputs must never be in one. On the CPU an arena is an anonymous memory file.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
-import math
 import mmap
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import attrs
 import torch
 from fib_compile.device import torch_dtype
+from fib_schema.strides import storage_elements
 
 from .messages import SharedMemory, TensorSlot
 
 _SIZE_IS_FINAL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _ALIGNMENT = 256  # the alignment of CUDA allocations, and more than any CPU vector needs
+_IPC_HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _CUDA_GRANULE = 2 << 20  # smaller CUDA allocations share a block, and a handle exports the whole block
 
 
 @attrs.frozen
 class TensorLayout:
-    """Element type and shape of a tensor to allocate."""
+    """Element type, shape and strides of a tensor to allocate."""
 
     dtype: str
     shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    """In elements; None for a contiguous tensor."""
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of its elements."""
-        return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
+        """The bytes from its first to its last element."""
+        return storage_elements(self.shape, self.strides) * torch_dtype(self.dtype).itemsize
 
 
 def place(layouts: Sequence[TensorLayout]) -> tuple[tuple[TensorSlot, ...], int]:
     """Lay tensors out one behind the other; returns where each lies and the bytes needed."""
     slots, offset = [], 0
     for layout in layouts:
-        slots.append(TensorSlot(layout.dtype, layout.shape, offset))
+        slots.append(TensorSlot(layout.dtype, layout.shape, offset, layout.strides))
         offset += _round_up(layout.size_bytes, _ALIGNMENT)
     return tuple(slots), max(offset, _ALIGNMENT)
 
@@ -57,12 +62,33 @@ def tensor_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
     Returns:
         ``slot.shape``, or ``[slots, *slot.shape]``.
     """
-    dtype = torch_dtype(slot.dtype)
-    end = slot.offset + math.prod(slot.shape) * dtype.itemsize
-    flat = memory[..., slot.offset : end]
-    if end == slot.offset:  # a view of no bytes can have any shape
+    dtype, size_bytes = _element_type_and_bytes(slot)
+    flat = memory[..., slot.offset : slot.offset + size_bytes]
+    if not flat.numel():  # a view of no bytes can have any shape
         return memory.new_empty((*memory.shape[:-1], *slot.shape), dtype=dtype)
-    return flat.view(dtype).view((*memory.shape[:-1], *slot.shape))
+    elements = flat.view(dtype)
+    if slot.strides is None:
+        return elements.view((*memory.shape[:-1], *slot.shape))
+    shape, strides = (*memory.shape[:-1], *slot.shape), (*elements.stride()[:-1], *slot.strides)
+    return elements.as_strided(shape, strides, elements.storage_offset())
+
+
+def bytes_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
+    """The bytes of a tensor at a place in memory, those between its elements included.
+
+    Shapes:
+        memory: ``[bytes]`` uint8, or ``[slots, bytes]``.
+
+    Returns:
+        ``[size]`` or ``[slots, size]``.
+    """
+    _, size_bytes = _element_type_and_bytes(slot)
+    return memory[..., slot.offset : slot.offset + size_bytes]
+
+
+@lru_cache(maxsize=1024)  # an evaluation finds the same few tensors in memory some hundred times
+def _element_type_and_bytes(slot: TensorSlot) -> tuple[torch.dtype, int]:
+    return torch_dtype(slot.dtype), TensorLayout(slot.dtype, slot.shape, slot.strides).size_bytes
 
 
 class Arena:
@@ -143,7 +169,7 @@ def _allocate_on_cuda(size_bytes: int, device: torch.device) -> Arena:
     def release() -> None:
         _checked(driver.cuMemFree(pointer))
 
-    shared = SharedMemory(size_bytes, bytes(handle.reserved))
+    shared = SharedMemory(size_bytes, bytes(ipc_handle_bytes(handle)))
     return Arena(_cuda_bytes(int(pointer), size_bytes, device), shared, -1, release)
 
 
@@ -152,7 +178,7 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
 
     torch.cuda.synchronize(device)
     ipc = driver.CUipcMemHandle()
-    ipc.reserved = handle.ipc_handle
+    ipc_handle_bytes(ipc)[:] = list(handle.ipc_handle)
     lazy = driver.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
     (pointer,) = _checked(driver.cuIpcOpenMemHandle(ipc, lazy.value))
 
@@ -161,6 +187,11 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
         _checked(driver.cuIpcCloseMemHandle(pointer))
 
     return Arena(_cuda_bytes(int(pointer), handle.size_bytes, device), handle, -1, release)
+
+
+def ipc_handle_bytes(handle: Any) -> ctypes.Array[ctypes.c_ubyte]:
+    """The memory of an IPC handle, valid while that lives; its only field has no name since cuda-bindings 13.4."""
+    return (ctypes.c_ubyte * _IPC_HANDLE_BYTES).from_address(handle.getPtr())
 
 
 def _checked(result: Any) -> tuple[Any, ...]:

@@ -19,6 +19,8 @@ class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
     dtype: str
     shape: tuple[int, ...]
     offset: int
+    strides: tuple[int, ...] | None = None
+    """In elements; None for a contiguous tensor."""
 
 
 class ScalarSlot(msgspec.Struct, frozen=True, tag="scalar"):
@@ -58,12 +60,16 @@ class Build(msgspec.Struct, frozen=True, tag="build"):
     """Both as JSON; no solution means the reference."""
     is_ahead: bool = False
     """Whether to run compilers and turn to the device, but to load nothing of the solution."""
+    cache_key: str = ""
+    """Separates the cache of the solution from that of other evaluations; empty: they share one."""
 
 
 class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
     """Make the device's context and load the native module, before any code of a solution is there."""
 
     device: str
+    build: Build | None = None
+    """The build that will follow, which decides the cache of the worker; None without one."""
 
 
 class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):

@@ -36,13 +36,12 @@ def send(channel: socket.socket, message: msgspec.Struct, descriptors: tuple[int
         ChannelClosed: The other side is gone.
     """
     body = msgspec.msgpack.encode(message)
-    head = _LENGTH.pack(len(body))
+    frame = memoryview(_LENGTH.pack(len(body)) + body)  # at once: the other side wakes up for a whole message
     try:
         if descriptors:
-            socket.send_fds(channel, [head], list(descriptors))
-        else:
-            channel.sendall(head)
-        channel.sendall(body)
+            frame = frame[socket.send_fds(channel, [frame], list(descriptors)) :]
+        if frame:
+            channel.sendall(frame)
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ChannelClosed(str(error)) from error
 

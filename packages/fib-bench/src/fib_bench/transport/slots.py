@@ -12,11 +12,12 @@ from typing import Self
 
 import attrs
 import torch
-from fib_schema import Definition
+from fib_schema import Definition, Workload
+from fib_schema.strides import Strides, normalized_strides, workload_strides
 
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
-from .arenas import Arena, TensorLayout, place, tensor_in
+from .arenas import Arena, TensorLayout, bytes_in, place, tensor_in
 from .messages import CANDIDATES, AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
 
 
@@ -38,11 +39,18 @@ class CallLayout:
         return self.input_bytes + self.output_bytes
 
     def pack(self, values: Mapping[str, Value], memory: torch.Tensor) -> None:
-        """Write input tensors into memory laid out like a slot."""
+        """Write input tensors into memory laid out like a slot, and `GAP` between the elements of strided ones."""
         for name, slot in self.inputs.items():
             value = values[name]
             assert isinstance(value, torch.Tensor)
+            if slot.strides is not None:
+                bytes_in(memory, slot).fill_(GAP)
             tensor_in(memory, slot).copy_(value)
+
+    @property
+    def strides(self) -> Mapping[str, Strides]:
+        """The strides of the inputs that are not contiguous."""
+        return {name: slot.strides for name, slot in self.inputs.items() if slot.strides is not None}
 
     def input_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
         """The input tensors in memory laid out like one slot, or like all of them."""
@@ -55,7 +63,7 @@ class CallLayout:
 
 def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
     """Lay the inputs and outputs of a call out; scalars and absent inputs travel in the message."""
-    tensors = {n: TensorLayout(dtype_name(v), tuple(v.shape)) for n, v in values.items() if isinstance(v, torch.Tensor)}
+    tensors = {name: _layout_of(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
     placed, input_bytes = place(list(tensors.values()))
     inputs = dict(zip(tensors, placed, strict=True))
     described = tuple(_describe(inputs.get(name), value) for name, value in values.items())
@@ -64,16 +72,22 @@ def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[s
     return CallLayout(Layout(described, outputs), inputs, named, input_bytes, output_bytes)
 
 
-def call_bytes(definition: Definition, axes: Mapping[str, int]) -> int:
+def _layout_of(tensor: torch.Tensor) -> TensorLayout:
+    shape = tuple(tensor.shape)
+    return TensorLayout(dtype_name(tensor), shape, normalized_strides(shape, tensor.stride()))
+
+
+def call_bytes(definition: Definition, workload: Workload) -> int:
     """Bytes of the inputs and outputs of one call.
 
     Raises:
         AxisError: An axis has no size.
+        InvalidField: The workload's layout is invalid.
     """
-    shapes = definition.get_input_shapes(axes)
-    pairs = zip(definition.inputs.values(), shapes, strict=True)
-    inputs = [TensorLayout(spec.dtype, shape) for spec, shape in pairs if shape is not None]
-    return place(inputs)[1] + place(_output_layouts(definition, axes))[1]
+    shapes, strides = definition.get_input_shapes(workload.axes), workload_strides(definition, workload)
+    items = zip(definition.inputs.items(), shapes, strict=True)
+    inputs = [TensorLayout(s.dtype, shape, strides.get(name)) for (name, s), shape in items if shape is not None]
+    return place(inputs)[1] + place(_output_layouts(definition, workload.axes))[1]
 
 
 def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[TensorLayout]:
@@ -90,6 +104,8 @@ def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
     return AbsentSlot() if value is None else ScalarSlot(value)
 
 
+GAP = 0xFF
+"""The byte between the elements of strided inputs: NaN in floating formats, -1 in integers."""
 _WORD = 8
 _TELLING_BYTES = 4
 """Fewer bytes of output can equal the poison by chance."""
@@ -164,7 +180,7 @@ class Slots:
         places = []
         for name in names:
             slot = self.layout.inputs[name]
-            size = tensor_in(self.inputs[0], slot).nbytes // _WORD * _WORD
+            size = bytes_in(self.inputs[0], slot).numel() // _WORD * _WORD
             if size:
                 self.inputs[self._span(used), slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
                 places.append(next(i for i, other in enumerate(self.layout.message.inputs) if other is slot))

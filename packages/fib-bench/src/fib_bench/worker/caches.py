@@ -20,10 +20,15 @@ from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import staged
 from fib_schema.private_files import private_folder
 
-from ..transport.messages import Build
+from ..temporary_folders import remove_folder
+from ..transport.messages import Build, OpenDevice
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
+
+
+BUILDS_NOTHING = "nothing"
+"""The name of the owner for a worker that builds nothing: it gets no cache."""
 
 
 @attrs.frozen
@@ -41,12 +46,21 @@ class CacheOwner:
     @classmethod
     def of(cls, request: object) -> CacheOwner:
         """The owner for the first request to a worker."""
+        if isinstance(request, OpenDevice):
+            request = request.build
         if not isinstance(request, Build):
-            return cls("nothing")
+            return cls(BUILDS_NOTHING)
         if request.solution is None:
             return cls(f"reference-{hashlib.sha256(request.definition.encode()).hexdigest()[:32]}")
-        solution = parse_json(request.solution, Solution)
-        return cls(f"solution-{solution.hash()[:32]}", solution)
+        return cls.of_solution(parse_json(request.solution, Solution), request.cache_key)
+
+    @classmethod
+    def of_solution(cls, solution: Solution, cache_key: str = "") -> CacheOwner:
+        """The owner for a solution in evaluations with a cache key."""
+        digest = solution.hash()
+        if cache_key:
+            digest = hashlib.sha256(f"{digest} {cache_key}".encode()).hexdigest()
+        return cls(f"solution-{digest[:32]}", solution)
 
 
 def own_cache(owner: CacheOwner, uid: int) -> Path:
@@ -61,6 +75,12 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
     if folder.stat().st_uid != uid:
         raise PermissionError(f"cache {folder} belongs to another user; delete it")
     return folder
+
+
+def remove_caches(owner: CacheOwner) -> None:
+    """Remove the caches of an owner whose workers have ended; what the system does not let go stays."""
+    for folder in (get_fib_cache_path() / FOLDER).glob(f"{owner.name}-*"):
+        remove_folder(folder)
 
 
 def _folder_of_caches() -> Path:

@@ -17,7 +17,7 @@ from fib_compile import Runnable
 from fib_schema import Definition
 
 from ..timing.calls import CannotCapture
-from ..transport.arenas import tensor_in
+from ..transport.arenas import bytes_in, tensor_in
 from ..transport.messages import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
@@ -195,8 +195,7 @@ def _words(slot: InputSlot, memory: torch.Tensor) -> torch.Tensor | None:
     """The bytes of an input, eight at a time; a rest of fewer is left out."""
     if not isinstance(slot, TensorSlot):
         return None
-    tensor = tensor_in(memory, slot)
-    size = tensor.nbytes // _WORD * _WORD
+    size = bytes_in(memory, slot).numel() // _WORD * _WORD
     return memory[slot.offset : slot.offset + size].view(torch.int64) if size else None
 
 

@@ -12,6 +12,7 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Protocol, Self
@@ -25,6 +26,7 @@ from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, 
 from ..transport.server_messages import Exited
 from .output import OutputPipe
 from .process_tree import descendants
+from .thread_clocks import ThreadClocks
 
 _EXIT_SECONDS = 10.0
 _STACK_SECONDS = 0.5
@@ -101,12 +103,15 @@ class Worker:
         self._output = OutputPipe(output)
         self._folder = folder
         self.isolation: Isolation | None = None
+        self.threads = ThreadClocks(pid)
+        """Run times of its threads, by the kernel."""
         self._reason_to_kill: str | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(self._output, selectors.EVENT_READ)
         self._selector.register(server.channel, selectors.EVENT_READ)
         self._is_closed = False
+        self._is_killed = False
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
@@ -207,17 +212,26 @@ class Worker:
             self._output.read()
         return self._output.take_text()
 
+    def kill(self) -> None:
+        """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""
+        if not self.is_closed and not self._is_killed:
+            with suppress(ChannelClosed, OSError):  # of the server, which `close` finds out
+                self._server.kill(self.pid)
+                self._is_killed = True
+
     def close(self) -> None:
         """Kill the worker and everything that it started; remove its folder."""
         if self._is_closed:
             return
         self._kill()
-        self._end_orphan()
+        if self._handle is not None and not self._has_ended():
+            _kill_orphan(self._handle)
         self._output.read()
         self._is_closed = True
         self._selector.close()
         self._channel.close()
         self._output.close()
+        self.threads.close()
         if self._handle is not None:
             os.close(self._handle)
         if not self._is_orphaned:
@@ -275,7 +289,8 @@ class Worker:
         if self.is_closed:
             return
         try:
-            self._server.kill(self.pid)
+            if not self._is_killed:  # its number may have gone to another worker since
+                self._server.kill(self.pid)
             end = time.monotonic() + _EXIT_SECONDS
             with selectors.DefaultSelector() as selector:
                 selector.register(self._server.channel, selectors.EVENT_READ)
@@ -284,14 +299,6 @@ class Worker:
                         self._server.read_reports()
         except (ChannelClosed, ProtocolError, OSError):
             self._server.close()  # takes every worker with it
-
-    def _end_orphan(self) -> None:
-        """Kill a worker whose server has died; the system does so too, unless a solution has disabled that."""
-        if self._has_ended() or self._handle is None:
-            return
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-            is_readable(self._handle, _EXIT_SECONDS)  # it is when the process has ended
 
     def _end_in_words(self) -> str:
         ended = self._server.exit_of(self.pid)
@@ -311,6 +318,15 @@ class Worker:
         return f"the worker exited with status {status} before it answered"
 
 
+def end_all(workers: Iterable[Worker]) -> None:
+    """Close workers, which end at the same time."""
+    workers = list(workers)
+    for worker in workers:
+        worker.kill()
+    for worker in workers:
+        worker.close()
+
+
 def _isolation_of(message: object) -> Isolation:
     """The isolation that a worker reports in its first message, which it sends before it has read a solution.
 
@@ -324,6 +340,13 @@ def _isolation_of(message: object) -> Isolation:
     except ValueError as error:
         raise ProtocolError(str(error)) from error
     return Isolation(held, message.missing)
+
+
+def _kill_orphan(handle: int) -> None:
+    """Kill a worker whose server has died; the system does so too, unless a solution has disabled that."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        is_readable(handle, _EXIT_SECONDS)  # it is when the process has ended
 
 
 def _open_process(pid: int) -> int | None:

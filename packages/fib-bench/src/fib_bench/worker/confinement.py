@@ -11,8 +11,8 @@ from fib_schema.files import explain_os_error
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
 from ..sandbox.users import reserve_uid
-from ..transport.messages import Build, Settled
-from .caches import CacheOwner, own_cache
+from ..transport.messages import Settled
+from .caches import BUILDS_NOTHING, CacheOwner, own_cache
 
 
 def confine_worker(policy: SandboxPolicy, folder: Path, request: object) -> Settled:
@@ -29,7 +29,7 @@ def confine_worker(policy: SandboxPolicy, folder: Path, request: object) -> Sett
     owner = CacheOwner.of(request)
     uid, why_no_uid = _reserve(policy, owner.name)
     cache = folder
-    if isinstance(request, Build):
+    if owner.name != BUILDS_NOTHING:
         try:
             cache = own_cache(owner, os.getuid() if uid is None else uid)
         except OSError as error:

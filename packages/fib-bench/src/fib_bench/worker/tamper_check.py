@@ -7,7 +7,9 @@ can replace this check too; the judge's clock and the outputs do not depend on i
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -39,18 +41,28 @@ _OWN = (
     "fib_bench.transport.protocol",
 )
 _MISSING = object()
+_CacheWrapper: type = type(cache(lambda: None))
 
 
 class Watch:
-    """Records functions, hooks and settings, and reports later changes."""
+    """Records functions, hooks and settings, and reports later changes.
+
+    It looks at some 600 functions after every request of the judge, so what it compares is laid out for that.
+    """
 
     def __init__(self) -> None:
-        self._named = {name: _resolve(name) for name in _NAMES}
-        self._functions = [
-            (f"{where}.{name}", namespace, name, value, _inside(value))
+        self._named = [(name, tuple(name.split("."))) for name in _NAMES]
+        self._originals = [_resolve(path) for _, path in self._named]
+        self._values = [
+            (f"{where}.{name}", vars(namespace), name, value)
             for where, namespace in _own_namespaces()
             for name, value in vars(namespace).items()
-            if isinstance(value, FunctionType | classmethod | staticmethod | property | type)
+            if isinstance(value, FunctionType | classmethod | staticmethod | property | type | _CacheWrapper)
+        ]
+        self._functions = [
+            (name, value, value.__code__, value.__defaults__, copy(value.__kwdefaults__))
+            for name, _, _, value in self._values
+            if isinstance(value, FunctionType)
         ]
 
     def findings(self, *objects: object) -> list[str]:
@@ -59,11 +71,18 @@ class Watch:
         Args:
             objects: Instances whose attributes may not hide what their classes have.
         """
-        replaced = [name for name, value in self._named.items() if _resolve(name) is not value]
+        replaced = [
+            name
+            for (name, path), value in zip(self._named, self._originals, strict=True)
+            if _resolve(path) is not value
+        ]
+        replaced += [name for name, namespace, key, value in self._values if namespace.get(key, _MISSING) is not value]
         replaced += [
             name
-            for name, where, key, value, inside in self._functions
-            if vars(where).get(key, _MISSING) is not value or _inside(value) != inside
+            for name, function, code, defaults, named in self._functions
+            if function.__code__ is not code
+            or function.__defaults__ is not defaults
+            or function.__kwdefaults__ != named  # a dict, which can be changed in place
         ]
         replaced += [f"{type(item).__name__}.{name}" for item in objects for name in _hidden(item)]
         found = [f"replaced {', '.join(replaced[:10])}"] if replaced else []
@@ -79,15 +98,10 @@ def _own_namespaces() -> Iterator[tuple[str, ModuleType | type]]:
                     yield f"{name}.{value.__name__}", value
 
 
-def _inside(value: object) -> tuple[object, ...]:
-    """The code and the defaults of a function."""
-    return (value.__code__, value.__defaults__) if isinstance(value, FunctionType) else ()
-
-
-def _resolve(name: str) -> Any:
-    module, *path = name.split(".")
-    value: Any = sys.modules.get(module, _MISSING)
-    for part in path:
+def _resolve(path: Sequence[str]) -> Any:
+    """The value under a path of attributes, whose first part is a module."""
+    value: Any = sys.modules.get(path[0], _MISSING)
+    for part in path[1:]:
         value = getattr(value, part, _MISSING)
     return value
 

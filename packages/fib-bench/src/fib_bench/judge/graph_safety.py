@@ -1,0 +1,53 @@
+"""Graph safety: whether a captured call was right in replays with other integers than those that it was captured with.
+
+Linked passes capture each call once and replay it with inputs that the judge draws anew, integers included, and compare
+secret calls with fresh answers. This module decides from what such a timing did; it makes no calls itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+_LEAST_VERIFIED = 10
+"""Replays that were compared with fresh answers; fewer show little."""
+
+
+@attrs.frozen(kw_only=True)
+class GraphEvidence:
+    """Facts about the timing of a solution."""
+
+    method: str
+    """Of the timer."""
+    has_setup: bool
+    """Whether the solution made a plan on the host, of the integers that it saw."""
+    verified_calls: int
+    """Replays whose outputs were compared with fresh answers of the reference."""
+    integers: Iterable[str]
+    """The integer tensors among the inputs."""
+    changed: Iterable[str]
+    """The inputs whose values differed from replay to replay."""
+    kept_integers: bool
+    """Whether integers stayed because the baseline plans on the host."""
+
+
+def graph_problem(evidence: GraphEvidence) -> str | None:
+    """Reason why a solution was not shown to be safe in a CUDA graph; None if it was."""
+    if evidence.method != "linked":
+        return f"it was timed by the method {evidence.method!r}, which replays no captured call with changed inputs"
+    if evidence.has_setup:
+        return "its setup makes a plan on the host"
+    if evidence.kept_integers:
+        return "its integers were not redrawn, because the baseline has a setup"
+    if fixed := sorted(set(evidence.integers) - set(evidence.changed)):
+        return f"integer inputs were not redrawn: {', '.join(fixed)}"
+    if evidence.verified_calls < _LEAST_VERIFIED:
+        return f"only {evidence.verified_calls} replays were compared with fresh answers"
+    return None
+
+
+def graph_fields(evidence: GraphEvidence) -> dict[str, object]:
+    """The fields of a trace's timing."""
+    problem = graph_problem(evidence)
+    return {"graph_safe": True} if problem is None else {"graph_safe": False, "graph_unsafe_reason": problem}

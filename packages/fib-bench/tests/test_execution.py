@@ -1,0 +1,55 @@
+"""Tests of the execution of a plan: what a judge is told about the solutions that come next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from fib_bench import BenchmarkConfig
+from fib_bench.events import Evaluated
+from fib_bench.execution.work import Execution
+from fib_bench.judge.evaluate import Judge
+from fib_bench.plan import BuildFailure, DefinitionPlan
+from fib_bench.worker.server_client import ForkServerClient
+from fib_schema import Definition, EvaluationStatus, Solution, Workload
+
+Told = tuple[str, Sequence[str], str | None]
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
+    """For each solution: which ones a judge may start ahead, and which one it is told to come next."""
+    found: list[Told] = []
+    ahead: list[str] = []
+    evaluate = Judge.evaluate
+
+    def start_ahead(judge: Judge, definition: Definition, solutions: Sequence[Solution]) -> None:
+        del judge, definition
+        ahead[:] = [solution.name for solution in solutions]
+
+    def noted(judge: Judge, *arguments: Any, following: Solution | None = None, **options: Any) -> Iterator[Any]:
+        found.append((arguments[1].name, tuple(ahead), None if following is None else following.name))
+        return evaluate(judge, *arguments, following=following, **options)
+
+    monkeypatch.setattr(Judge, "start_ahead", start_ahead)
+    monkeypatch.setattr(Judge, "evaluate", noted)
+    return found
+
+
+def test_a_judge_knows_the_solutions_that_will_need_a_worker(
+    definition: Definition,
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+    told: list[Told],
+) -> None:
+    solutions = [make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b", "c", "d")]
+    workload = make_workload(definition, {"n": 3})
+    refused = BuildFailure(EvaluationStatus.COMPILE_ERROR, "it was refused")
+    plan = DefinitionPlan(definition, (workload,), {workload.uuid: tuple(solutions)}, {"c": refused})
+    with ForkServerClient("cpu") as own, Execution(BenchmarkConfig(quick=True), None, {}, own) as execution:
+        traces = [event.trace for event in execution.execute(plan) if isinstance(event, Evaluated)]
+        assert execution._judge._ahead == {}
+    assert told == [("a", ("b", "d"), "b"), ("b", ("d",), "d"), ("c", ("d",), "d"), ("d", (), None)]
+    statuses = {trace.solution: trace.evaluation.status for trace in traces if trace.evaluation is not None}
+    assert statuses == {"a": "PASSED", "b": "PASSED", "c": "COMPILE_ERROR", "d": "PASSED"}

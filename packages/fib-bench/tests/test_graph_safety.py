@@ -1,0 +1,134 @@
+"""Tests of graph safety: what a timing must have done for a solution to be called safe in CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_bench import BenchmarkConfig
+from fib_bench.inputs.variation import Variation
+from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.graph_safety import GraphEvidence, graph_fields, graph_problem
+from fib_bench.judge.linked_passes import LinkedPasses, linked_inputs
+from fib_bench.judge.linked_timing import LinkedTimer
+from fib_bench.judge.solution_run import SolutionRun
+from fib_bench.transport.slots import CallLayout, Slots, layout_of
+from fib_schema import BuildSpec, Definition, Solution, Workload
+
+CPU = torch.device("cpu")
+SAFE = GraphEvidence(
+    method="linked",
+    has_setup=False,
+    verified_calls=90,
+    integers=("kv_indptr", "kv_indices"),
+    changed=("q", "kv_indptr", "kv_indices"),
+    kept_integers=False,
+)
+
+
+def test_verified_replays_with_changed_integers_are_safe() -> None:
+    assert graph_problem(SAFE) is None
+    assert graph_fields(SAFE) == {"graph_safe": True}
+
+
+def test_a_definition_without_integers_needs_none() -> None:
+    assert graph_problem(attrs.evolve(SAFE, integers=(), changed=("x",))) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"method": "host"}, "it was timed by the method 'host'"),
+        ({"method": "unlinked"}, "it was timed by the method 'unlinked'"),
+        ({"has_setup": True}, "its setup makes a plan on the host"),
+        ({"kept_integers": True}, "its integers were not redrawn, because the baseline has a setup"),
+        ({"changed": ("q", "kv_indices")}, "integer inputs were not redrawn: kv_indptr"),
+        ({"changed": ("q",)}, "integer inputs were not redrawn: kv_indices, kv_indptr"),
+        ({"verified_calls": 9}, "only 9 replays were compared"),
+    ],
+)
+def test_without_evidence_it_is_not(change: dict[str, Any], reason: str) -> None:
+    evidence = attrs.evolve(SAFE, **change)
+    assert reason in str(graph_problem(evidence))
+    assert graph_fields(evidence)["graph_safe"] is False
+    assert reason in str(graph_fields(evidence)["graph_unsafe_reason"])
+
+
+class TestEvidence:
+    """Evidence of a linked timing."""
+
+    @pytest.fixture
+    def definition(self, make_definition: Callable[..., Definition]) -> Definition:
+        return make_definition(
+            {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]"}, {"y": "float32[n]"}, "def run(x, at, seen): ..."
+        )
+
+    @pytest.fixture
+    def layout(self, definition: Definition) -> CallLayout:
+        integers = torch.arange(3)
+        return layout_of(definition, {"n": 4, "m": 3}, {"x": torch.ones(4), "at": integers, "seen": integers.int()})
+
+    def fields(self, definition: Definition, layout: CallLayout, redrawn: tuple[str, ...], **function: Any) -> Any:
+        with Slots(layout, 1, CPU) as slots:
+            bound: Any = SimpleNamespace(
+                layout=layout, slots=slots, **{"keeps_integers": False, "has_setup": False, **function}
+            )
+            prepared: Any = SimpleNamespace(
+                layout=layout,
+                varying={"x": Variation.MIXED},
+                integer_sets=[dict.fromkeys(redrawn, torch.zeros(3)), {}] if redrawn else (),
+            )
+            passes = LinkedPasses.__new__(LinkedPasses)
+            passes._function, passes._inputs = bound, linked_inputs(bound, prepared)
+        timer = LinkedTimer.__new__(LinkedTimer)
+        timer.method, timer._passes, timer.verifier = "linked", passes, SimpleNamespace(fresh=90)  # type: ignore[assignment]
+        run: Any = SimpleNamespace(definition=definition)
+        return SolutionRun._graph_fields(run, bound, timer, prepared)
+
+    def test_all_integers_are_linked(self, definition: Definition, layout: CallLayout) -> None:
+        assert self.fields(definition, layout, ("at", "seen")) == {"graph_safe": True}
+
+    def test_some_integers_cannot_be_redrawn(self, definition: Definition, layout: CallLayout) -> None:
+        found = self.fields(definition, layout, ("at",))
+        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+
+    def test_integers_stay_for_plans(self, definition: Definition, layout: CallLayout) -> None:
+        found = self.fields(definition, layout, ("at", "seen"), keeps_integers=True, has_setup=True)
+        assert found["graph_unsafe_reason"] == "its setup makes a plan on the host"
+        found = self.fields(definition, layout, ("at", "seen"), keeps_integers=True)
+        assert "because the baseline has a setup" in found["graph_unsafe_reason"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: graphs are captured there only")
+@pytest.mark.parametrize(
+    ("setup", "is_safe"),
+    [("", True), ("def setup(table, kv_indices):\n    return {}\n", False)],
+    ids=["plain", "setup"],
+)
+def test_a_trace_on_cuda_says_whether_it_is_safe(
+    make_definition: Callable[..., Definition],
+    make_workload: Callable[..., Workload],
+    make_solution: Callable[..., Solution],
+    setup: str,
+    is_safe: bool,
+) -> None:
+    code = "def run(table, kv_indices):\n    return table[kv_indices.long()]\n"
+    definition = make_definition(
+        {"table": "float32[num_pages,64]", "kv_indices": "int32[n]"}, {"y": "float32[n,64]"}, code, name="gather"
+    )
+    spec = BuildSpec("python", ("cuda",), "k.py::run", destination_passing_style=False)
+    solution = attrs.evolve(make_solution(setup + code, definition="gather"), spec=spec)
+    judge = Judge(BenchmarkConfig(device="cuda:0", num_trials=2, measure_seconds=1.0))
+    try:
+        prepared = judge.prepare(definition, make_workload(definition, {"num_pages": 256, "n": 64}))
+        ((_, found),) = judge.evaluate(definition, solution, [prepared])
+    finally:
+        judge.close()
+    assert found.performance is not None, found.log
+    assert found.performance.extra is not None
+    assert found.performance.extra["timing"]["graph_safe"] is is_safe

@@ -1,0 +1,71 @@
+"""Tests of the integrity checks of workers, on real ones whose code was written over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from fib_bench.judge.integrity import check_code
+from fib_bench.judge.rpc import Rejected
+from fib_bench.transport.messages import Build, Built
+from fib_bench.worker.client import Worker
+from fib_bench.worker.server_client import ForkServerClient
+from fib_schema import Definition, EvaluationStatus, Solution, format_json
+
+RUNS = "def run(x):\n    return x\n"
+MODIFIES = f"""
+import ctypes
+libc = ctypes.CDLL(None)
+page = ctypes.cast(libc.getrandom, ctypes.c_void_p).value & ~4095
+assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 7) == 0
+ctypes.memset(page, ctypes.string_at(page, 1)[0], 1)
+assert libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(4096), 5) == 0
+{RUNS}"""
+KEEPS_ITS_MEMORY_OPEN = f"memory = open('/proc/self/mem', 'rb', buffering=0)\n{RUNS}"
+UNREAD = "the table of driver functions could not be read before the solution was loaded"
+Load = Callable[[str], Worker]
+
+
+@pytest.fixture
+def load(server: ForkServerClient, definition: Definition, make_solution: Callable[..., Solution]) -> Iterator[Load]:
+    """Starts workers that have loaded a solution."""
+    with ExitStack() as stack:
+
+        def loaded(code: str) -> Worker:
+            worker = stack.enter_context(server.spawn())
+            reply = worker.request(Build("cpu", format_json(definition), format_json(make_solution(code))), seconds=60)
+            assert isinstance(reply, Built), reply
+            return worker
+
+        yield loaded
+
+
+def test_code_as_it_was_loaded_is_accepted(load: Load) -> None:
+    assert check_code(load(RUNS), load(RUNS), 0, "") == UNREAD
+
+
+def test_changed_code_is_rejected(load: Load) -> None:
+    with pytest.raises(Rejected, match=r"the worker's code was changed: .*libc.*KiB differ from the file") as caught:
+        check_code(load(MODIFIES), load(RUNS), 0, "")
+    assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+def test_changed_code_is_rejected_without_a_worker_to_compare_with(load: Load) -> None:
+    with pytest.raises(Rejected, match="KiB differ from the file"):
+        check_code(load(MODIFIES), None, 0, "")
+
+
+def test_a_library_that_patches_itself_in_every_worker_accuses_nobody(load: Load) -> None:
+    assert check_code(load(MODIFIES), load(MODIFIES), 0, "") == UNREAD
+
+
+def test_a_descriptor_of_its_memory_is_rejected(load: Load) -> None:
+    with pytest.raises(Rejected, match=r"the worker's code was changed: descriptor \d+ is /proc/\d+/mem"):
+        check_code(load(KEEPS_ITS_MEMORY_OPEN), load(RUNS), 0, "")
+
+
+def test_a_worker_that_has_ended_is_reported(load: Load) -> None:
+    worker = load(RUNS)
+    worker.close()
+    assert check_code(worker, None, 0, "") == "the worker has ended"
