@@ -382,6 +382,11 @@ class TestOneCall:
         with pytest.raises(TypeError, match="no arguments"):
             apply("gemm", fallback=print)
 
+    @pytest.mark.parametrize("what", [None, 3, classmethod(lambda cls, x: x)], ids=["none", "number", "classmethod"])
+    def test_only_functions_are_decorated(self, what: Any) -> None:
+        with pytest.raises(TypeError, match=r"@apply\('gemm'\) needs a function, the fallback of its calls; got"):
+            apply("gemm")(what)
+
 
 class TestResolver:
     def test_runs_once_per_call(self) -> None:
@@ -628,6 +633,19 @@ class TestHook:
 
 
 class TestErrors:
+    @pytest.mark.parametrize("expression", ["None", "(C, C)", "()", "{'C': None}"])
+    def test_results_that_the_definition_does_not_have_are_errors_of_the_solution(
+        self, expression: str, gemm: Any
+    ) -> None:
+        """The engine got them as the result of its function."""
+        source = f"import torch\ndef run(A, B):\n    C = torch.ones(A.shape[0], {N})\n    return {expression}\n"
+        found = data_set(trace("wrong"), solutions=(solution("wrong", source),))
+        with enable_apply(found), pytest.raises(TypeError, match="gemm: the solution returned"):
+            gemm(torch.randn(4, K), B)
+        with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
+            assert served_by(gemm(torch.randn(4, K), B)) == "fallback"
+            assert "wrong" in runtime.explain("gemm")
+
     BAD = "def run(A, B):\n    raise ValueError('broken')\n"
 
     def test_are_raised_by_default(self, gemm: Any) -> None:

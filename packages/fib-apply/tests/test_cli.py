@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,7 +196,8 @@ on cpu:
                     "rtol": None,
                     "required_matched_ratio": None,
                     "workloads": 1,
-                    "may_capture": True,
+                    "may_capture": False,
+                    "may_pad": False,
                     "fallback_ms": pytest.approx(1000.0),
                     "fallback_interval_ms": None,
                 },
@@ -204,7 +210,8 @@ on cpu:
                     "rtol": None,
                     "required_matched_ratio": None,
                     "workloads": 1,
-                    "may_capture": True,
+                    "may_capture": False,
+                    "may_pad": False,
                     "fallback_ms": pytest.approx(1000.0),
                     "fallback_interval_ms": None,
                 },
@@ -376,7 +383,7 @@ class TestWarm:
         assert main(["warm", str(dataset)]) == 1
         output = capfd.readouterr()
         assert output.out.startswith("3 ready, 1 left out, of those selected on cpu\n")
-        reason = "bad (scale, 1 keys): it ended the process that loaded it with exit status 3"
+        reason = "bad (scale, 1 key): it ended the process that loaded it with exit status 3"
         assert reason in output.out
         assert "left out bad" in output.err
 
@@ -482,3 +489,32 @@ def test_an_answer_states_whether_its_key_is_recorded(dataset: Path) -> None:
     rankings = ApplyTable.load_or_build(dataset).rankings("scale")["cpu"]
     recorded, other = (Answer.of(rankings, ApplyKey({"M": m}), ApplyConfig()) for m in (1, 5))
     assert (recorded.is_recorded, other.is_recorded, other.ranking) == (True, False, None)
+
+
+def test_a_table_that_is_too_wide_for_a_terminal_takes_several_lines_for_each_row(dataset: Path) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 60, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from fib_apply.cli import main; sys.exit(main())",
+        "table",
+        str(dataset),
+        "--hardware",
+        "cpu",
+    ]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
+    os.close(theirs)
+    printed = b""
+    try:
+        while block := os.read(ours, 65536):
+            printed += block
+    except OSError:  # the end of a terminal
+        pass
+    os.close(ours)
+    assert process.wait() == 0, printed
+    lines = printed.decode().splitlines()
+    table = lines[: lines.index("")]
+    assert max(map(len, table)) <= 60, lines
+    assert table[:2] == ["scale  M=1  fast", "    latency: 1000.00 us  fallback: 1000000.00 us"]

@@ -148,3 +148,37 @@ def test_sigterm_ends_a_server_whose_kernel_runs(
     )
     found = subprocess.run([sys.executable, "-c", server, str(tmp_path)], check=False)
     assert found.returncode == 9
+
+
+@pytest.mark.parametrize("attribute", ["is_nested", "shape"])
+@pytest.mark.parametrize("kind", [AttributeError, TypeError, ValueError])
+def test_what_a_handler_raises_while_an_argument_is_read_reaches_the_caller(
+    attribute: str,
+    kind: type[Exception],
+    definition: Definition,
+    new_solution: Any,
+    new_trace: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """These exceptions also mean that an argument is no tensor, which is left to the fallback."""
+
+    @apply("scale")
+    def scale(x: Any) -> Any:
+        return "fallback"
+
+    def fail(signum: int, frame: object) -> None:
+        del signum, frame
+        raise kind("of the handler")
+
+    def read(self: object) -> Any:
+        del self
+        signal.raise_signal(signal.SIGUSR1)
+        return False
+
+    argument = type("Lazy", (), {"is_nested": False, "shape": (2, 4), attribute: property(read)})()
+    monkeypatch.setenv("FIB_APPLY_NATIVE", "0")
+    signal.signal(signal.SIGUSR1, fail)
+    with enable_apply(data_set(SIGNALLING, definition, new_solution, new_trace)):
+        with pytest.raises(kind, match="of the handler"):
+            scale(argument)
+        assert scale(object()) == "fallback"

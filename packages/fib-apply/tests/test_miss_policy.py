@@ -47,6 +47,6 @@ def test_looks_at_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     distance = miss_policy._distance
     monkeypatch.setattr(miss_policy, "_distance", lambda *args: (seen.append(args[1]), distance(*args))[1])
-    index = NearestKeys([ApplyKey({"m": 2 * m}) for m in range(1, 2001)], {"m": 2.0})
-    assert index.find(ApplyKey({"m": 2001})) == ApplyKey({"m": 2002})
-    assert len(seen) <= 3
+    index = NearestKeys([ApplyKey({"m": 2 * m, "n": 3}) for m in range(1, 2001)], {"m": 2.0, "n": 2.0})
+    assert index.find(ApplyKey({"m": 2001, "n": 3})) == ApplyKey({"m": 2002, "n": 3})
+    assert 0 < len(seen) <= 3

@@ -21,10 +21,12 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing import guards
-from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
+from fib_apply.routing.call_variant import CallVariant
+from fib_apply.routing.guards import CallKinds, GuardOptions, compile_python_guard, make_native_guard
 from fib_apply.routing.native import module
 from fib_apply.routing.native.self_test import find_problem
 from fib_apply.routing.parameter_map import map_parameters
+from fib_apply.routing.validation import call_strides, has_nested
 from fib_apply.runtime import ApplyRuntime
 from fib_schema import (
     AxisConst,
@@ -137,6 +139,15 @@ def function_mode_below_a_default_device() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
     nullcontext,
     nullcontext,
@@ -147,6 +158,7 @@ CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
     DispatchMode,
     function_mode_below_a_default_device,
     lambda: torch.device("cpu"),
+    lambda: default_dtype(torch.float64),
     lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
     torch._C.DisableTorchFunction,
     torch._C.DisableTorchFunctionSubclass,
@@ -248,7 +260,8 @@ GUARD_OPTIONS = st.builds(
     is_aligned=st.booleans(),
     has_grad=st.booleans(),
     is_specialized=st.booleans(),
-)
+    ignores_sizes=st.booleans(),
+).filter(lambda options: not (options.outputs and options.ignores_sizes))
 INTEGERS = st.sampled_from([-16, -1, 0, 1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**62])
 
 
@@ -280,6 +293,84 @@ def test_both_guards_decide_the_same(
             assert bool(native(*tried)) == bool(python(*tried))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("is_native", [False, True])
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@given(sequence=st.lists(calls(), min_size=2, max_size=6))
+def test_sizes_are_only_read_of_calls_that_the_validator_accepts(
+    native_module: Any, is_native: bool, sequence: list[Any]
+) -> None:
+    """The same holds after any valid call and in any mode."""
+    for is_passing in (False, True):
+        variant = CallVariant(DEFINITION, is_destination_passing=is_passing, is_cached=True)
+        if is_native:
+            variant.use_native_table(native_module)
+        for found, context in sequence:
+            args = found if is_passing else found[:4]
+            if not is_native and has_nested(args):
+                continue  # the resolver rejects it before
+            with context():
+                known, rejection = variant.known_call(args), variant.validator.rejection(args)
+                if rejection is None:
+                    variant.remember_call(args)
+            if known is not None:
+                assert rejection is None
+                assert call_strides(DEFINITION, args) == {}
+                assert known[1] == CallKinds.of_call(args)
+                assert known[0] == (("b", args[0].shape[0]), ("p", args[1].shape[0]))
+
+
+def axes_of(variant: CallVariant, args: Any) -> Any:
+    known = variant.known_call(args)
+    return None if known is None else known[0]
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_sizes_of_calls_like_an_earlier_one_are_read_without_validation(
+    native_module: Any, is_native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for outputs in ((), (torch.zeros(2, 2),)):
+        variant = CallVariant(DEFINITION, is_destination_passing=bool(outputs), is_cached=True)
+        if is_native:
+            variant.use_native_table(native_module)
+        assert variant.known_call((*VALID, *outputs)) is None
+        variant.remember_call((*VALID, *outputs))
+        q, k, mask, out = torch.zeros(5, H), torch.zeros(3, H), torch.zeros(5, 3, dtype=torch.bool), torch.zeros(5, 3)
+        args = (q, k, mask, 0.5, out)[: 4 + len(outputs)]
+        assert axes_of(variant, args) == (("b", 5), ("p", 3))
+        for place, other in ((0, q.double()), (0, q.T.contiguous().T), (1, torch.zeros(3, H + 1)), (2, None), (3, 1)):
+            changed = [other if place == index else arg for index, arg in enumerate(args)]
+            assert variant.known_call(changed) is None
+        if outputs:
+            assert axes_of(variant, (*args[:4], q[:, :3].reshape(-1)[:15].view(5, 3))) == (("b", 5), ("p", 3))
+            assert variant.known_call((*args[:4], q.view(-1)[:15].view(5, 3))) is None  # it overlaps an input
+
+
+def test_no_more_kinds_of_calls_are_remembered_than_can_be_tried_quickly() -> None:
+    variant = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        for other in (torch.Tensor, torch.nn.Parameter):
+            for has_grad in (False, True):
+                q, k = (torch.zeros(2, H) if one is torch.Tensor else torch.nn.Parameter(torch.zeros(2, H), has_grad)
+                        for one in (kind, other))  # fmt: skip
+                with torch.no_grad():
+                    variant.remember_call((q, k, *VALID[2:]))
+    assert len(variant._layouts) == 4
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch
+def test_python_guards_are_not_used_beside_a_native_table(native_module: Any) -> None:
+    """They end the process for a nested tensor, which is not looked for where a native table rejects it."""
+    variant = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
+    variant.remember_call(VALID)
+    assert variant.known_call(VALID) is not None
+    variant.use_native_table(native_module)
+    assert variant.known_call(VALID) is None
+    variant.remember_call(VALID)
+    assert variant.known_call(VALID) is not None
+    assert variant.known_call((torch.nested.nested_tensor([VALID[0]] * 2), *VALID[1:])) is None
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch
 def test_tangents_are_rejected(routes: Routes) -> None:
     args = [*VALID, None]
@@ -288,6 +379,36 @@ def test_tangents_are_rejected(routes: Routes) -> None:
         with forward_ad.dual_level():
             tangent = forward_ad.make_dual(args[0], torch.ones(2, H))
             assert [outcome(route, [tangent, *args[1:]]) for _ in range(2)] == ["fallback"] * 2
+
+
+def test_calls_with_another_default_dtype_are_rejected(routes: Routes) -> None:
+    """A tensor that a solution makes without naming a dtype would have another one than in the benchmark."""
+    args = [*VALID, None]
+    for route in (routes.python, routes.native):
+        assert [outcome(route, args) for _ in range(2)] == ["solution"] * 2
+        with default_dtype(torch.bfloat16):
+            assert [outcome(route, args) for _ in range(2)] == ["fallback"] * 2
+        assert outcome(route, args) == "solution"
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch
+def test_tensors_without_memory_of_their_own_are_rejected() -> None:
+    leaked: list[torch.Tensor] = []
+
+    def leak(tensor: torch.Tensor) -> torch.Tensor:
+        leaked.append(tensor)
+        return tensor * 1
+
+    q = VALID[0]
+    torch.vmap(leak)(torch.zeros(3, 2, H))
+    torch.func.jvp(leak, (q,), (q,))
+    torch.func.functionalize(leak)(q)
+    validator = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True).validator
+    assert validator.rejection(VALID) is None
+    for tensor in (*leaked, torch._efficientzerotensor((2, H)), q.to_mkldnn(), q.to_sparse()):
+        rejection = validator.rejection((tensor, *VALID[1:]))
+        assert rejection is not None
+        assert "not a plain strided tensor" in str(rejection)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -377,6 +498,8 @@ class TestTable:
         for outputs, alignment in ((-1, 1), (1, 1), (0, 3), (0, 0)):
             with pytest.raises(ValueError, match="power of two"):
                 native_module.make_guard((), outputs, alignment, False, False, False, False)
+        with pytest.raises(ValueError, match="outputs of unknown sizes"):
+            native_module.make_guard((torch.zeros(1),), 1, 1, False, False, False, False, True)
         assert native_module.make_guard((None,) * 65, 0, 1, False, False, False, False) is None
 
     def test_a_cleared_table_frees_its_entries_and_may_be_changed_by_them(self, native_module: Any) -> None:
@@ -490,11 +613,13 @@ class TestRoute:
             for _ in range(2000):
                 scores(q, k, *others), scores(unknown, k, *others)
             objects = [q, k, None, 0.5, unknown, scores(q, k, *others)]
+            gc.collect()  # garbage of other tests holds references to None, which a later collection would release
             before = list(map(sys.getrefcount, objects))
             blocks, pages = sys.getallocatedblocks(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             for _ in range(calls // 2):
                 scores(q, k, *others)
                 scores(unknown, k, *others)
+            gc.collect()
             after = list(map(sys.getrefcount, objects))
             assert all(abs(a - b) < 20 for a, b in zip(after, before, strict=True))
             assert abs(sys.getallocatedblocks() - blocks) < 1000

@@ -296,14 +296,26 @@ class TestWinner:
 
 class TestCapture:
     @pytest.mark.parametrize(
-        ("method", "may_capture"),
-        [(None, True), ("linked", True), ("graph", True), ("host", False), ("queued", False), ("sync", False)],
+        ("timing", "may_capture"),
+        [
+            (None, False),
+            ({"method": "linked"}, False),
+            ({"method": "linked", "graph_safe": False, "graph_unsafe_reason": "its setup ..."}, False),
+            ({"method": "linked", "graph_safe": "true"}, False),
+            ({"method": "linked", "graph_safe": True}, True),
+        ],
+        ids=["no timing", "no evidence", "unsafe", "a text", "safe"],
     )
-    def test_a_solution_timed_without_capture_may_not_be_captured(
-        self, rank: Ranker, new_trace: Callable[..., Trace], method: str | None, may_capture: bool
+    def test_only_a_solution_whose_replays_were_verified_may_be_captured(
+        self, rank: Ranker, new_trace: Callable[..., Trace], timing: Any, may_capture: bool
     ) -> None:
-        ranking = rank([new_trace("a", timing=None if method is None else {"method": method})])
+        ranking = rank([new_trace("a", timing=timing)])
         assert ranking.candidates[0].may_capture is may_capture
+
+    def test_it_was_verified_on_all_workloads_of_the_key(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
+        safe = {"method": "linked", "graph_safe": True}
+        ranking = rank([new_trace("a", timing=safe), new_trace("a", uuid="other", timing={"method": "linked"})])
+        assert ranking.candidates[0].may_capture is False
 
 
 class TestBaseline:

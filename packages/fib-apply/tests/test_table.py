@@ -419,7 +419,7 @@ class TestBadData:
         plain["evaluation"] |= change
         path.write_text(json.dumps(plain) + "\n")
         assert len(open_table().problems) == 1
-        with pytest.warns(UserWarning, match="1 problems"):
+        with pytest.warns(UserWarning, match="1 problem in"):
             general = TraceSet.from_path(root).traces["scale"]
         assert [trace.solution for trace in general] == ["slow", "slow"]
 

@@ -21,7 +21,8 @@ SECONDS = 60.0
 def data_set(definition: Definition, new_solution: Any, new_trace: Any, **contents: str) -> TraceSet:
     """A solution of each content, each for one key: M=2, M=3, ..."""
     solutions = tuple(new_solution(name, content=content) for name, content in contents.items())
-    traces = tuple(new_trace(name, m=m) for m, name in enumerate(contents, start=2))
+    safe = {"graph_safe": True}
+    traces = tuple(new_trace(name, m=m, timing=safe) for m, name in enumerate(contents, start=2))
     return TraceSet(None, {"scale": definition}, {"scale": solutions}, {}, {"scale": traces})
 
 
@@ -42,7 +43,7 @@ def test_what_is_ready_and_what_is_not_with_reasons(definition: Definition, new_
     assert readiness.ready == {"scale": {key(2): "good"}}
     assert readiness.not_ready == {"scale": {key(3): "nothing built", key(4): "quarantined"}}
     assert readiness.is_finished
-    assert str(readiness).startswith("warm-up: 1 of 3 keys are ready, ")
+    assert str(readiness).startswith("warm-up: ready for 1 of 3 keys, ")
 
 
 def test_it_waits_for_builds(definition: Definition, new_solution: Any, new_trace: Any) -> None:

@@ -59,7 +59,7 @@ def apply(
 
     Raises:
         NoKernel: No solution serves the call, and there is no fallback.
-        TypeError: There is a fallback, but no call to serve.
+        TypeError: There is a fallback, but no call to serve; or the decorated object is not callable.
 
     Example:
         >>> @apply(lambda A, B: f"gemm_n{B.shape[0]}_k{B.shape[1]}")
@@ -82,6 +82,8 @@ def _given(value: Any) -> Mapping[str, Any]:
 
 
 def _decorate(name: Name, function: F) -> F:
+    if not callable(function):
+        raise TypeError(f"@apply({name!r}) needs a function, the fallback of its calls; got {function!r:.100}")
     site = CallSite(name, function)
     connect(site)
     return site.wrapper  # type: ignore[return-value] # it has the function's signature

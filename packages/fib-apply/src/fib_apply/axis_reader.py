@@ -7,6 +7,8 @@ from typing import Any
 
 from fib_schema import AxisConst, Definition
 
+from .signal_errors import raise_if_from_signal_handler
+
 _ERRORS = (AttributeError, TypeError, ValueError)
 
 
@@ -27,7 +29,8 @@ def compile_axis_reader(definition: Definition) -> Callable[[Sequence[Any]], dic
     def read_axes(inputs: Sequence[Any]) -> dict[str, int]:
         try:
             found = read(*inputs)
-        except _ERRORS:
+        except _ERRORS as error:
+            raise_if_from_signal_handler(error)
             found = None
         return generic(inputs) if found is None else found
 

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
 from fib_schema.command import print_problems
-from fib_schema.display import escape_line
+from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
 from .build_service.service import BuildService
 from .config import ApplyConfig
@@ -187,10 +187,11 @@ def table(options: argparse.Namespace) -> int:
         "measured on",
         "note",
     )
-    print(*_aligned([headings, *(row.cells() for row in rows)]), sep="\n")
+    print(*_table_lines(headings, [row.cells() for row in rows], terminal_width()), sep="\n")
     print(
-        f"\n{counts['definitions']} definitions, {counts['measured']} of them measured on {', '.join(hardware)}; "
-        f"{counts['keys']} keys, {counts['chosen']} with a solution, {counts['without_choice']} without"
+        f"\n{counted(counts['definitions'], 'definition')}, {counts['measured']} of them measured on "
+        f"{', '.join(hardware)}; "
+        f"{counted(counts['keys'], 'key')}, {counts['chosen']} with a solution, {counts['without_choice']} without"
     )
     return 0
 
@@ -220,11 +221,12 @@ class _Row:
     batch_axes: tuple[str, ...]
 
     def cells(self) -> tuple[str, ...]:
-        first, second = (*self.ranking.candidates[:2], None, None)[:2]
+        candidates = self.ranking.plain_candidates if self.ranking.is_padded else self.ranking.candidates
+        first, second = (*candidates[:2], None, None)[:2]
         name = "-" if first is None else first.solution + (" (by plan)" if first.has_setup else "")
         latency = "-" if first is None else format_latency(first.latency_ms)
         runner_up = "-" if second is None else second.solution
-        count = str(len(self.ranking.candidates))
+        count = str(len(candidates))
         fallback = format_fallback(first or self.ranking.refused)
         cells = (name, latency, fallback, runner_up, count, self.measured_on, self._note())
         return self.definition, self._key_text(), *cells
@@ -232,16 +234,16 @@ class _Row:
     def _key_text(self) -> str:
         if not self.batch_axes:
             return str(self.key)
-        return ", ".join(
-            [f"{axis}={size}" for axis, size in self.key.axes] + [f"{axis}=any" for axis in self.batch_axes]
-        )
+        known, features = ([f"{name}={value}" for name, value in pairs] for pairs in (self.key.axes, self.key.feats))
+        return ", ".join([*known, *(f"{axis}=any" for axis in self.batch_axes), *features])
 
     def _note(self) -> str:
         """Reason why the fallback serves plain calls; empty if a solution does."""
         if self.ranking.plain is not None:
             return ""
         if self.ranking.candidates:
-            return "the fallback serves all calls without a plan"
+            problem = f"it: {self.ranking.plain_problem}" if self.ranking.is_padded else "all calls without a plan"
+            return f"the fallback serves {problem}"
         refused = self.ranking.refused
         text = "" if refused is None else f"; {refused.solution}: {format_latency(refused.latency_ms)}"
         return f"the fallback serves it: {self.ranking.reason}{text}"
@@ -259,6 +261,17 @@ def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
         for key in () if rankings is None else sorted_keys(rankings):
             assert rankings is not None  # else there are no keys
             yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware, rankings.batch_axes)
+
+
+def _table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+    """A table, or for a narrower terminal several lines for each row: what is chosen for which key, then the rest."""
+    lines = list(_aligned([headings, *rows]))
+    if width is None or max(map(len, lines)) <= width:
+        yield from lines
+        return
+    for row in rows:
+        cells = [escape_line(text) for text in row]
+        yield from stacked_row(cells[:3], dict(zip(headings[3:], cells[3:], strict=True)), width)
 
 
 def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -360,7 +373,7 @@ def _summary_lines(selected: Sequence[_Warmed], hardware: Sequence[str]) -> Iter
     left_out = _left_out(selected)
     yield f"{len(selected) - len(left_out)} ready, {len(left_out)} left out, of those selected on {', '.join(hardware)}"
     for one in left_out:
-        yield f"\n{one.solution} ({one.definition}, {one.keys} keys): {one.problem}"
+        yield f"\n{one.solution} ({one.definition}, {counted(one.keys, 'key')}): {one.problem}"
 
 
 @contextlib.contextmanager

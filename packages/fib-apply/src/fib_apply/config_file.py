@@ -7,8 +7,7 @@ there is as in ``default``), and the fields of `Operation`.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from fib_schema.regular_files import read_regular
 from .config import ApplyConfig, ApplyConfigRegistry
 from .errors import ConfigProblem, InvalidConfigFile, InvalidSetting
 from .operation.settings import MAX_FILE_BYTES, MetricsSettings, Operation, ReloadSettings
+from .yaml_nodes import NodeReader, construct
 
-_MAX_DEPTH = 8
 _TOP = ("default", "definitions", *(field.name for field in attrs.fields(Operation)))
 _SHOWN = 80
 
@@ -50,7 +49,7 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
         OSError: It cannot be read, is larger than 128 KiB, or is not a regular file.
     """
     data = read_regular(path, MAX_FILE_BYTES)
-    reader = _Reader(Path(path).absolute().parent)
+    reader = _Reader(folder=Path(path).absolute().parent)
     root = reader.parse(data)
     registry, operation = reader.settings(root) if root is not None else (ApplyConfigRegistry(), Operation())
     if reader.problems:
@@ -67,39 +66,12 @@ def unknown_names(file: ConfigFile, definitions: tuple[str, ...]) -> tuple[Confi
     )
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that reads 1e-3 as a number."""
-
-
-# YAML 1.1, which PyYAML reads, requires a point and a sign: https://github.com/yaml/pyyaml/issues/173
-_EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-
-
 @attrs.define
-class _Reader:
+class _Reader(NodeReader):
     """Converts the nodes of a file to settings, and collects problems."""
 
-    folder: Path
-    problems: list[ConfigProblem] = attrs.field(factory=list)
-
-    def note(self, node: yaml.Node | None, path: str, message: str) -> None:
-        self.problems.append(ConfigProblem(None if node is None else node.start_mark.line + 1, path, message))
-
-    def parse(self, data: bytes) -> yaml.Node | None:
-        """The root of the file; None if it is empty or no usable YAML."""
-        try:
-            if (problem := _unbounded(data)) is not None:
-                self.problems.append(problem)
-                return None
-            return yaml.compose(data, _Loader)
-        except yaml.MarkedYAMLError as error:
-            line = None if error.problem_mark is None else error.problem_mark.line + 1
-            self.problems.append(ConfigProblem(line, "", f"not valid YAML: {error.problem}; correct the syntax"))
-        except (yaml.YAMLError, ValueError) as error:  # an encoding, or characters that YAML does not allow
-            text = " ".join(str(error).split())
-            self.problems.append(ConfigProblem(None, "", f"not valid YAML: {text[:200]}; save it as UTF-8 text"))
-        return None
+    example = "on_error: fallback"
+    folder: Path = Path()
 
     def settings(self, root: yaml.Node) -> tuple[ApplyConfigRegistry, Operation]:
         parts: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -158,7 +130,7 @@ class _Reader:
     def field(self, cls: type, name: str, node: yaml.Node, path: str) -> dict[str, Any]:
         """One field, if it is valid."""
         try:
-            value = _PATHS.get(name, _as_it_is)(self.folder, _construct(node))
+            value = _PATHS.get(name, _as_it_is)(self.folder, construct(node))
             return {name: getattr(cls(**{name: value}), name)}
         except InvalidSetting as error:
             self.note(node, path, _problem_of(error))
@@ -166,44 +138,6 @@ class _Reader:
             problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
             self.note(node, path, f"not a plain value: {problem}; write a number, a text or a list")
         return {}
-
-    def items(self, node: yaml.Node, path: str) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
-        """The items of a mapping: key, its node, and the node of the value. A key without a value has none."""
-        if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null":
-            return
-        if not isinstance(node, yaml.MappingNode):
-            self.note(node, path, "expected a mapping of settings to values, such as 'on_error: fallback'")
-            return
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self.note(key, path, "keys must be names")
-            elif key.value in seen:
-                self.note(key, f"{path}.{key.value}".lstrip("."), "given twice; remove one")
-            else:
-                seen.add(key.value)
-                yield key.value, key, value
-
-
-def _unbounded(data: bytes) -> ConfigProblem | None:
-    """A problem if a file is nested too deeply or repeats parts of itself, so that its content is not bounded."""
-    depth = 0
-    for event in yaml.parse(data, _Loader):
-        line = event.start_mark.line + 1 if event.start_mark is not None else None
-        if isinstance(event, yaml.AliasEvent):
-            return ConfigProblem(line, "", f"the alias *{event.anchor} is not allowed; write the value itself")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            return ConfigProblem(line, "", f"nested more than {_MAX_DEPTH} levels deep; settings need no more than 4")
-    return None
-
-
-def _construct(node: yaml.Node) -> Any:
-    loader = _Loader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()
 
 
 def _as_it_is(folder: Path, value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import ClassVar, TypeAlias
 
 import attrs
 from fib_compile.forking import ForkSafeLock
+from fib_schema.display import counted
 
 from .log import logger
 from .signal_errors import is_from_signal_handler
@@ -43,7 +44,7 @@ class Routed(Event):
 
     def __str__(self) -> str:
         routed, left = sum(self.keys_by_solution.values()), sum(self.keys_by_reason.values())
-        text = f"{self.definition}: routed {routed} of {routed + left} keys"
+        text = f"{self.definition}: routed {routed} of {counted(routed + left, 'key')}"
         if routed:
             text += f" to {_counted(self.keys_by_solution)}"
         if left:

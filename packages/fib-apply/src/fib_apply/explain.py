@@ -116,17 +116,20 @@ def ranking_lines(ranking: Ranking, left_out: Mapping[str, str]) -> Iterator[str
     """The candidates in order, each with its latency, and the solutions that are left out."""
     yield ranking.reason
     if ranking.plain is None:
-        yield "the fallback serves " + ("all calls without a plan" if ranking.candidates else "these calls")
+        is_planned = ranking.candidates and not ranking.is_padded
+        yield "the fallback serves " + ("all calls without a plan" if is_planned else "these calls")
     for place, candidate in enumerate(ranking.candidates, start=1):
         because = f"; not called: {left_out[candidate.solution]}" if candidate.solution in left_out else ""
         against = "" if candidate.fallback_ms is None else f"; {ranking.fallback} {format_fallback(candidate)}"
-        yield f"{place}. {candidate.solution}: {_format_candidate(candidate)}{against}{because}"
+        yield f"{place}. {candidate.solution}: {_format_candidate(candidate, ranking)}{against}{because}"
     for solution, reason in ranking.left_out:
         yield f"-  {solution}: {reason}"
 
 
-def _format_candidate(candidate: Candidate) -> str:
+def _format_candidate(candidate: Candidate, ranking: Ranking) -> str:
     text = _format_timing(candidate.latency_ms, candidate.interval_ms)
+    if ranking.is_padded and not candidate.may_pad:
+        return text + ", not verified with padded indices"
     return text + (", by plan() only" if candidate.has_setup else "")
 
 
@@ -155,13 +158,19 @@ def plain_ranking(ranking: Ranking | None) -> dict[str, Any]:
     plain = None if ranking is None else ranking.plain
     return {
         "solution": None if plain is None else plain.solution,
-        "planned": candidates[0].solution if candidates and candidates[0].has_setup else None,
+        "planned": _planned(ranking),
         "reason": None if ranking is None else ranking.reason,
         "fallback": None if ranking is None else ranking.fallback,
         "candidates": [_plain_candidate(candidate) for candidate in candidates],
         "refused": None if ranking is None or ranking.refused is None else _plain_candidate(ranking.refused),
         "left_out": {} if ranking is None else dict(ranking.left_out),
     }
+
+
+def _planned(ranking: Ranking | None) -> str | None:
+    if ranking is None or ranking.is_padded or not ranking.candidates or not ranking.candidates[0].has_setup:
+        return None
+    return ranking.candidates[0].solution
 
 
 def _plain_candidate(candidate: Candidate) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import Any
 
 import attrs
 
+from .key import ApplyKey
+
 _MAX_KEYS = 4096
 _OTHER_KEYS = "other keys"
 
@@ -64,19 +66,19 @@ class CallMetrics:
     """The counters of one definition."""
 
     def __init__(self) -> None:
-        self._hits: dict[str, Counter] = {}
+        self._hits: dict[ApplyKey | str, Counter] = {}
         self._misses: dict[str, Counter] = {}
         self._errors: dict[str, Counter] = {}
 
-    def hit(self, key: str) -> Counter:
-        """The counter of hits of a key; one for all keys beyond the first `_MAX_KEYS`."""
+    def hit(self, key: ApplyKey | str) -> Counter:
+        """The counter of hits of a key or its text; one for all keys beyond the first `_MAX_KEYS`."""
         if len(self._hits) >= _MAX_KEYS and key not in self._hits:
             key = _OTHER_KEYS
-        return self._hits.setdefault(key, Counter())
+        return self._hits.get(key) or self._hits.setdefault(key, Counter())
 
     def miss(self, reason: str) -> Counter:
         """The counter of misses for a reason."""
-        return self._misses.setdefault(reason, Counter())
+        return self._misses.get(reason) or self._misses.setdefault(reason, Counter())
 
     def error(self, solution: str) -> Counter:
         """The counter of errors of a solution."""
@@ -91,5 +93,10 @@ class CallMetrics:
         return DefinitionStats(_values(self._hits), _values(self._misses), _values(self._errors), is_caught)
 
 
-def _values(counters: Mapping[str, Counter]) -> dict[str, int]:
-    return {name: value for name, counter in sorted(counters.items()) if (value := int(counter))}
+def _values(counters: Mapping[Any, Counter]) -> dict[str, int]:
+    """The counts by text, sorted; keys of equal texts are counted together."""
+    found: dict[str, int] = {}
+    for name, counter in list(counters.items()):  # other threads add some
+        text = str(name)
+        found[text] = found.get(text, 0) + int(counter)
+    return {text: found[text] for text in sorted(found) if found[text]}

@@ -20,6 +20,12 @@ def is_from_signal_handler(error: BaseException) -> bool:
     return any(frame.f_code in handlers or _has_frame(frame) for frame in _frames(error))
 
 
+def raise_if_from_signal_handler(error: BaseException) -> None:
+    """Raise an exception again if a signal handler raised it."""
+    if is_from_signal_handler(error):
+        raise error
+
+
 def _frames(error: BaseException | None) -> Iterator[FrameType]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

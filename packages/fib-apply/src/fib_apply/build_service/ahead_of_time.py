@@ -48,7 +48,7 @@ def first_candidates(table: ApplyTable, definitions: Iterable[str], left_out: Co
         for hardware in local_hardware():
             rankings = table.for_hardware(hardware).rankings(name)
             for ranking in rankings.by_key.values() if rankings is not None else ():
-                usable = (c.solution for c in ranking.candidates if not c.has_setup and c.solution not in left_out)
+                usable = (c.solution for c in ranking.plain_candidates if c.solution not in left_out)
                 if (solution := next(usable, None)) is not None:
                     yield name, solution
 

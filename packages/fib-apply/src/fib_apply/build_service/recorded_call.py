@@ -1,7 +1,7 @@
 """Recorded calls: descriptions of a call's inputs from which a child process makes inputs of its own.
 
-Of tensors, shape, dtype and device are recorded. Values are copied only where they can decide what a kernel reads:
-integers and booleans, e.g. page tables. All other tensors get random values in the child.
+Of tensors, shape, strides, dtype and device are recorded. Values are copied only where they can decide what a kernel
+reads: integers and booleans, e.g. page tables. All other tensors get random values in the child.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ class _TensorRecord:
     shape: tuple[int, ...]
     dtype: str
     device: str
+    strides: tuple[int, ...] | None
+    """None for a contiguous tensor."""
     values: torch.Tensor | None
-    """A copy; None for random values."""
+    """A contiguous copy; None for random values."""
 
 
 _Record: TypeAlias = "_TensorRecord | int | float | bool | None"
@@ -77,8 +79,9 @@ def _is_copied(tensor: torch.Tensor) -> bool:
 
 
 def _record(tensor: torch.Tensor) -> _TensorRecord:
-    values = tensor.detach().clone() if _is_copied(tensor) else None
-    return _TensorRecord(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), str(tensor.device), values)
+    values = tensor.detach().clone(memory_format=torch.contiguous_format) if _is_copied(tensor) else None
+    dtype, strides = str(tensor.dtype).removeprefix("torch."), None if tensor.is_contiguous() else tensor.stride()
+    return _TensorRecord(tuple(tensor.shape), dtype, str(tensor.device), strides, values)
 
 
 def _to_plain(record: _Record) -> Any:
@@ -88,12 +91,20 @@ def _to_plain(record: _Record) -> Any:
     if record.values is not None:
         values = record.values.cpu()
         data = base64.b64encode(ctypes.string_at(values.data_ptr(), values.nbytes)).decode()
-    return {"shape": record.shape, "dtype": record.dtype, "device": record.device, "data": data}
+    place = {"shape": record.shape, "strides": record.strides, "dtype": record.dtype, "device": record.device}
+    return {**place, "data": data}
 
 
 def _from_plain(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
+    made = _contiguous_from_plain(value)
+    if value["strides"] is None:
+        return made
+    return torch.empty_strided(made.shape, value["strides"], dtype=made.dtype, device=made.device).copy_(made)
+
+
+def _contiguous_from_plain(value: dict[str, Any]) -> torch.Tensor:
     shape, dtype, device = value["shape"], getattr(torch, value["dtype"]), value["device"]
     if value["data"] is not None:
         data = bytearray(base64.b64decode(value["data"]))

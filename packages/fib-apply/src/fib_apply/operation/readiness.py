@@ -53,9 +53,9 @@ def routed(states: Iterable[KeyState], definition: str) -> Routed:
 
 
 def _state(key: ApplyKey, ranking: Ranking, service: BuildService, quarantined: Mapping[str, str]) -> KeyState:
-    plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
+    plain = ranking.plain_candidates
     if not plain:
-        return KeyState(key, None, "by plan only" if ranking.candidates else "nothing chosen")
+        return KeyState(key, None, ranking.plain_problem)
     first = next(_usable(plain, service, quarantined), None)
     if first is None:
         reasons = {"quarantined" if candidate.solution in quarantined else "nothing built" for candidate in plain}

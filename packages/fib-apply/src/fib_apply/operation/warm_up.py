@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 import attrs
+from fib_schema.display import counted
 
 from ..key import ApplyKey
 from ..log import logger
@@ -30,7 +31,7 @@ class Readiness:
 
     def __str__(self) -> str:
         ready, others = (sum(map(len, found.values())) for found in (self.ready, self.not_ready))
-        text = f"warm-up: {ready} of {ready + others} keys are ready, {self.seconds:.2f} s"
+        text = f"warm-up: ready for {ready} of {counted(ready + others, 'key')}, {self.seconds:.2f} s"
         if not self.is_finished and self.problem is None:
             text += "; the deadline passed before all background work was done"
         return text if self.problem is None else f"{text}; {self.problem}"

@@ -6,12 +6,16 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition
 
+from ..key import Axes
+from ..signal_errors import raise_if_from_signal_handler
 from .codegen import shapes_expression
-from .guards import Guard, GuardOptions, compile_guard, make_native_guard
+from .guards import CallKinds, Guard, GuardOptions, compile_guard, make_native_guard
 from .native.module import NativeGuards
+from .size_reader import compile_size_reader
 from .validation import CallValidator
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -21,6 +25,8 @@ CacheEntry: TypeAlias = "tuple[Guard, Kernel | None, Callable[[], int]]"
 _MAX_ENTRIES = 8192
 _PROMOTION_INTERVAL = 16
 """Calls that miss the inline cache before one of them replaces its entry."""
+_MAX_LAYOUTS = 4
+"""Kinds of valid calls whose sizes are read in a few microseconds."""
 _MAX_ALTERNATIVES = 8
 """Entries of the same shapes, e.g. for parameters and tensors, with and without gradients; per kind of entry."""
 
@@ -52,6 +58,7 @@ class CallVariant:
         is_cached: Whether shapes determine the key; else nothing is cached.
         is_counted: Whether the native table counts the calls that it serves.
         fallback_equivalents: Solutions that are the fallback in another form.
+        padded_axis: The axis of padded indices; None if the inputs end at their totals.
     """
 
     def __init__(
@@ -62,10 +69,16 @@ class CallVariant:
         is_cached: bool,
         is_counted: bool = False,
         fallback_equivalents: frozenset[str] = frozenset(),
+        padded_axis: str | None = None,
     ) -> None:
         self.is_destination_passing = is_destination_passing
+        self.padded_axis = padded_axis
         self.fallback_equivalents = fallback_equivalents
         self.validator = CallValidator(definition, has_outputs=is_destination_passing)
+        self._read_sizes = compile_size_reader(
+            definition, self.validator.constraint_problem, has_outputs=is_destination_passing
+        )
+        self._layouts: list[tuple[Guard, CallKinds]] = []
         self.entries: dict[Any, CacheEntry] = {}
         """The first entry of each shapes; read by the fast path."""
         self.inline_cache: list[CacheEntry] = [_NO_ENTRY]
@@ -92,15 +105,35 @@ class CallVariant:
             return False
         with self._lock:
             if self.table is None:
-                self._native, self.table = native, native.Table(is_counted=self._is_counted)
+                self._native = native
+                self._layouts = []  # before the table: with one, nested tensors reach these guards
+                self.table = native.Table(is_counted=self._is_counted)
                 self._drop(list(self.entries))
         return True
 
-    def guard(self, args: Sequence[Any], options: GuardOptions) -> Guard | None:
+    def known_call(self, args: Sequence[Any]) -> tuple[Axes, CallKinds] | None:
+        """The sizes of a valid call that differs from an earlier one in nothing else; None for all other calls."""
+        for guard, kinds in self._layouts:
+            if guard(*args):
+                axes = None if self._read_sizes is None else self._read_sizes(*args)
+                return None if axes is None else (axes, kinds)
+        return None
+
+    def remember_call(self, args: Sequence[Any]) -> None:
+        """Let `known_call` read the sizes of calls like a valid one, if all inputs are given."""
+        layouts = self._layouts  # of one kind of guards: native guards may be loaded meanwhile
+        if self._read_sizes is None or len(layouts) >= _MAX_LAYOUTS or any(value is None for value in args):
+            return
+        if self._read_sizes(*args) is not None:
+            guard = self.guard(args, GuardOptions(has_grad=torch.is_grad_enabled(), ignores_sizes=True))
+            if guard is not None:
+                layouts.append((guard, CallKinds.of_call(args)))
+
+    def guard(self, args: Sequence[Any], options: GuardOptions, kinds: CallKinds | None = None) -> Guard | None:
         """A guard for calls that equal one; None if they cannot be cached."""
         if self._native is None:
-            return compile_guard(args, options)
-        return make_native_guard(self._native, args, options)
+            return compile_guard(args, options, kinds)
+        return make_native_guard(self._native, args, options, kinds)
 
     def shapes(self, args: Sequence[Any]) -> Any:
         """The cache key of a call; None for calls that cannot be cached."""
@@ -110,7 +143,8 @@ class CallVariant:
             return _BY_GUARD
         try:
             return self._shapes_of(*args)
-        except (AttributeError, TypeError):
+        except (AttributeError, TypeError) as error:
+            raise_if_from_signal_handler(error)
             return None
 
     def find(self, shapes: Any, args: Sequence[Any]) -> CacheEntry | None:

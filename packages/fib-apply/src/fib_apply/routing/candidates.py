@@ -17,7 +17,7 @@ from ..importing import is_importing
 from ..key import ApplyKey
 from ..replicas.agreement import AgreedKernels
 from ..selection.fallback_times import is_faster_than_equivalent
-from ..selection.miss_policy import NearestKeys, ranking_for
+from ..selection.miss_policy import NearestKeys, ranking_for_unrecorded
 from ..selection.rankings import Candidate, HardwareRankings, Ranking
 
 BEING_BUILT = "being built"
@@ -74,6 +74,8 @@ class CandidatePool:
         self._wait_seconds = wait_seconds
         self._requested: set[str] = set()
         self._nearest: dict[str, NearestKeys] = {}
+        self._rankings_of: dict[str, HardwareRankings | None] = {}
+        """By device, behind which a process finds the same hardware for as long as it runs."""
         self._lock = ForkSafeLock()
         renew_on_fork(self)
 
@@ -81,20 +83,34 @@ class CandidatePool:
         """Forget requests: no thread serves them in the child."""
         self._requested.clear()
 
+    def recorded_key(self, key: ApplyKey, device: str) -> ApplyKey:
+        """The key under which a call's key is recorded, without the axes of which one ranking serves all sizes."""
+        rankings = self._rankings_on(device)
+        return key if rankings is None else rankings.key_of(key)
+
     def ranking(self, key: ApplyKey, device: str) -> Ranking | None:
         """The ranking that serves a key on a device; None if only the fallback may."""
-        hardware = hardware_from_device("cuda:0" if device == "cuda" else device)
-        names = (hardware, *self.config.other_hardware)
-        name = next((name for name in names if name in self.rankings), None)
-        if name is None:
+        rankings = self._rankings_on(device)
+        if rankings is None:
             return None
+        key = rankings.key_of(key)
+        ranking = rankings.by_key.get(key)
+        if ranking is not None:
+            return ranking
         nearest = None
-        key = self.rankings[name].key_of(key)
-        if self.config.on_miss_policy is OnMiss.NEAREST and key not in self.rankings[name].by_key:
-            nearest = self._nearest.get(name)
+        if self.config.on_miss_policy is OnMiss.NEAREST:
+            nearest = self._nearest.get(rankings.hardware)
             if nearest is None:
-                nearest = self._nearest[name] = NearestKeys(self.rankings[name].by_key, self.config.nearest)
-        return ranking_for(self.rankings[name], key, self.config, nearest)
+                nearest = self._nearest[rankings.hardware] = NearestKeys(rankings.by_key, self.config.nearest)
+        return ranking_for_unrecorded(rankings, key, self.config, nearest)
+
+    def _rankings_on(self, device: str) -> HardwareRankings | None:
+        """The rankings of a device's hardware, else of its first substitute with traces."""
+        if device not in self._rankings_of:
+            hardware = hardware_from_device("cuda:0" if device == "cuda" else device)
+            names = (hardware, *self.config.other_hardware)
+            self._rankings_of[device] = next((self.rankings[name] for name in names if name in self.rankings), None)
+        return self._rankings_of[device]
 
     def first_loaded(
         self, ranking: Ranking, *, is_planned: bool = False, fallback_equivalents: frozenset[str] = frozenset()
@@ -107,9 +123,11 @@ class CandidatePool:
             fallback_equivalents: Solutions that are the fallback in another form. Others that are not faster than
                 these are skipped, unless `ApplyConfig.require_speedup` is off.
         """
-        equivalents = [c for c in ranking.candidates if c.solution in fallback_equivalents]
+        is_equivalent = fallback_equivalents.__contains__
+        equivalents = [c for c in ranking.candidates if is_equivalent(c.solution)] if fallback_equivalents else []
+        serving = ranking.candidates if is_planned else ranking.plain_candidates
         for candidate in self._usable(ranking):
-            if candidate.has_setup and not is_planned:
+            if candidate not in serving:
                 continue
             if equivalents and self._is_no_speedup(candidate, equivalents):
                 continue
@@ -139,13 +157,15 @@ class CandidatePool:
 
     def miss_reason(self, ranking: Ranking) -> str:
         """Reason why no candidate serves plain calls now."""
-        plain = [candidate for candidate in ranking.candidates if not candidate.has_setup]
+        plain = ranking.plain_candidates
+        if not plain:
+            return ranking.plain_problem
         if self.agreed is not None:
-            return NOT_AGREED if plain else "by plan only"
+            return NOT_AGREED
         loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
         if None in loaded:
             return BEING_BUILT
-        return "by plan only" if loaded or not plain else "nothing built"
+        return "by plan only" if loaded else "nothing built"
 
     def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
         """The candidates that are neither quarantined nor left out; of replicas, those that all have."""

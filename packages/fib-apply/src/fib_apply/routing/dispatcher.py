@@ -13,13 +13,15 @@ from typing import Any
 import attrs
 import torch
 from fib_compile.signatures import default_values
+from fib_schema.padded_indices import padded_indices_of
 
 from ..config import OnError
 from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..memory import is_out_of_memory
 from ..metrics import CallMetrics
-from ..signal_errors import is_from_signal_handler
+from ..selection.rankings import Candidate
+from ..signal_errors import is_from_signal_handler, raise_if_from_signal_handler
 from . import shadow
 from .call_variant import Kernel
 from .candidates import CandidatePool, LoadedCandidate
@@ -79,6 +81,7 @@ class Dispatcher:
         fallback: Callable[..., Any],
         *,
         fallback_equivalents: frozenset[str] = frozenset(),
+        is_padded: bool = False,
     ) -> Callable[..., Any]:
         """Generate a function that routes calls. It takes all parameters of `mapped`, without defaults.
 
@@ -88,8 +91,14 @@ class Dispatcher:
             fallback: Serves all other calls; has the same parameters.
             fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
                 serves the call.
+            is_padded: Whether calls have padded indices, so that only solutions that were verified with such may serve
+                them; see `fib_schema.padded_indices`.
+
+        Raises:
+            ValueError: The definition has no padded indices.
         """
-        variants = self._resolver.variants(fallback_equivalents)
+        axis = self._padded_axis() if is_padded else None
+        variants = self._resolver.variants(fallback_equivalents, axis)
         native = loaded_guards()
         if native is not None and not all(variant.use_native_table(native) for variant in variants):
             native = None
@@ -102,10 +111,11 @@ class Dispatcher:
             "_fib_type": type,
             "_fib_no_shapes": (AttributeError, TypeError),
             "_fib_errors": Exception,
+            "_fib_raise_interrupt": raise_if_from_signal_handler,
             "_fib_count_extra": self._metrics.miss("arguments").increment,
             "_fib_normalize": self._normalize,
             "_fib_handle_error": self._handle_error,
-            "_fib_compare": self._compare,
+            "_fib_compare": partial(self._compare, padded_axis=axis),
             "_fib_random": shadow.draw,
         }
         if native is not None:
@@ -120,6 +130,12 @@ class Dispatcher:
                 f"_fib_resolve_{label}": partial(self._resolver.resolve, variant),
             }
         return compile_function(source, name, scope)
+
+    def _padded_axis(self) -> str:
+        padded = padded_indices_of(self.definition)
+        if padded is None:
+            raise ValueError(f"{self.definition.name}: it has no padded indices")
+        return padded.axis
 
     def serve(self, args: Sequence[Any], fallback: Callable[[], Any]) -> Any:
         """Serve one call without a generated route.
@@ -157,8 +173,13 @@ class Dispatcher:
             result = tuple(result[name] for name in self.definition.outputs)
         elif isinstance(result, list):
             result = tuple(result)
-        is_single = len(self.definition.outputs) == 1 and isinstance(result, tuple) and len(result) == 1
-        return result[0] if is_single else result
+        count = len(self.definition.outputs)
+        results = result if isinstance(result, tuple) else (result,)
+        if len(results) != count or any(one is None for one in results):
+            found = "None" if any(one is None for one in results) else f"{len(results)} results"
+            wanted = ", ".join(self.definition.outputs)
+            raise TypeError(f"{self.definition.name}: the solution returned {found}; its outputs are {wanted}")
+        return results[0] if count == 1 else results
 
     # -- errors and comparison -----------------------------------------------------------------------
 
@@ -192,7 +213,14 @@ class Dispatcher:
         if self.pool.agreed is not None:
             raise error  # the fallback would be another kernel than that of the other replicas
 
-    def _compare(self, kernel: Kernel, args: Sequence[Any], fallback: Callable[[], Any]) -> Any:
+    def _compare(
+        self,
+        kernel: Kernel,
+        args: Sequence[Any],
+        fallback: Callable[[], Any],
+        *,
+        padded_axis: str | None = None,
+    ) -> Any:
         """Call the solution and the fallback; quarantine the solution if the results differ. Returns the fallback's."""
         device = device_of(args)
         if is_capturing(device):
@@ -212,7 +240,8 @@ class Dispatcher:
                 output.copy_(copy)
             return found  # as without comparison
         try:
-            self._compare_outputs(solution, args, copies or found, tuple(outputs) or expected)
+            recorded = self._recorded(solution, args, padded_axis)
+            self._compare_outputs(solution, recorded, copies or found, tuple(outputs) or expected)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -230,9 +259,12 @@ class Dispatcher:
                 self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
             return _FAILED
 
-    def _compare_outputs(self, solution: str, args: Sequence[Any], found: Any, expected: Any) -> None:
-        key = self._resolver.key(args)
-        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
+    def _recorded(self, solution: str, args: Sequence[Any], padded_axis: str | None) -> Candidate | None:
+        """Recorded facts about a solution at the key of a call."""
+        key = self._resolver.key(args, padded_axis)
+        return None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
+
+    def _compare_outputs(self, solution: str, recorded: Candidate | None, found: Any, expected: Any) -> None:
         try:
             shadow.compare_outputs(self.definition, found, expected, recorded)
         except shadow.OutputMismatch as mismatch:

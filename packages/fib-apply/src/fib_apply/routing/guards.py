@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import attrs
 import torch
@@ -18,7 +18,7 @@ import torch
 from ..signal_errors import is_from_signal_handler
 from .native.module import NativeGuards, loaded_guards
 from .native.self_test import find_tensor_problem
-from .validation import has_function_mode, mode_problem
+from .validation import extent_bytes, has_function_mode, mode_problem
 
 Guard: TypeAlias = Callable[..., Any]
 """True for a call that equals the one it was compiled from; takes the definition's arguments."""
@@ -41,44 +41,165 @@ class GuardOptions:
     """Whether gradients must be recorded or must not be, if a tensor requires one."""
     is_specialized: bool = False
     """Whether scalars must be equal in what kernels specialize on; see `specialization`."""
+    ignores_sizes: bool = False
+    """Whether sizes and strides may differ, but not numbers of dimensions. Outputs cannot be checked then."""
 
 
 _DEFAULT = GuardOptions()
 
 
-def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardOptions) -> Guard | None:
-    """A native guard from a call; None if the native module cannot describe the call."""
-    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+_TYPED, _SPECIALIZED = -1, -2
+
+
+@attrs.frozen
+class CallKinds:
+    """Properties of a call's arguments that calls of other sizes share; a guard that ignores sizes checks them."""
+
+    places: tuple[int, ...]
+    """Of each tensor the first argument that is the same one, of others `_TYPED`."""
+    tensors: tuple[int, ...]
+    """The places of tensors, each tensor once."""
+    types: tuple[type, ...]
+    """Of all arguments that are no tensors."""
+    integers: tuple[int, ...]
+    """The places of integers."""
+    requires_grad: bool
+    has_cuda: bool
+
+    @classmethod
+    def of_call(cls, args: Sequence[Any]) -> CallKinds:
+        """The properties of a call."""
+        first: dict[int, int] = {}  # by identity
+        places = tuple(
+            [first.setdefault(id(v), place) if isinstance(v, torch.Tensor) else _TYPED for place, v in enumerate(args)]
+        )
+        tensors = tuple(first.values())
+        return cls(
+            places,
+            tensors,
+            tuple([type(value) for value in args if not isinstance(value, torch.Tensor)]),
+            tuple([place for place, value in enumerate(args) if isinstance(value, int)]),
+            any(args[place].requires_grad for place in tensors),
+            any(args[place].is_cuda for place in tensors),
+        )
+
+
+def make_native_guard(
+    native: NativeGuards, args: Sequence[Any], options: GuardOptions, kinds: CallKinds | None = None
+) -> Guard | None:
+    """A native guard from a call; None if the native module cannot describe the call.
+
+    Args:
+        native: The native module.
+        args: The call's arguments.
+        options: What is checked.
+        kinds: Of the arguments, if they are known.
+    """
+    has_cuda = _has_cuda(args) if kinds is None else kinds.has_cuda
     return native.make_guard(
         tuple(args),
         options.outputs,
         _ALIGNMENT if options.is_aligned else 1,
         options.has_grad,
         options.is_specialized,
-        not options.may_capture and any(tensor.is_cuda for tensor in tensors),
-        _is_multi_device(tensors),
+        has_cuda and not options.may_capture,
+        has_cuda and torch.cuda.device_count() > 1,
+        options.ignores_sizes,
     )
 
 
-def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard:
+def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None) -> Guard:
     """Compile a guard from a call that a `CallValidator` accepted or rejected: a native one if that can be.
 
     Args:
         args: The call's arguments.
         options: What is checked.
+        kinds: Of the arguments, if they are known.
     """
     native = loaded_guards()
-    guard = None if native is None else make_native_guard(native, args, options)
-    return compile_python_guard(args, options) if guard is None else guard
+    guard = None if native is None else make_native_guard(native, args, options, kinds)
+    return compile_python_guard(args, options, kinds) if guard is None else guard
 
 
-def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard:
+def compile_python_guard(
+    args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None
+) -> Guard:
     """Compile a guard of Python conditions and torch's tensor guards.
 
     Args:
         args: The call's arguments.
         options: What is checked.
+        kinds: Of the arguments, if they are known.
     """
+    if kinds is None:
+        kinds = CallKinds.of_call(args)
+    places, integers = kinds.places, kinds.integers if options.is_specialized else ()
+    if integers:
+        places = tuple([_SPECIALIZED if place in integers else same for place, same in enumerate(places)])
+    conditions = _Conditions(
+        places,
+        options.outputs,
+        options.is_aligned,
+        options.has_grad if kinds.requires_grad else None,
+        kinds.has_cuda and not options.may_capture,
+        kinds.has_cuda and torch.cuda.device_count() > 1,
+    )
+    tensors = [args[place] for place in kinds.tensors]
+    extents = [extent_bytes(tensor) for tensor in tensors] if options.outputs else ()
+    index = tensors[0].device.index if conditions.checks_device else None
+    specializations = [specialization(args[place]) for place in integers]
+    guard = _tensor_guard_compiler()(tensors, ignores_sizes=options.ignores_sizes)
+    default = torch.get_default_dtype()
+    return _compile_factory(conditions)(guard, kinds.types, specializations, extents, index, default)
+
+
+class _Conditions(NamedTuple):
+    """The part of a guard that its code depends on; all else are values.
+
+    A named tuple is made and hashed in a third of the time that an attrs class takes.
+    """
+
+    places: tuple[int, ...]
+    """Of each tensor the first argument that is the same one; of others `_TYPED` or `_SPECIALIZED`."""
+    outputs: int
+    is_aligned: bool
+    grad: bool | None
+    """Whether gradients must be recorded; None if no tensor requires one."""
+    checks_capture: bool
+    checks_device: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _compile_factory(conditions: _Conditions) -> Callable[..., Guard]:
+    """Compile a function that makes guards of the same conditions, because compiling each guard takes 20 us and more.
+
+    It takes a tensor guard, the types of arguments that are no tensors, the specializations of some of them, the bytes
+    of tensors, the index of their device, and the default dtype.
+    """
+    names = [f"a{place}" for place in range(len(conditions.places))]
+    pairs = list(zip(names, conditions.places, strict=True))
+    tensors = [name for place, name in enumerate(names) if conditions.places[place] == place]
+    others = [name for name, same in pairs if same < 0]
+    specialized = [name for name, same in pairs if same == _SPECIALIZED]
+    found = [
+        *(["not capturing()"] if conditions.checks_capture else []),
+        *([] if conditions.grad is None else ["grad()" if conditions.grad else "not grad()"]),
+        *(f"type({name}) is t_{name}" for name in others),
+        *(f"specialization({name}) == s_{name}" for name in specialized),
+        *(f"{name} is {names[same]}" for name, same in pairs if same >= 0 and name != names[same]),
+        f"guard({', '.join(tensors)})",  # torch's guards take each tensor only once
+        "(not modes() or not has_function_mode()) and forward_ad._current_level < 0 and default_dtype() is default",
+        *_address_conditions(tensors, conditions.outputs, is_aligned=conditions.is_aligned),
+        *(["device() == index"] if conditions.checks_device else []),
+    ]
+    extents = tensors if conditions.outputs else []
+    lines = [
+        "def make(guard, types, specializations, extents, index, default):",
+        f"    [{', '.join(f't_{name}' for name in others)}] = types",
+        f"    [{', '.join(f's_{name}' for name in specialized)}] = specializations",
+        f"    [{', '.join(f'e_{name}' for name in extents)}] = extents",
+        f"    return lambda {', '.join(names)}: {' and '.join(found)}",
+    ]
     scope: dict[str, Any] = {
         "grad": torch.is_grad_enabled,
         "device": torch.cuda.current_device,
@@ -87,53 +208,29 @@ def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) 
         "modes": torch._C._len_torch_function_stack,  # noqa: SLF001 torch has no public name for it
         "has_function_mode": has_function_mode,
         "forward_ad": torch.autograd.forward_ad,
+        "default_dtype": torch.get_default_dtype,
+        "specialization": specialization,
     }
-    names = [f"a{index}" for index in range(len(args))]
-    tensors: dict[str, torch.Tensor] = {}
-    conditions: list[str] = []
-    for name, value in zip(names, args, strict=True):
-        if not isinstance(value, torch.Tensor):
-            scope[f"t_{name}"] = type(value)
-            conditions.append(f"type({name}) is t_{name}")
-            if options.is_specialized and isinstance(value, int):
-                scope["specialization"] = specialization
-                conditions.append(f"specialization({name}) == {specialization(value)!r}")
-        elif same := next((other for other, known in tensors.items() if known is value), None):
-            conditions.append(f"{name} is {same}")  # torch's guards take each tensor only once
-        else:
-            tensors[name] = value
-    scope["guard"] = _tensor_guard_compiler()(list(tensors.values()))
-    conditions.append(f"guard({', '.join(tensors)})")
-    conditions.append("(not modes() or not has_function_mode()) and forward_ad._current_level < 0")
-    if any(tensor.requires_grad for tensor in tensors.values()):
-        conditions.insert(0, "grad()" if options.has_grad else "not grad()")
-    conditions += _address_conditions(list(tensors.items()), options.outputs, is_aligned=options.is_aligned)
-    if _is_multi_device(tensors.values()):
-        conditions.append(f"device() == {next(iter(tensors.values())).device.index}")
-    if not options.may_capture and any(tensor.is_cuda for tensor in tensors.values()):
-        conditions.insert(0, "not capturing()")
-    code = f"lambda {', '.join(names)}: {' and '.join(conditions)}"
-    made: Guard = eval(code, scope)  # noqa: S307 made of numbers and our own names
+    exec(compile("\n".join(lines), "<fib_apply guard>", "exec"), scope)  # noqa: S102 made of numbers and our own names
+    made: Callable[..., Guard] = scope["make"]
     return made
 
 
-def _address_conditions(tensors: Sequence[tuple[str, torch.Tensor]], outputs: int, *, is_aligned: bool) -> list[str]:
+def _address_conditions(tensors: Sequence[str], outputs: int, *, is_aligned: bool) -> list[str]:
     """Conditions of alignment and of outputs that overlap with no other tensor. Each address is read once.
 
     Args:
-        tensors: Contiguous tensors, outputs last.
+        tensors: Outputs last.
         outputs: The number of outputs.
         is_aligned: Whether addresses must be aligned.
     """
     if not (outputs or is_aligned):
         return []
-    addresses = " | ".join(f"(p_{name} := {name}.data_ptr())" for name, _ in tensors)
+    addresses = " | ".join(f"(p_{name} := {name}.data_ptr())" for name in tensors)
     conditions = [f"not ({addresses}) & {_ALIGNMENT - 1 if is_aligned else 0}"]
     for index in range(len(tensors) - outputs, len(tensors)):
-        name, tensor = tensors[index]
-        conditions += [
-            f"not -{tensor.nbytes} < p_{name} - p_{other} < {another.nbytes}" for other, another in tensors[:index]
-        ]
+        name = tensors[index]
+        conditions += [f"not -e_{name} < p_{name} - p_{other} < e_{other}" for other in tensors[:index]]
     return conditions
 
 
@@ -149,13 +246,20 @@ def are_aligned(args: Sequence[Any]) -> bool:
     return all(arg.data_ptr() % _ALIGNMENT == 0 for arg in args if isinstance(arg, torch.Tensor))
 
 
-def _is_multi_device(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether the current CUDA device could be another than that of the tensors."""
-    return any(tensor.is_cuda for tensor in tensors) and torch.cuda.device_count() > 1
+def _has_cuda(args: Iterable[Any]) -> bool:
+    """Whether an argument is a tensor on a CUDA device."""
+    for arg in args:  # noqa: SIM110 `any` takes twice the time
+        if isinstance(arg, torch.Tensor) and arg.is_cuda:
+            return True
+    return False
+
+
+class _TensorGuardCompiler(Protocol):
+    def __call__(self, tensors: Sequence[torch.Tensor], /, *, ignores_sizes: bool = False) -> Guard: ...
 
 
 @functools.cache
-def _tensor_guard_compiler() -> Callable[[Sequence[torch.Tensor]], Guard]:
+def _tensor_guard_compiler() -> _TensorGuardCompiler:
     """The compiler of tensor guards: that of torch if its guards work as expected, else that of Python guards."""
     try:
         return _python_guard if find_tensor_problem(_torch_guard) else _torch_guard
@@ -165,29 +269,38 @@ def _tensor_guard_compiler() -> Callable[[Sequence[torch.Tensor]], Guard]:
         return _python_guard
 
 
-def _torch_guard(tensors: Sequence[torch.Tensor]) -> Guard:
+def _torch_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
     """Measured on two cores: 0.25 us for two tensors and 0.5 us for six; generated Python takes 0.3 us for each."""
-    from torch._C._dynamo import guards
-
-    kind: Any = guards.TensorGuards  # its type stub does not declare the arguments
-    sizes = [list(tensor.shape) for tensor in tensors]
-    strides = [list(tensor.stride()) for tensor in tensors]
-    made: Guard = kind(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    sizes: list[list[int | None]]
+    strides: list[list[int | None]]
+    if ignores_sizes:
+        sizes = strides = [[None] * tensor.dim() for tensor in tensors]
+    else:
+        sizes = [[*tensor.shape] for tensor in tensors]
+        strides = [[*tensor.stride()] for tensor in tensors]
+    made: Guard = _torch_guard_type()(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return made
 
 
-def _python_guard(tensors: Sequence[torch.Tensor]) -> Guard:
+@functools.cache
+def _torch_guard_type() -> Any:  # its type stub does not declare the arguments
+    from torch._C._dynamo import guards
+
+    return guards.TensorGuards
+
+
+def _python_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
     names = [f"a{index}" for index in range(len(tensors))]
     scope: dict[str, Any] = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "has_mode": _has_mode}
     conditions = []
     for name, tensor in zip(names, tensors, strict=True):
         scope |= {f"{name}_{field}": getattr(tensor, field) for field in ("dtype", "device", "shape")}
         scope[f"{name}_type"], scope[f"{name}_stride"] = type(tensor), tensor.stride()
+        sizes = [f"{name}.shape == {name}_shape", f"{name}.stride() == {name}_stride"]
         conditions += [
             f"type({name}) is {name}_type",
             f"{name}.dtype is {name}_dtype",
-            f"{name}.shape == {name}_shape",
-            f"{name}.stride() == {name}_stride",
+            *([f"{name}.dim() == {tensor.dim()}"] if ignores_sizes else sizes),
             f"{name}.device == {name}_device",
             f"{name}.requires_grad is {tensor.requires_grad}",
         ]

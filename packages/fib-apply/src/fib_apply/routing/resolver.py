@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Sequence
@@ -14,14 +15,14 @@ from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import SupportedLanguages
 
 from ..build_service.probe_process import Verdict
-from ..key import ApplyKey, ApplyKeyBuilder
+from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..log import logger
 from ..metrics import CallMetrics, Counter
 from ..signal_errors import is_from_signal_handler
 from .call_variant import CacheEntry, CallVariant, Kernel
 from .candidates import BEING_BUILT, NOT_AGREED, CandidatePool, LoadedCandidate
-from .guards import GuardOptions, are_aligned, specialization
-from .validation import Rejection, has_nested
+from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
+from .validation import Rejection, call_strides, has_nested
 
 _Run: TypeAlias = tuple[str, ApplyKey, str, tuple[Any, ...]]
 """A solution, a key, a device, and what kernels specialize on in scalars."""
@@ -31,6 +32,8 @@ _SOLUTION_ATTRIBUTE = "fib_solution"
 _MAX_RUNS = 8_192
 _BEING_COMPILED, _NOT_COMPILED, _NOT_CALLED = "being compiled", "not compiled", "not called yet"
 _UNCOUNTED = Counter()
+_OF_FALLBACK = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
+"""Guards of calls that the fallback serves."""
 
 
 @attrs.define
@@ -43,6 +46,11 @@ class _Call:
     """Of the variant; read before everything else, so that an invalidation meanwhile prevents caching."""
     shapes: Any
     """None if the call cannot be cached."""
+    kinds: CallKinds | None = None
+    """None if it is not a known call."""
+
+    def guard(self, options: GuardOptions) -> Guard | None:
+        return self.variant.guard(self.args, options, self.kinds)
 
     def cache(self, entry: CacheEntry) -> None:
         self.variant.install(self.shapes, entry, self.generation)
@@ -73,6 +81,7 @@ class Resolver:
     ) -> None:
         self._pool = pool
         self._key_builder = key_builder
+        self._makes_keys_of_axes = makes_keys_of_axes(key_builder)
         self._metrics = metrics
         self._is_counted = is_counted
         self._arity = len(pool.definition.inputs)
@@ -83,17 +92,25 @@ class Resolver:
         self._not_compiled = _RecentRuns()
         self._requested: set[_Run] = set()
         self._kernels: dict[tuple[str, bool], Kernel] = {}
-        self._variants: dict[frozenset[str], tuple[CallVariant, CallVariant]] = {}
+        self._variants: dict[tuple[frozenset[str], str | None], tuple[CallVariant, CallVariant]] = {}
         renew_on_fork(self)
 
     def renew_after_fork(self) -> None:
         """Forget requested runs: no thread makes them in the child."""
         self._requested.clear()
 
-    def variants(self, fallback_equivalents: frozenset[str] = frozenset()) -> tuple[CallVariant, CallVariant]:
-        """The value-returning and the destination-passing variant of calls whose fallback equals certain solutions."""
+    def variants(
+        self, fallback_equivalents: frozenset[str] = frozenset(), padded_axis: str | None = None
+    ) -> tuple[CallVariant, CallVariant]:
+        """The value-returning and the destination-passing variant of calls whose fallback equals certain solutions.
+
+        Args:
+            fallback_equivalents: These solutions.
+            padded_axis: The axis of padded indices; None if the inputs end at their totals.
+        """
+        kind = fallback_equivalents, padded_axis
         with self._lock:
-            if fallback_equivalents not in self._variants:
+            if kind not in self._variants:
                 value_returning, destination_passing = (
                     CallVariant(
                         self._pool.definition,
@@ -101,15 +118,16 @@ class Resolver:
                         is_cached=self._key_builder.is_by_shape,
                         is_counted=self._is_counted,
                         fallback_equivalents=fallback_equivalents,
+                        padded_axis=padded_axis,
                     )
                     for is_destination_passing in (False, True)
                 )
-                self._variants[fallback_equivalents] = value_returning, destination_passing
-            return self._variants[fallback_equivalents]
+                self._variants[kind] = value_returning, destination_passing
+            return self._variants[kind]
 
     def resolve(self, variant: CallVariant, args: Sequence[Any]) -> Kernel | None:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
-        if has_nested(args):
+        if variant.table is None and has_nested(args):  # a native table lets no nested tensor through
             return self._miss("tensor")
         call = _Call(variant, args, variant.generation, variant.shapes(args))
         if call.shapes is not None and (entry := variant.find(call.shapes, args)) is not None:
@@ -117,17 +135,24 @@ class Resolver:
             if self._is_counted:
                 count()
             return kernel
+        if self._makes_keys_of_axes and (known := variant.known_call(args)) is not None:
+            axes, call.kinds = known
+            return self._select(call, _padded(ApplyKey.of_axes(axes), variant.padded_axis))
         rejection = variant.validator.rejection(args)
-        key = self.key(args) if rejection is None else rejection
+        key = self.key(args, variant.padded_axis) if rejection is None else rejection
         if not isinstance(key, Rejection):
+            if self._makes_keys_of_axes:
+                variant.remember_call(args)
             return self._select(call, key)
         is_cached = key.is_cacheable and len(args) == variant.validator.arity
         return self._miss(key.reason, call if is_cached else None)
 
-    def key(self, args: Sequence[Any]) -> ApplyKey | Rejection:
+    def key(self, args: Sequence[Any], padded_axis: str | None = None) -> ApplyKey | Rejection:
         """The key of a valid call."""
         try:
             key = self._key_builder.build_from_args(args[: self._arity])
+            key = key.with_layout(call_strides(self._pool.definition, args))
+            key = _padded(key, padded_axis)
             hash(key)
         except Exception as error:
             if is_from_signal_handler(error):
@@ -157,10 +182,12 @@ class Resolver:
 
     def _warm_kernel(self, call: _Call, loaded: LoadedCandidate, run: _Run) -> Kernel | None:
         """The kernel, if it may run now. Its first run is never captured. A child process first runs what compiles."""
-        is_warm, may_capture = run in self._warm, loaded.candidate.may_capture
         service = self._pool.build_service
-        ready_at = self._warm.get(run) or self._compiled.get(run) or service.loaded_at(loaded.solution)
-        may_capture = may_capture and ready_at <= service.capture_gate
+        warm_at = self._warm.get(run)
+        compiled_at = self._compiled.get(run) if self._compiled else None
+        ready_at = warm_at or compiled_at or service.loaded_at(loaded.solution)
+        is_warm = warm_at is not None
+        may_capture = loaded.candidate.may_capture and ready_at <= service.capture_gate
         if is_capturing(run[2]) and not (may_capture and is_warm):
             return self._miss("capturing")
         is_jit = compiles_when_called(loaded.runnable)
@@ -168,18 +195,14 @@ class Resolver:
         if not is_compiled:
             return self._miss(self._request_first_run(run, loaded.solution, call.args))
         kernel = self._kernel(loaded, is_destination_passing=call.variant.is_destination_passing)
-        count = self._metrics.hit(str(run[1])).increment if self._is_counted else _UNCOUNTED.increment
+        count = self._metrics.hit(run[1]).increment if self._is_counted else _UNCOUNTED.increment
         if self._is_counted:
             count()
         entry = None
         if call.shapes is not None:
-            options = GuardOptions(
-                outputs=len(call.args) - self._arity,
-                is_aligned=needs_alignment(loaded.runnable),
-                may_capture=may_capture,
-                is_specialized=is_jit,
-            )
-            guard = call.variant.guard(call.args, options)
+            outputs = len(call.args) - self._arity
+            options = _guard_options(outputs, needs_alignment(loaded.runnable), may_capture, is_jit)
+            guard = call.guard(options)
             entry = None if guard is None else (guard, kernel, count)
         if is_warm:
             if entry is not None:
@@ -215,7 +238,8 @@ class Resolver:
 
     def _mark_warm(self, run: _Run, ready_at: float) -> None:
         self._warm.add(run, ready_at)
-        self._compiled.pop(run, None)
+        if self._compiled:
+            self._compiled.pop(run, None)
 
     def _request_first_run(self, run: _Run, solution: str, args: Sequence[Any]) -> str:
         """Request the first run in a child process, once; returns the reason of the miss."""
@@ -274,7 +298,7 @@ class Resolver:
         if self._is_counted:
             count()
         if call is not None and call.shapes is not None:
-            guard = call.variant.guard(call.args, GuardOptions(has_grad=torch.is_grad_enabled()))
+            guard = call.guard(_OF_FALLBACK[torch.is_grad_enabled()])
             if guard is not None:
                 call.cache((guard, None, count))
         return None
@@ -301,12 +325,33 @@ class Resolver:
             (_BEING_COMPILED, self._requested.copy()),
             (_NOT_COMPILED, self._not_compiled.copy()),
         )
-        return next((state for state, runs in states if any(run[:2] == (solution, key) for run in runs)), _NOT_CALLED)
+        for state, runs in states:
+            if any(run[0] == solution and key in (run[1], self._pool.recorded_key(run[1], run[2])) for run in runs):
+                return state
+        return _NOT_CALLED
+
+
+@functools.lru_cache(maxsize=256)
+def _padded(key: ApplyKey, axis: str | None) -> ApplyKey:
+    return key if axis is None else key.with_padding(axis)
+
+
+def _guard_options(outputs: int, is_aligned: bool, may_capture: bool, is_specialized: bool) -> GuardOptions:
+    """The options of a kernel's guard; looking them up takes a tenth of the time of making them."""
+    return GuardOptions(outputs=outputs, is_aligned=is_aligned, may_capture=may_capture, is_specialized=is_specialized)
 
 
 def device_of(args: Sequence[Any]) -> str:
     """The device of the first tensor."""
-    return next(str(arg.device) for arg in args if isinstance(arg, torch.Tensor))
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            return _device_name(arg.device)
+    raise ValueError("no argument is a tensor")
+
+
+@functools.lru_cache(maxsize=256)
+def _device_name(device: torch.device) -> str:
+    return str(device)
 
 
 def needs_alignment(runnable: Runnable) -> bool:

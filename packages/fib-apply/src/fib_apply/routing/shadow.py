@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from fib_schema import Definition
+from fib_schema.display import counted
 
 from ..memory import is_out_of_memory
 from ..selection.rankings import Candidate
@@ -41,7 +42,7 @@ def compare_outputs(definition: Definition, found: Any, expected: Any, recorded:
     """
     ours, theirs = _as_tuple(found), _as_tuple(expected)
     if len(ours) != len(theirs):
-        raise OutputMismatch(f"{len(ours)} outputs instead of {len(theirs)}")
+        raise OutputMismatch(f"{counted(len(ours), 'output')} instead of {len(theirs)}")
     for name, a, b in zip(definition.outputs, ours, theirs, strict=False):
         _compare(name, a, b, recorded)
 

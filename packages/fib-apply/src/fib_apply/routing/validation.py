@@ -12,12 +12,13 @@ from typing import Any
 import attrs
 import torch
 from fib_compile.device import dtype_str_to_python_dtype, torch_dtype
-from fib_schema import AxisError, Definition, TensorSpec, constraint_names, evaluate_constraint
+from fib_schema import AxisError, ConstraintError, Definition, TensorSpec, constraint_names, evaluate_constraint
+from fib_schema.strides import Strides, normalized_strides, storage_elements, strides_problem
 from torch.utils._device import DeviceContext
 
 from ..axis_reader import compile_axis_reader
-
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+from ..signal_errors import is_from_signal_handler
+from .parameter_types import is_plain_type
 
 
 @attrs.frozen
@@ -72,13 +73,16 @@ class CallValidator:
         if problem := mode_problem(tensors):
             return Rejection("mode", problem)
         is_cacheable = all(map(_is_strided, tensors))
+        if (default := torch.get_default_dtype()) is not torch.float32:
+            problem = f"the default dtype is {default}, and solutions are verified with torch.float32"
+            return Rejection("mode", problem, is_cacheable)
         for place, ((name, spec), dtype, value) in enumerate(zip(self._specs.items(), self._dtypes, args, strict=True)):
             if dtype is None and place >= self._inputs:
                 return Rejection("arguments", f"{name}: a scalar output cannot be passed as an argument")
             if dtype is None or value is None:
                 if problem := _scalar_problem(spec, self._scalars.get(name, object), value):
                     return Rejection("arguments", f"{name}: {problem}", is_cacheable)
-            elif problem := _tensor_problem(spec, dtype, value):
+            elif problem := _tensor_problem(spec, dtype, value, is_input=place < self._inputs):
                 return Rejection("tensor", f"{name}: {problem}", is_cacheable and isinstance(value, torch.Tensor))
         return self._rejection_of_combination(args, tensors)
 
@@ -103,12 +107,18 @@ class CallValidator:
         for name, shape, value in zip(definition.outputs, shapes, outputs, strict=False):  # there may be no outputs
             if shape is not None and tuple(value.shape) != shape:
                 return f"{name}: shape {list(value.shape)} instead of {list(shape)}"
-        return self._constraint_problem({**self._const_axes, **axes}) if definition.constraints else None
+        return self.constraint_problem({**self._const_axes, **axes}) if definition.constraints else None
 
-    def _constraint_problem(self, axes: Mapping[str, int]) -> str | None:
+    def constraint_problem(self, axes: Mapping[str, int]) -> str | None:
+        """The constraint that does not hold for the sizes of axes; None if all hold."""
         for constraint in self._definition.constraints:  # constraints on values would need a device synchronization
-            if constraint_names(constraint) <= axes.keys() and not evaluate_constraint(constraint, axes):
-                return f"constraint {constraint!r} does not hold"
+            try:
+                if constraint_names(constraint) <= axes.keys() and not evaluate_constraint(constraint, axes):
+                    return f"constraint {constraint!r} does not hold"
+            except ConstraintError as error:  # e.g. it divides by a size that is 0
+                if is_from_signal_handler(error):
+                    raise
+                return str(error)
         return None
 
     def _overlap(self, args: Sequence[Any]) -> str | None:
@@ -125,7 +135,23 @@ class CallValidator:
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     begin = tensor.data_ptr()
-    return begin, begin + tensor.nbytes
+    return begin, begin + extent_bytes(tensor)
+
+
+def extent_bytes(tensor: torch.Tensor) -> int:
+    """The bytes from the first to the last element of a tensor, those in between included."""
+    return storage_elements(tensor.shape, tensor.stride()) * tensor.element_size()
+
+
+def call_strides(definition: Definition, args: Sequence[Any]) -> dict[str, Strides]:
+    """The strides of a call's inputs that are not contiguous, by name."""
+    found = {}
+    for name, value in zip(definition.inputs, args, strict=False):  # outputs may follow
+        if isinstance(value, torch.Tensor) and not value.is_contiguous():
+            strides = normalized_strides(value.shape, value.stride())
+            assert strides is not None, "torch and fib_schema differ in what is contiguous"
+            found[name] = strides
+    return found
 
 
 def _scalar_problem(spec: TensorSpec, kind: type, value: object) -> str | None:
@@ -137,23 +163,44 @@ def _scalar_problem(spec: TensorSpec, kind: type, value: object) -> str | None:
 def _is_strided(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    return not (value.is_nested or torch._is_functional_tensor(value))  # noqa: SLF001 torch has no public name for it
+    return not torch._C._dispatch_keys(value).raw_repr() & ~_PLAIN_KEYS  # noqa: SLF001 torch has no public name for it
+
+
+def _plain_keys() -> int:
+    """The dispatch keys of tensors that own memory, as bits; the same as in the native module."""
+    names = (
+        "CUDA", "Meta", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutogradMeta", "AutocastCPU",
+        "AutocastCUDA", "Conjugate", "Negative",
+    )  # fmt: skip
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # noqa: SLF001
+    for name in names:
+        keys = keys.add(getattr(torch._C.DispatchKey, name))  # noqa: SLF001
+    return int(keys.raw_repr())
+
+
+_PLAIN_KEYS = _plain_keys()
+"""All others are of tensors whose elements lie elsewhere: nested, functional, batched by ``vmap``, known to be zero."""
 
 
 def has_nested(args: Sequence[Any]) -> bool:
     """Whether a tensor is nested. It may be of layout strided, but has no shape, and torch's guards abort for it."""
-    return any(isinstance(arg, torch.Tensor) and arg.is_nested for arg in args)
+    for arg in args:  # noqa: SIM110 `any` takes twice the time
+        if isinstance(arg, torch.Tensor) and arg.is_nested:
+            return True
+    return False
 
 
-def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any) -> str | None:
-    if type(value) not in _PLAIN_TYPES or not _is_strided(value):
+def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any, *, is_input: bool) -> str | None:
+    if not is_plain_type(type(value)) or not _is_strided(value):
         return f"{type(value).__name__} is not a plain strided tensor"
     if value.dtype is not dtype:
         return f"{value.dtype} instead of {dtype}"
     if value.dim() != len(spec.shape or ()):
         return f"{value.dim()} dimensions instead of {len(spec.shape or ())}"
     if not value.is_contiguous():
-        return "not contiguous"
+        strides = normalized_strides(value.shape, value.stride()) or ()
+        if not is_input or strides_problem(value.shape, strides) is not None:
+            return "not contiguous"
     return "lazily conjugated or negated" if value.is_conj() or value.is_neg() else None
 
 

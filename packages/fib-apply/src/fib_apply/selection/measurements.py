@@ -9,7 +9,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
-from fib_schema import Evaluation, EvaluationStatus, Trace, Workload
+from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, InvalidField, Trace, Workload
+from fib_schema.padded_indices import PADDED_INDICES
+from fib_schema.strides import LAYOUT, stated_strides, workload_strides
 from fib_schema.trace import UNRANKED_FLAGS
 
 from ..config import ApplyConfig
@@ -63,7 +65,8 @@ class Measurement(NamedTuple):
     interval_ms: tuple[float, float] | None
     has_setup: bool
     tolerance: Tolerance
-    may_capture: bool = True
+    may_capture: bool = False
+    may_pad: bool = False
     fallback: Timing | None = None
     """The fallback on the workload, as far as the solution's own trace states it."""
 
@@ -80,10 +83,11 @@ class LatestEvaluations:
     """Traces that do not count, each with the reason."""
 
 
-def latest_evaluations(traces: Iterable[Trace], hashes: Mapping[str, str]) -> LatestEvaluations:
+def latest_evaluations(definition: Definition, traces: Iterable[Trace], hashes: Mapping[str, str]) -> LatestEvaluations:
     """Find the latest evaluation of each solution on each workload and hardware.
 
     Args:
+        definition: Of all traces.
         traces: In the order of appending, which decides between equal timestamps.
         hashes: The content hash of each known solution.
     """
@@ -93,8 +97,8 @@ def latest_evaluations(traces: Iterable[Trace], hashes: Mapping[str, str]) -> La
         evaluation, name = trace.evaluation, trace.solution
         if evaluation is None or name is None:
             continue
-        is_suspect = evaluation.extra is not None or name not in hashes
-        if is_suspect and (reason := _exclusion(evaluation, hashes.get(name))):
+        is_suspect = evaluation.extra is not None or trace.workload.extra is not None or name not in hashes
+        if is_suspect and (reason := _exclusion(definition, evaluation, trace.workload, hashes.get(name))):
             found.excluded.append((trace, reason))
             continue
         status = evaluation.status
@@ -110,14 +114,26 @@ def latest_evaluations(traces: Iterable[Trace], hashes: Mapping[str, str]) -> La
     return found
 
 
-def _exclusion(evaluation: Evaluation, known: str | None) -> str:
+def _exclusion(definition: Definition, evaluation: Evaluation, workload: Workload, known: str | None) -> str:
     """Reason why an evaluation does not apply to the present solution; empty if it does."""
     if known is None:
         return "the solution is missing, or its file is damaged"
     measured = None if evaluation.extra is None else evaluation.extra.get("solution_hash")
     if measured not in (None, known):
         return "only another version was measured"
+    if not _has_layout_of(definition, evaluation, workload):
+        return "it was measured with another layout than that of the workload"
     return "only a quick run measured it" if _QUICK in evaluation.flags else ""
+
+
+def _has_layout_of(definition: Definition, evaluation: Evaluation, workload: Workload) -> bool:
+    """Whether an evaluation states the workload's layout; tools that do not know layouts measure contiguous inputs."""
+    if LAYOUT not in (evaluation.extra or ()) and LAYOUT not in (workload.extra or ()):
+        return True
+    try:
+        return stated_strides(evaluation.extra) == workload_strides(definition, workload)
+    except (AxisError, InvalidField):
+        return False
 
 
 _QUICK = "quick"  # the flag of fib-bench for passes of shortened runs, which must not replace those of full runs
@@ -147,7 +163,7 @@ class WorkloadKeys:
         self.problems: list[str] = []
         self._builder = builder
         self._of_workload: dict[int, ApplyKey | None] = {}
-        self._of_axes: dict[tuple[tuple[str, int], ...], ApplyKey | None] = {}
+        self._of_axes: dict[tuple[tuple[str, int] | str, ...], ApplyKey | None] = {}
 
     def of(self, workload: Workload) -> ApplyKey | None:
         """The key of a workload, which must outlive this object; None, with an entry in `problems`, if it has none."""
@@ -157,15 +173,18 @@ class WorkloadKeys:
         return self._of_workload[identity]
 
     def _by_axes(self, workload: Workload) -> ApplyKey | None:
-        axes = tuple(workload.axes.items())
-        if axes not in self._of_axes:
-            self._of_axes[axes] = self._new(workload)
-        return self._of_axes[axes]
+        if workload.extra is not None and LAYOUT in workload.extra:
+            return self._new(workload)
+        properties: tuple[tuple[str, int] | str, ...] = *workload.axes.items(), *workload.inputs
+        if properties not in self._of_axes:
+            self._of_axes[properties] = self._new(workload)
+        return self._of_axes[properties]
 
     def _new(self, workload: Workload) -> ApplyKey | None:
         try:
             key = self._builder.build_from_workload(workload)
-            problem = _key_problem(key)
+            if not (problem := _key_problem(key)):
+                key = key.with_layout(workload_strides(self._builder.definition, workload))
         except Exception as error:  # noqa: BLE001 a registered builder may raise anything
             key, problem = ApplyKey(), f"has no key: {type(error).__name__}: {error}"
         if problem:
@@ -227,16 +246,18 @@ def measure(evaluation: Evaluation | None, criteria: SelectionCriteria) -> Measu
     fallback = reference_timing(performance) if name is None else baseline_timing(performance, name)
     if performance.extra and (timing := group(performance.extra, "timing")):
         interval = interval_of(timing, latency)
-        may_capture = timing.get("method") not in _METHODS_WITHOUT_CAPTURE
-        return Measurement(latency, interval, "setup_ms" in timing, tolerance, may_capture, fallback)
+        may_capture = timing.get(_GRAPH_SAFE) is True
+        may_pad = timing.get(PADDED_INDICES) is True
+        return Measurement(latency, interval, "setup_ms" in timing, tolerance, may_capture, may_pad, fallback)
     return Measurement(latency, None, False, tolerance, fallback=fallback)
 
 
 UNROUTED_FLAGS = UNRANKED_FLAGS | {"fixed_inputs", "interpreted"}
 """Flags with which a solution is not eligible: those that exclude it from rankings, one set of input values only, and
 a latency that has no meaning."""
-_METHODS_WITHOUT_CAPTURE = ("host", "queued", "sync")
-"""Timing methods of functions that could not be captured into a CUDA graph, of present and older benchmarks."""
+_GRAPH_SAFE = "graph_safe"
+"""The field of a timing that says that replays of a captured call were right with changed integers. Captured calls are
+replayed after their integers have changed, so a solution without this evidence is not called during a capture."""
 
 
 def _tolerance(extra: Mapping[str, Any]) -> Tolerance:

@@ -19,8 +19,13 @@ _ROUNDING = 1e-9
 class _Group:
     """Keys that are equal in everything but the axes that may differ, sorted by the size of the first one of these."""
 
+    bounds: tuple[float, ...]
+    """The largest factor of each axis that may differ."""
+    farthest: float
+    """The largest logarithm of a factor of the first axis, or a little more."""
     sizes: list[int]
-    keys: list[ApplyKey]
+    keys: list[tuple[tuple[int, ...], ApplyKey]]
+    """The sizes that may differ, and the key."""
 
 
 class NearestKeys:
@@ -32,43 +37,65 @@ class NearestKeys:
     """
 
     def __init__(self, known: Iterable[ApplyKey], bounds: Mapping[str, float]) -> None:
-        self._bounds = bounds
-        groups: dict[object, list[tuple[int, ApplyKey]]] = {}
+        self._bounds = dict(bounds)
+        groups: dict[object, list[tuple[tuple[int, ...], ApplyKey]]] = {}
         for key in known:
-            fixed, size = self._split(key)
-            groups.setdefault(fixed, []).append((size, key))
-        self._groups = {}
-        for fixed, pairs in groups.items():
-            pairs.sort(key=lambda pair: (pair[0], pair[1].axes))
-            self._groups[fixed] = _Group([size for size, _ in pairs], [key for _, key in pairs])
+            fixed, sizes = self._split(key)
+            groups.setdefault(fixed, []).append((sizes, key))
+        self._groups = {fixed: self._group(pairs) for fixed, pairs in groups.items()}
 
-    def _split(self, key: ApplyKey) -> tuple[object, int]:
-        """The part of a key that must be equal, and the size of the first axis that may differ; 0 if none may."""
-        fixed = tuple((axis, None if axis in self._bounds else size) for axis, size in key.axes)
-        return (fixed, key.feats), next((size for axis, size in key.axes if axis in self._bounds), 0)
+    def _group(self, pairs: list[tuple[tuple[int, ...], ApplyKey]]) -> _Group:
+        pairs.sort(key=lambda pair: (pair[0][:1], pair[1].axes))
+        bounds = tuple(self._bounds[axis] for axis, _ in pairs[0][1].axes if axis in self._bounds)
+        farthest = math.log(bounds[0] if bounds else 1.0) + _ROUNDING
+        return _Group(bounds, farthest, [sizes[0] if sizes else 0 for sizes, _ in pairs], pairs)
+
+    def _split(self, key: ApplyKey) -> tuple[object, tuple[int, ...]]:
+        """The part of a key that must be equal, and the sizes of the axes that may differ."""
+        fixed: list[object] = [key.feats]
+        sizes = []
+        for axis, size in key.axes:
+            if axis in self._bounds:
+                sizes.append(size)
+                fixed.append(axis)
+            else:
+                fixed.append((axis, size))
+        return tuple(fixed), tuple(sizes)
 
     def find(self, key: ApplyKey) -> ApplyKey | None:
         """The closest known key within the bounds; None if there is none.
 
         The distance is the product of the factors between sizes. Of equally close keys the smaller one is taken.
         """
-        fixed, size = self._split(key)
+        fixed, sizes = self._split(key)
         group = self._groups.get(fixed)
         if group is None:
             return None
-        farthest = math.log(next((self._bounds[axis] for axis, _ in key.axes if axis in self._bounds), 1.0)) + _ROUNDING
+        if len(sizes) == 1:
+            return self._closest_neighbour(group, sizes[0])
+        size = sizes[0] if sizes else 0
         best: tuple[float, tuple[tuple[str, int], ...]] | None = None
         found = None
         place = bisect.bisect_left(group.sizes, size)
         for places in (range(place, len(group.sizes)), range(place - 1, -1, -1)):
             for index in places:
                 least = _log_factor(size, group.sizes[index])
-                if least > farthest or (best is not None and least > best[0]):
+                if least > group.farthest or (best is not None and least > best[0]):
                     break  # the others of this side are farther away
-                other = group.keys[index]
-                distance = _distance(key, other, self._bounds)
+                theirs, other = group.keys[index]
+                distance = _distance(sizes, theirs, group.bounds)
                 if distance is not None and (best is None or (distance, other.axes) < best):
                     best, found = (distance, other.axes), other
+        return found
+
+    def _closest_neighbour(self, group: _Group, size: int) -> ApplyKey | None:
+        """The closest key if one axis may differ: the next smaller or the next larger one."""
+        place = bisect.bisect_left(group.sizes, size)
+        closest, found = group.bounds[0], None
+        for (other,), key in group.keys[max(place - 1, 0) : place + 1]:
+            factor = 1.0 if other == size else _factor(size, other)
+            if factor < closest or (factor == closest and found is None):
+                closest, found = factor, key
         return found
 
 
@@ -91,8 +118,15 @@ def ranking_for(
     key = rankings.key_of(key)
     if key in rankings.by_key:
         return rankings.by_key[key]
+    return ranking_for_unrecorded(rankings, key, config, nearest)
+
+
+def ranking_for_unrecorded(
+    rankings: HardwareRankings, key: ApplyKey, config: ApplyConfig, nearest: NearestKeys | None = None
+) -> Ranking | None:
+    """The ranking that the policy chooses for a key without one; None if only the fallback may serve it."""
     if config.on_miss_policy is OnMiss.USE_DEF_BEST:
-        return rankings.best
+        return rankings.best if key.is_exact else None  # it was verified with contiguous, exact inputs
     if config.on_miss_policy is OnMiss.NEAREST:
         found = (nearest or NearestKeys(rankings.by_key, config.nearest)).find(key)
         return None if found is None else rankings.by_key[found]
@@ -103,20 +137,23 @@ def _log_factor(a: int, b: int) -> float:
     """The logarithm of the factor between two sizes."""
     if a == b:
         return 0.0
-    return math.log(max(a, b) / min(a, b)) if min(a, b) > 0 else math.inf
+    factor = _factor(a, b)
+    return math.inf if factor == math.inf else math.log(factor)
 
 
-def _distance(key: ApplyKey, other: ApplyKey, bounds: Mapping[str, float]) -> float | None:
+def _factor(a: int, b: int) -> float:
+    """The factor between two sizes."""
+    larger, smaller = (a, b) if a > b else (b, a)
+    return larger / smaller if smaller > 0 else math.inf
+
+
+def _distance(ours: Iterable[int], theirs: Iterable[int], bounds: Iterable[float]) -> float | None:
     """Sum of the logarithms of the factors between sizes; None if one exceeds its bound."""
-    ours, theirs = dict(key.axes), dict(other.axes)
-    if ours.keys() != theirs.keys() or key.feats != other.feats:
-        return None
     total = 0.0
-    for axis, size in ours.items():
-        if size == theirs[axis]:
-            continue
-        factor = max(size, theirs[axis]) / min(size, theirs[axis]) if min(size, theirs[axis]) > 0 else math.inf
-        if factor > bounds.get(axis, 1.0):
-            return None
-        total += math.log(factor)
+    for size, other, bound in zip(ours, theirs, bounds, strict=True):
+        if size != other:
+            factor = _factor(size, other)
+            if factor > bound:
+                return None
+            total += math.log(factor)
     return total

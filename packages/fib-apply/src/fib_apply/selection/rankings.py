@@ -26,8 +26,10 @@ class Candidate:
     required_matched_ratio: float | None = None
     workloads: int = 1
     """Number of the key's workloads that it ran."""
-    may_capture: bool = True
-    """Whether it may be called while a CUDA graph is captured: false if it was timed without capture."""
+    may_capture: bool = False
+    """Whether it may be called while a CUDA graph is captured: replays were verified with changed integers."""
+    may_pad: bool = False
+    """Whether it may be called with padded indices: such calls were verified."""
     fallback_ms: float | None = None
     """The fallback's time on the same workloads; None if it was not recorded."""
     fallback_interval_ms: tuple[float, float] | None = None
@@ -47,10 +49,26 @@ class Ranking:
     refused: Candidate | None = None
     """The fastest of those that were left out because they are not faster than the fallback, if no other is left."""
 
+    is_padded: bool = False
+    """Whether it is of calls with padded indices, which not all candidates serve. The others stay among the candidates,
+    because a fallback in another form may be one of them."""
+
+    @property
+    def plain_candidates(self) -> tuple[Candidate, ...]:
+        """The candidates that serve calls without a plan."""
+        return tuple([c for c in self.candidates if not c.has_setup and (c.may_pad or not self.is_padded)])
+
+    @property
+    def plain_problem(self) -> str:
+        """Reason why no candidate serves calls without a plan, in a few words; for rankings without such a one."""
+        if not self.candidates:
+            return "nothing chosen"
+        return "not verified with padded indices" if self.is_padded else "by plan only"
+
     @property
     def plain(self) -> Candidate | None:
-        """The first candidate that needs no plan."""
-        return next((candidate for candidate in self.candidates if not candidate.has_setup), None)
+        """The first candidate that serves calls without a plan."""
+        return next(iter(self.plain_candidates), None)
 
 
 @attrs.frozen
@@ -66,4 +84,5 @@ class HardwareRankings:
 
     def key_of(self, key: ApplyKey) -> ApplyKey:
         """The key under which a call's key is recorded."""
-        return key.without_axes(self.batch_axes)
+        recorded = key.without_axes(self.batch_axes)
+        return recorded if recorded.padded_axis is None else recorded.without_axes({recorded.padded_axis})

@@ -21,8 +21,16 @@ The rules, in the order in which they apply:
    with the solution if its trace states that, else of the baseline's own trace. Without a baseline it is
    the reference's time in the solution's trace. Without a time of the fallback nothing is selected. The bounds on
    errors do not apply to the baseline, which serves calls anyway and is no candidate.
-7. *Best over all keys* of a hardware. Of the solutions that rules 2 and 6 excluded at no key, the one with most
-   keys, then with the best geometric mean of its ratios to the fastest candidate of each key, then by name.
+7. *Best over all keys* of a hardware, without those of inputs that are not contiguous. Of the solutions that
+   rules 2 and 6 excluded at no key, the one with most keys, then with the best geometric mean of its ratios to the
+   fastest candidate of each key, then by name.
+
+An evaluation counts for a workload with a layout only if it states the same layout, and such workloads have keys of
+their own.
+
+Of calls with padded indices (`fib_schema.padded_indices`), keys that differ only in the size of the indices are one
+key beside the others, if an evaluation states that such calls were right. One solution serves all sizes, so this key is
+ranked as with ``batch_invariant``; only solutions for which all its evaluations state this serve calls.
 
 With ``batch_invariant``, keys that differ only in batch axes are one key. A solution must have run at each of them, and
 the total time over them replaces the score; see `batch_axes`.
@@ -35,6 +43,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 from fib_schema import Definition, Solution, Trace
+from fib_schema.display import counted
+from fib_schema.padded_indices import padded_indices_of
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
@@ -100,17 +110,22 @@ def select(
     """
     by_name = {fact.name: fact for fact in facts}
     of_definition = [trace for trace in traces if trace.definition == definition.name]
-    latest = latest_evaluations(of_definition, {name: fact.hash for name, fact in by_name.items()})
+    latest = latest_evaluations(definition, of_definition, {name: fact.hash for name, fact in by_name.items()})
     keys = WorkloadKeys(key_builder)
     excluded = _excluded_by_key(latest, keys)
     criteria = SelectionCriteria.from_config(config)
     axes = batch_axes(definition) if criteria.is_batch_invariant else ()
+    padded = padded_indices_of(definition)
     rankings = {}
     for hardware, runs in latest.runs.items():
         ranker = _Ranker(by_name, criteria, latest.reward_hacks)
         groups: dict[ApplyKey, list[tuple[ApplyKey, WorkloadRun]]] = {}
         for key, runs_of_key in keys.runs_by_key(runs).items():
-            groups.setdefault(key.without_axes(axes), []).extend((key, run) for run in runs_of_key)
+            numbered = [(key, run) for run in runs_of_key]
+            groups.setdefault(key.without_axes(axes), []).extend(numbered)
+            if padded is not None:
+                of_padded = key.without_axes({*axes, padded.axis}).with_padding(padded.axis)
+                groups.setdefault(of_padded, []).extend(numbered)
         for key, group in groups.items():
             left_out = {}
             for one in dict.fromkeys(one for one, _ in group):
@@ -143,7 +158,7 @@ class _Ranker:
         self._scores_by_key: list[list[Score]] = []
 
     def add(self, key: ApplyKey, group: Sequence[tuple[ApplyKey, WorkloadRun]], excluded: Mapping[str, str]) -> None:
-        """Rank the solutions at one key.
+        """Rank the solutions at one key; one of padded indices is left out if no solution was right with such.
 
         Args:
             key: The key.
@@ -153,8 +168,11 @@ class _Ranker:
         group = sorted(group, key=lambda item: item[1][0]) if len(group) > 1 else group
         runs = [run for _, run in group]
         measured, left_out = self._eligible(runs)
+        is_padded = key.padded_axis is not None
+        if is_padded and not any(m.may_pad for of_run in measured for m in of_run.values()):
+            return
         mean: Mean = mean_logarithms
-        if self._criteria.is_batch_invariant:
+        if self._criteria.is_batch_invariant or is_padded:
             sizes = [one for one, _ in group]
             mean = mean_over_keys(sizes)
             ranked = score_over_keys(_measured_everywhere(measured, sizes, left_out, self._criteria.baseline), mean)
@@ -162,15 +180,18 @@ class _Ranker:
             ranked = score_solutions(measured)
         compared = FallbackComparison.of(self._criteria, measured, self._least, mean)
         ranked, no_winner, refused = compared.faster_than_fallback(ranked, left_out)
-        self._disqualified.update(left_out)
-        self._scores_by_key.append(ranked)
+        if key.is_exact:  # calls of other keys have neither these strides nor padded indices
+            self._disqualified.update(left_out)
+            self._scores_by_key.append(ranked)
         for name, why in excluded.items():
             if not any(name in run for _, run in runs):
                 left_out[name] = why
         order, reason = self._in_order(ranked) if ranked else (ranked, no_winner)
         candidates = tuple([compared.with_fallback(_candidate(s, mean), s) for s in order])
         shown = None if refused is None or order else compared.with_fallback(_candidate(refused, mean), refused)
-        self.rankings[key] = Ranking(candidates, reason, tuple(sorted(left_out.items())), compared.label, shown)
+        self.rankings[key] = Ranking(
+            candidates, reason, tuple(sorted(left_out.items())), compared.label, shown, is_padded
+        )
 
     def _eligible(self, runs: Sequence[WorkloadRun]) -> tuple[list[dict[str, Measurement]], dict[str, str]]:
         """The measurements of eligible solutions on each workload, and why others are left out."""
@@ -232,9 +253,8 @@ class _Ranker:
         if not order:
             return None
         keys, ratio, _ = means[order[0]]
-        reason = (
-            f"serves {-keys} of {len(self.rankings)} keys, at {_format_ratio(ratio)} times the latency of the fastest"
-        )
+        share = f"{-keys} of {counted(len(self.rankings), 'key')}"
+        reason = f"serves {share}, at {_format_ratio(ratio)} times the latency of the fastest"
         candidates = tuple([_merged(name, measured[name]) for name in order])
         left_out = tuple((name, "not eligible at a key") for name in sorted(self._disqualified))
         return Ranking(candidates, reason, left_out)
@@ -262,8 +282,8 @@ def _candidate(score: Score, mean: Mean = mean_logarithms) -> Candidate:
     measured = score.measured
     if len(measured) > 1:
         return _merged(score.name, measured, mean)
-    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture, _ = measured[0][1]
-    return Candidate(score.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio, may_capture=may_capture)
+    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture, may_pad, _ = measured[0][1]
+    return Candidate(score.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio, 1, may_capture, may_pad)
 
 
 def _merged(name: str, numbered: Sequence[tuple[int, Measurement]], mean: Mean = mean_logarithms) -> Candidate:
@@ -271,8 +291,9 @@ def _merged(name: str, numbered: Sequence[tuple[int, Measurement]], mean: Mean =
     latency, interval = mean(numbered)
     interval_ms = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
     tolerance = loosest_tolerance(m.tolerance for m in measured)
-    has_setup, may_capture = any(m.has_setup for m in measured), all(m.may_capture for m in measured)
-    return Candidate(name, math.exp(latency), interval_ms, has_setup, *tolerance, len(measured), may_capture)
+    has_setup = any(m.has_setup for m in measured)
+    may_capture, may_pad = all(m.may_capture for m in measured), all(m.may_pad for m in measured)
+    return Candidate(name, math.exp(latency), interval_ms, has_setup, *tolerance, len(measured), may_capture, may_pad)
 
 
 def _format_ratio(logarithm: float) -> str:

@@ -82,7 +82,8 @@ def _wins(rankings: Mapping[str, HardwareRankings]) -> dict[str, dict[str, int]]
         of_solution = counts.setdefault(hardware, {})
         for ranking in of_hardware.by_key.values():
             plain = ranking.plain
-            for name in {c.solution for c in (*ranking.candidates[:1], plain) if c is not None}:
+            first = () if ranking.is_padded else ranking.candidates[:1]  # no plan serves padded indices
+            for name in {c.solution for c in (*first, plain) if c is not None}:
                 of_solution[name] = of_solution.get(name, 0) + 1
     return counts
 

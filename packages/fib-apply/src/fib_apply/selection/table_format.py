@@ -3,7 +3,8 @@
 Layout: 8 bytes of format and version, the header's length, its checksum, the header, the segments. The header
 holds offset and checksum of each segment. Damaged data and other versions raise `InvalidTable`.
 
-History: 1, the first. 2, times of the fallback and batch axes.
+History: 1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys
+with layouts. 4, keys of padded indices.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import msgspec
 from ..key import ApplyKey
 from .rankings import Candidate, HardwareRankings, Ranking
 
-FORMAT = b"FIBAPL02"
+FORMAT = b"FIBAPL04"
 _PREFIX = struct.Struct("<8sQ16s")
 
 
@@ -82,13 +83,13 @@ def encode_rankings(rankings: Mapping[str, HardwareRankings]) -> bytes:
 _ENCODE = msgspec.msgpack.Encoder().encode
 
 
-_OTHERS = ("has_setup", "atol", "rtol", "required_matched_ratio", "workloads", "may_capture", "fallback_ms")
+_OTHERS = ("has_setup", "atol", "rtol", "required_matched_ratio", "workloads", "may_capture", "may_pad", "fallback_ms")
 
 
 def _plain(ranking: Ranking) -> tuple[Any, ...]:
     refused = None if ranking.refused is None else _plain_candidate(ranking.refused)
     candidates = [_plain_candidate(candidate) for candidate in ranking.candidates]
-    return candidates, ranking.reason, ranking.left_out, ranking.fallback, refused
+    return candidates, ranking.reason, ranking.left_out, ranking.fallback, refused, ranking.is_padded
 
 
 def _plain_candidate(c: Candidate) -> tuple[Any, ...]:
@@ -112,11 +113,16 @@ def decode_rankings(segment: bytes | memoryview, expected: bytes) -> dict[str, H
 
 
 def _ranking(
-    candidates: list[Any], reason: str, left_out: list[Any], fallback: str, refused: list[Any] | None
+    candidates: list[Any],
+    reason: str,
+    left_out: list[Any],
+    fallback: str,
+    refused: list[Any] | None,
+    is_padded: bool,
 ) -> Ranking:
     pairs = tuple([(name, why) for name, why in left_out])
     shown = None if refused is None else _candidate(*refused)
-    return Ranking(tuple([_candidate(*c) for c in candidates]), reason, pairs, fallback, shown)
+    return Ranking(tuple([_candidate(*c) for c in candidates]), reason, pairs, fallback, shown, is_padded)
 
 
 def _candidate(

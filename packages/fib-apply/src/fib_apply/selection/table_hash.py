@@ -68,4 +68,4 @@ def _all(rankings: HardwareRankings) -> Iterator[Ranking]:
 
 
 def _candidate(candidate: Candidate) -> str:
-    return f"{candidate.solution}\0{candidate.has_setup} {candidate.may_capture}"
+    return f"{candidate.solution}\0{candidate.has_setup} {candidate.may_capture} {candidate.may_pad}"

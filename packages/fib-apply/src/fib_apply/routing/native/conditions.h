@@ -9,6 +9,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/TensorBase.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -117,7 +118,7 @@ struct Argument {
   c10::DeviceIndex device_index = -1;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   DispatchKeySet keys;
-  int64_t bytes = 0;
+  int64_t bytes = 0;             // from its first to its last element, those in between included
   size_t dims = 0;
   size_t extents = 0;            // where its sizes begin, with the strides behind them
 };
@@ -127,12 +128,14 @@ struct Conditions {
   std::vector<int64_t> extents;
   uint64_t hash = 0;
   DispatchKeySet included, excluded;
+  c10::ScalarType default_dtype = c10::ScalarType::Undefined;
   uintptr_t alignment_mask = 0;
   Py_ssize_t outputs = 0;
   bool has_grad = false;
   bool checks_grad = false;
   bool checks_capture = false;
   bool checks_device = false;
+  bool ignores_sizes = false;    // but not numbers of dimensions
 };
 
 bool has_tangent(const at::Tensor& tensor) {
@@ -140,6 +143,7 @@ bool has_tangent(const at::Tensor& tensor) {
   return meta != nullptr && meta->fw_grad(0, tensor).defined();
 }
 
+template <bool kComparesSizes>
 bool equals(const Argument& expected, const int64_t* extents, PyObject* value) {
   if (Py_TYPE(value) != expected.type) {
     return false;
@@ -156,7 +160,7 @@ bool equals(const Argument& expected, const int64_t* extents, PyObject* value) {
   if (sizes.size() != expected.dims) {
     return false;
   }
-  for (size_t i = 0; i < expected.dims; ++i) {
+  for (size_t i = 0; kComparesSizes && i < expected.dims; ++i) {
     if (sizes[i] != extents[i] || strides[i] != extents[expected.dims + i]) {
       return false;
     }
@@ -167,6 +171,17 @@ bool equals(const Argument& expected, const int64_t* extents, PyObject* value) {
   }
   return c10::typeMetaToScalarType(impl->dtype()) == expected.dtype &&
       impl->requires_grad() == expected.requires_grad && !has_tangent(tensor);
+}
+
+template <bool kComparesSizes>
+bool all_equal(const Conditions& expected, PyObject* const* args) {
+  for (const Argument& argument : expected.arguments) {
+    const int64_t* extents = expected.extents.data() + argument.extents;
+    if (!equals<kComparesSizes>(argument, extents, args[&argument - expected.arguments.data()])) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // Whether no tensor is passed twice, unless it was when the guard was made.
@@ -224,13 +239,12 @@ int passes(const Conditions& expected, PyObject* const* args, Py_ssize_t count) 
     return 0;
   }
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
-  if (local.included_ != expected.included || local.excluded_ != expected.excluded || has_function_mode()) {
+  if (local.included_ != expected.included || local.excluded_ != expected.excluded || has_function_mode() ||
+      c10::get_default_dtype_as_scalartype() != expected.default_dtype) {
     return 0;
   }
-  for (const Argument& argument : expected.arguments) {
-    if (!equals(argument, expected.extents.data() + argument.extents, args[&argument - expected.arguments.data()])) {
-      return 0;
-    }
+  if (!(expected.ignores_sizes ? all_equal<false>(expected, args) : all_equal<true>(expected, args))) {
+    return 0;
   }
   if (expected.checks_grad && c10::GradMode::is_enabled() != expected.has_grad) {
     return 0;

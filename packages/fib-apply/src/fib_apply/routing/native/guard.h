@@ -35,6 +35,18 @@ void guard_dealloc(PyObject* self) {
 
 PyTypeObject guard_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
+// The bytes from the first to the last element of a tensor.
+int64_t extent_of(const c10::TensorImpl& impl) {
+  if (impl.numel() == 0) {
+    return 0;
+  }
+  int64_t last = 0;
+  for (size_t i = 0; i < impl.sizes().size(); ++i) {
+    last += (impl.sizes()[i] - 1) * impl.strides()[i];
+  }
+  return (last + 1) * static_cast<int64_t>(impl.itemsize());
+}
+
 // Whether an argument can be described; fills it in.
 bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, bool is_specialized) {
   PyObject* value = args[index];
@@ -65,7 +77,7 @@ bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, b
   argument.device_index = impl->device().index();
   argument.dtype = c10::typeMetaToScalarType(impl->dtype());
   argument.requires_grad = impl->requires_grad();
-  argument.bytes = impl->numel() * static_cast<int64_t>(impl->itemsize());
+  argument.bytes = extent_of(*impl);
   argument.dims = impl->sizes().size();
   argument.extents = conditions->extents.size();
   conditions->extents.insert(conditions->extents.end(), impl->sizes().begin(), impl->sizes().end());
@@ -89,22 +101,28 @@ bool describe_call(Conditions* conditions, PyObject* const* args, Py_ssize_t cou
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
   conditions->included = local.included_;
   conditions->excluded = local.excluded_;
+  conditions->default_dtype = c10::get_default_dtype_as_scalartype();
   return true;
 }
 
-// make_guard(args, outputs, alignment, has_grad, is_specialized, checks_capture, checks_device) -> Guard or None
+// make_guard(args, outputs, alignment, has_grad, is_specialized, checks_capture, checks_device, ignores_sizes=False)
+// -> Guard or None
 PyObject* make_guard(PyObject* /*module*/, PyObject* values) {
   PyObject* args = nullptr;
   Py_ssize_t outputs = 0;
   Py_ssize_t alignment = 0;
-  int has_grad = 0, is_specialized = 0, checks_capture = 0, checks_device = 0;
-  if (!PyArg_ParseTuple(values, "O!nnpppp:make_guard", &PyTuple_Type, &args, &outputs, &alignment, &has_grad,
-                        &is_specialized, &checks_capture, &checks_device)) {
+  int has_grad = 0, is_specialized = 0, checks_capture = 0, checks_device = 0, ignores_sizes = 0;
+  if (!PyArg_ParseTuple(values, "O!nnpppp|p:make_guard", &PyTuple_Type, &args, &outputs, &alignment, &has_grad,
+                        &is_specialized, &checks_capture, &checks_device, &ignores_sizes)) {
     return nullptr;
   }
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
   if (outputs < 0 || outputs > count || alignment < 1 || (alignment & (alignment - 1)) != 0) {
     PyErr_SetString(PyExc_ValueError, "outputs must be among the arguments, and alignment a power of two");
+    return nullptr;
+  }
+  if (outputs > 0 && ignores_sizes) {
+    PyErr_SetString(PyExc_ValueError, "outputs of unknown sizes may overlap with other arguments");
     return nullptr;
   }
   if (count > kMaxArguments) {
@@ -132,6 +150,7 @@ PyObject* make_guard(PyObject* /*module*/, PyObject* values) {
   conditions.has_grad = has_grad != 0;
   conditions.checks_capture = checks_capture != 0;
   conditions.checks_device = checks_device != 0;
+  conditions.ignores_sizes = ignores_sizes != 0;
   return reinterpret_cast<PyObject*>(guard);
 }
 

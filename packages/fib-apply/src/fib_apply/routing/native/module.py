@@ -59,6 +59,7 @@ class NativeGuards(Protocol):
         is_specialized: bool,
         checks_capture: bool,
         checks_device: bool,
+        ignores_sizes: bool = False,
         /,
     ) -> Callable[..., bool] | None:
         """A guard for calls that equal one; None if it cannot be described."""

@@ -12,20 +12,27 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 
-def find_tensor_problem(compile_: Callable[[Sequence[torch.Tensor]], Callable[..., Any]]) -> str | None:
-    """Error of a guard that checks tensors and torch's modes; None if none was found.
+def find_tensor_problem(compile_: Callable[..., Callable[..., Any]]) -> str | None:
+    """Error of guards that check tensors and torch's modes; None if none was found.
 
     Args:
-        compile_: Compiles a guard from the tensors of a call.
+        compile_: Compiles a guard from the tensors of a call. With ``ignores_sizes=True`` it accepts other sizes.
     """
+    return _tensor_problem(compile_, ignores_sizes=False) or _tensor_problem(compile_, ignores_sizes=True)
+
+
+def _tensor_problem(compile_: Callable[..., Callable[..., Any]], *, ignores_sizes: bool) -> str | None:
     a, b = torch.zeros(2, 3), torch.zeros(3)
-    guard = compile_([a, b])
+    guard = compile_([a, b], ignores_sizes=ignores_sizes)
     if not guard(torch.ones(2, 3), b):
         return "an equal call is rejected"
     if guard(b, b):
         return "a tensor that is passed twice is accepted"
-    others = [a.double(), a[:1], a.T.contiguous().T, a.unsqueeze(0), torch.zeros(2, 4), a.to("meta")]
-    others += [a.clone().requires_grad_(), torch.nn.Parameter(a, requires_grad=False), a.to_sparse()]
+    for other in (a[:1], torch.zeros(2, 4), a.T.contiguous().T):
+        if bool(guard(other, b)) != ignores_sizes:
+            return f"sizes are {'' if ignores_sizes else 'not '}compared"
+    others = [a.double(), a.unsqueeze(0), a.to("meta"), a.clone().requires_grad_()]
+    others += [torch.nn.Parameter(a, requires_grad=False), a.to_sparse()]
     for other in others:
         if guard(other, b):
             return f"a {type(other).__name__} {other.dtype} {list(other.shape)} {other.layout} is accepted"
@@ -49,8 +56,11 @@ def find_problem(native: Any, *, is_alone: bool = True) -> str | None:
         is_alone: Whether no other thread uses torch, so that settings of the process may be changed for a moment.
     """
 
-    def compile_(args: Sequence[Any], outputs: int = 0, alignment: int = 1) -> Callable[..., Any]:
-        made: Callable[..., Any] = native.make_guard(tuple(args), outputs, alignment, False, False, False, False)
+    def compile_(
+        args: Sequence[Any], outputs: int = 0, alignment: int = 1, *, ignores_sizes: bool = False
+    ) -> Callable[..., Any]:
+        checked = outputs, alignment, False, False, False, False, ignores_sizes
+        made: Callable[..., Any] = native.make_guard(tuple(args), *checked)
         return made
 
     if problem := find_tensor_problem(compile_):
@@ -62,6 +72,13 @@ def find_problem(native: Any, *, is_alone: bool = True) -> str | None:
         with torch.device("cpu"):  # other threads see it as the current default device
             if not compile_([a])(a):
                 return "a default device is taken for a mode"
+        guard, default = compile_([a]), torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            if guard(a):
+                return "the default dtype is not compared"
+        finally:
+            torch.set_default_dtype(default)
     return None
 
 
@@ -78,6 +95,13 @@ def _other_problems(native: Any, compile_: Callable[..., Callable[..., Any]]) ->
     with_output = compile_([memory[:8], memory[8:16]], 1)
     if not with_output(memory[:8], memory[8:16]) or with_output(memory[:8], memory[4:12]):
         yield "an output that overlaps an input is accepted"
+    packed = memory[:32].view(4, 8)[:, :4]
+    if not compile_([packed, memory[32:]], 1)(packed, memory[32:]) or compile_([packed, memory[32:36]], 1)(
+        packed, memory[24:28]
+    ):
+        yield "an output that lies between the rows of an input is accepted"
+    if compile_([packed])(packed.contiguous()) or compile_([packed.contiguous()])(packed):
+        yield "strides are not compared"
     if compile_([a, b])(torch._to_functional_tensor(a), b):  # noqa: SLF001 torch has no public name for it
         yield "a functional tensor is accepted"
     guard = compile_([a, b])

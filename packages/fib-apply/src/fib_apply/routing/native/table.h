@@ -177,7 +177,9 @@ void add_entry(Table* table, PyObject* entry) {
     keep(table, std::move(kept), removed);
     return;
   }
-  table->entries->reserve(entries.size() + 1);
+  if (entries.size() == entries.capacity()) {
+    table->entries->reserve(2 * entries.size() + 16);
+  }
   if (table->slots->size() < 2 * (entries.size() + 2)) {
     table->entries->push_back(Py_NewRef(entry));
     std::vector<uint32_t> slots = indexed(*table->entries);

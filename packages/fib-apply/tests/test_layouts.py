@@ -1,0 +1,324 @@
+"""Layouts: a solution that was verified with strided inputs serves calls with these strides, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyConfig, ApplyKey, ApplyKeyFactory, ApplyTable, AxesOnlyKeyBuilder, apply, enable_apply
+from fib_apply.build_service.recorded_call import RecordedCall, make_inputs
+from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
+from fib_apply.routing.validation import CallValidator
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    BuildSpec,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+
+HEADS, WIDTH = 4, 8
+DEFINITION = Definition(
+    "attend",
+    "test",
+    axes={"pages": AxisVar(), "heads": AxisConst(HEADS), "width": AxisConst(WIDTH)},
+    inputs={
+        "k": TensorSpec(("pages", "heads", "width"), "float32"),
+        "v": TensorSpec(("pages", "heads", "width"), "float32"),
+    },
+    outputs={"y": TensorSpec(("pages", "heads", "width"), "float32")},
+    reference="def run(k, v):\n    return k + v\n",
+)
+PACKED = {"k": [2 * HEADS * WIDTH, 2 * WIDTH, 1], "v": [2 * HEADS * WIDTH, 2 * WIDTH, 1]}
+HEADS_FIRST = {"k": [WIDTH, 3 * WIDTH, 1]}  # of 3 pages
+FALLBACK = -1
+
+
+def solution(number: int, *, passing: bool = False) -> Solution:
+    """A solution that writes its number."""
+    code = (
+        f"def run(k, v, y):\n    y.fill_({number})\n" if passing else f"def run(k, v):\n    return k * 0 + {number}\n"
+    )
+    spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=passing)
+    return Solution(f"s{number}", "attend", "ada", spec, [SourceFile("main.py", code)])
+
+
+def trace(number: int, layout: Any = None, *, measured: Any = ..., pages: int = 3, latency_ms: float = 1.0) -> Trace:
+    inputs = {"k": RandomInput(), "v": RandomInput()}
+    workload = Workload({"pages": pages}, inputs, f"w-{pages}-{layout}", {"layout": layout} if layout else None)
+    stated = layout if measured is ... else measured
+    evaluation = Evaluation(
+        "PASSED",
+        Environment("cpu"),
+        "2026-01-01T00:00:00",
+        correctness=Correctness(),
+        performance=Performance(latency_ms, 100.0, 100.0 / latency_ms),
+        extra={"layout": stated} if stated else None,
+    )
+    return Trace("attend", workload, f"s{number}", evaluation)
+
+
+def data_set(*traces: Trace, passing: bool = False) -> TraceSet:
+    names = {int(str(one.solution)[1:]) for one in traces}
+    solutions = [solution(number, passing=passing) for number in sorted(names)]
+    return TraceSet(None, {"attend": DEFINITION}, {"attend": solutions}, {}, {"attend": list(traces)})
+
+
+def packed(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values as views of one packed cache, as vLLM passes them."""
+    cache = torch.zeros(pages, HEADS, 2 * WIDTH)
+    return cache[..., :WIDTH], cache[..., WIDTH:]
+
+
+def contiguous(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(pages, HEADS, WIDTH), torch.zeros(pages, HEADS, WIDTH)
+
+
+def heads_first(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(HEADS, pages, WIDTH).transpose(0, 1), torch.zeros(pages, HEADS, WIDTH)
+
+
+@pytest.fixture(params=["python", "native"])
+def guards(request: pytest.FixtureRequest) -> str:
+    """The guards that routes use."""
+    if request.param == "native":
+        request.getfixturevalue("native_guards")
+    return str(request.param)
+
+
+@pytest.fixture
+def attend() -> Callable[..., torch.Tensor]:
+    @apply("attend")
+    def attend(k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(v, FALLBACK)
+
+    return attend
+
+
+def number_of(result: torch.Tensor) -> int:
+    return int(result.flatten()[0])
+
+
+class TestRouting:
+    def test_each_layout_is_served_by_its_own_solution(self, attend: Any, guards: str) -> None:
+        traces = trace(1), trace(2, PACKED), trace(3, HEADS_FIRST)
+        calls = [contiguous, packed, heads_first]
+        with enable_apply(data_set(*traces), stats=True) as runtime:
+            for _ in range(3):
+                assert [number_of(attend(*make())) for make in calls] == [1, 2, 3]
+            stats = runtime.stats()["attend"]
+        assert not stats.misses
+        assert stats.hits["pages=3, layout=k [64, 16, 1]; v [64, 16, 1]"] == 3
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            contiguous,
+            heads_first,
+            lambda: (packed()[0], contiguous()[1]),
+            lambda: tuple(torch.zeros(3, HEADS, 3 * WIDTH)[..., :WIDTH] for _ in range(2)),
+            lambda: tuple(torch.zeros(3, HEADS + 1, 2 * WIDTH)[:, 1:, :WIDTH] for _ in range(2)),
+        ],
+        ids=["contiguous", "heads first", "one of two", "other strides", "a longer page"],
+    )
+    def test_other_layouts_go_to_the_fallback(self, attend: Any, guards: str, make: Any) -> None:
+        with enable_apply(data_set(trace(2, PACKED)), stats=True) as runtime:
+            for _ in range(2):
+                assert number_of(attend(*packed())) == 2
+                assert number_of(attend(*make())) == FALLBACK
+            misses = runtime.stats()["attend"].misses
+        assert dict(misses) == {"not recorded": 2}
+
+    def test_contiguous_is_the_default(self, attend: Any, guards: str) -> None:
+        with enable_apply(data_set(trace(1)), stats=True):
+            assert number_of(attend(*contiguous())) == 1
+            assert number_of(attend(*packed())) == FALLBACK
+
+    def test_elements_that_share_memory_have_no_layout(self, attend: Any, guards: str) -> None:
+        shared = torch.zeros(1, 1, 1).expand(3, HEADS, WIDTH), contiguous()[1]
+        with enable_apply(data_set(trace(1), trace(2, PACKED)), stats=True) as runtime:
+            assert [number_of(attend(*shared)) for _ in range(2)] == [FALLBACK] * 2
+            assert dict(runtime.stats()["attend"].misses) == {"tensor": 2}
+
+    def test_the_solution_gets_the_caller_s_tensors(self, guards: str) -> None:
+        source = "def run(k, v):\n    assert k.stride() == (64, 16, 1)\n    k[0, 0, 0] = 7\n    return k * 0 + 2\n"
+        made = data_set(trace(2, PACKED))
+        spec = attrs.evolve(solution(2), sources=[SourceFile("main.py", source)])
+        made = TraceSet(None, made.definitions, {"attend": [spec]}, {}, made.traces)
+        k, v = packed()
+        with enable_apply(made):
+            apply("attend")(lambda k, v: k)(k, v)
+        assert k[0, 0, 0] == 7  # nothing was copied
+
+    def test_outputs_are_contiguous(self, guards: str) -> None:
+        @apply("attend")
+        def attend(k: torch.Tensor, v: torch.Tensor, y: torch.Tensor) -> None:
+            y.fill_(FALLBACK)
+
+        strided = torch.zeros(3, HEADS, 2 * WIDTH)[..., :WIDTH]
+        with enable_apply(data_set(trace(2, PACKED), passing=True)):
+            for y, expected in ((contiguous()[0], 2), (strided, FALLBACK), (contiguous()[0], 2)):
+                attend(*packed(), y)
+                assert number_of(y) == expected
+
+    def test_a_dimension_of_one_element_has_no_stride(self, attend: Any, guards: str) -> None:
+        k, v = (t[:1] for t in packed())
+        layout = {"k": [HEADS * 2 * WIDTH, 2 * WIDTH, 1], "v": [HEADS * 2 * WIDTH, 2 * WIDTH, 1]}
+        other = k.as_strided(k.shape, (5, 2 * WIDTH, 1))
+        with enable_apply(data_set(trace(2, layout, pages=1))):
+            assert [number_of(attend(x, v)) for x in (k, other, k)] == [2, 2, 2]
+
+    def test_a_plan_is_made_for_its_layout(self) -> None:
+        made = data_set(trace(2, PACKED))
+        source = "def setup(k, v):\n    return {}\ndef run(k, v):\n    return k * 0 + 2\n"
+        made = TraceSet(
+            None,
+            made.definitions,
+            {"attend": [attrs.evolve(solution(2), sources=[SourceFile("main.py", source)])]},
+            {},
+            made.traces,
+        )
+        with enable_apply(made) as runtime:
+            dispatcher = runtime.dispatcher("attend")
+            for inputs, expected in ((packed(), 2), (contiguous(), FALLBACK)):
+                run = dispatcher.plan(*inputs, fallback=lambda k, v: torch.full_like(v, FALLBACK))
+                assert number_of(run(*inputs)) == expected
+            planned = dispatcher.plan(*packed(), fallback=lambda k, v: torch.full_like(v, FALLBACK))
+            assert number_of(planned(*contiguous())) == FALLBACK
+
+    def test_key_builders_of_others_get_layouts_too(self, attend: Any) -> None:
+        class Constant(AxesOnlyKeyBuilder):
+            def build_from_args(self, args: Any) -> ApplyKey:
+                return ApplyKey({})
+
+            def build_from_workload(self, workload: Workload) -> ApplyKey:
+                return ApplyKey({})
+
+        ApplyKeyFactory.register("test", Constant)
+        with enable_apply(data_set(trace(1), trace(2, PACKED))):
+            assert [number_of(attend(*make())) for make in (contiguous, packed, heads_first)] == [1, 2, FALLBACK]
+
+
+class TestOverlap:
+    """An output that lies between the rows of a strided input is no verified call."""
+
+    def between_rows(self) -> list[torch.Tensor]:
+        memory = torch.zeros(256)
+        k = memory[:192].view(3, HEADS, 2 * WIDTH)[..., :WIDTH]
+        return [k, torch.zeros(3, HEADS, WIDTH), memory[96:192].view(3, HEADS, WIDTH)]
+
+    def test_the_validator_rejects_it(self) -> None:
+        rejection = CallValidator(DEFINITION, has_outputs=True).rejection(self.between_rows())
+        assert rejection is not None
+        assert rejection.reason == "overlap"
+
+    def test_guards_reject_it(self, native_module: Any) -> None:
+        k, v, y = self.between_rows()
+        apart = k, v, torch.zeros_like(v)
+        options = GuardOptions(outputs=1)
+        native = make_native_guard(native_module, apart, options)
+        assert native is not None
+        for guard in (compile_python_guard(apart, options), native):
+            assert guard(*apart)
+            assert not guard(k, v, y)
+
+    def test_guards_accept_an_output_behind_the_last_element(self, native_module: Any) -> None:
+        memory = torch.zeros(512)
+        k = memory[:192].view(3, HEADS, 2 * WIDTH)[..., :WIDTH]
+        behind = k, torch.zeros(3, HEADS, WIDTH), memory[192:288].view(3, HEADS, WIDTH)
+        options = GuardOptions(outputs=1)
+        for guard in (compile_python_guard(behind, options), make_native_guard(native_module, behind, options)):
+            assert guard is not None
+            assert guard(*behind)
+
+
+class TestSelection:
+    def keys(self, *traces: Trace, **config: Any) -> dict[str, list[str]]:
+        table = ApplyTable.load_or_build(data_set(*traces), ApplyConfig(**config))
+        rankings = table.rankings("attend")["cpu"]
+        found = {str(key): [c.solution for c in ranking.candidates] for key, ranking in rankings.by_key.items()}
+        best = [] if rankings.best is None else [c.solution for c in rankings.best.candidates]
+        return {**found, "best": best}
+
+    def test_layouts_are_ranked_apart(self) -> None:
+        found = self.keys(trace(1), trace(2, latency_ms=2.0), trace(2, {"k": [64, 16, 1]}))
+        assert found == {"pages=3": ["s1", "s2"], "pages=3, layout=k [64, 16, 1]": ["s2"], "best": ["s1", "s2"]}
+
+    @pytest.mark.parametrize("measured", [None, {"k": [96, 16, 1]}, {"k": "damaged"}])
+    def test_an_evaluation_with_another_layout_does_not_count(self, measured: Any) -> None:
+        """A tool that does not know layouts measures contiguous inputs and copies the workload into its trace."""
+        table = ApplyTable.load_or_build(data_set(trace(1), trace(2, {"k": [64, 16, 1]}, measured=measured)))
+        (ranking,) = table.rankings("attend")["cpu"].by_key.values()
+        assert [candidate.solution for candidate in ranking.candidates] == ["s1"]
+
+    def test_one_that_states_a_layout_of_contiguous_inputs_does_not_count(self) -> None:
+        assert self.keys(trace(1), trace(2, measured={"k": [64, 16, 1]}, latency_ms=0.5)) == {
+            "pages=3": ["s1"],
+            "best": ["s1"],
+        }
+
+    def test_an_equal_layout_may_be_written_otherwise(self) -> None:
+        found = self.keys(trace(2, {"k": [1, 16, 1]}, measured={"k": [64, 16, 1]}, pages=1))
+        assert list(found) == ["pages=1, layout=k [64, 16, 1]", "best"]
+        found = self.keys(trace(2, {"k": [32, 8, 1]}, measured=None))
+        assert list(found) == ["pages=3", "best"]  # contiguous
+
+    def test_an_invalid_layout_is_a_problem(self) -> None:
+        table = ApplyTable.load_or_build(data_set(trace(1), trace(2, {"k": [1, 1, 1]})))
+        assert len(table.rankings("attend")["cpu"].by_key) == 1
+        (problem,) = table.problems
+        assert "has no key: InvalidField: extra['layout']['k']" in problem
+
+    def test_the_best_over_all_keys_serves_contiguous_calls_only(self, attend: Any) -> None:
+        config = ApplyConfig(on_miss_policy="use_def_best")
+        with enable_apply(data_set(trace(1), trace(2, PACKED)), config):
+            assert number_of(attend(*contiguous(5))) == 1
+            assert number_of(attend(*packed(5))) == FALLBACK
+
+    def test_failing_with_a_layout_leaves_other_keys_alone(self) -> None:
+        slow = trace(1, {"k": [64, 16, 1]}, latency_ms=200.0)  # slower than the fallback
+        assert self.keys(trace(1), slow)["best"] == ["s1"]
+
+    def test_near_keys_have_the_same_layout(self, attend: Any) -> None:
+        config = ApplyConfig(on_miss_policy="nearest", nearest={"pages": 2.0})
+        with enable_apply(data_set(trace(1), trace(2, PACKED)), config):
+            assert [number_of(attend(*make(4))) for make in (contiguous, packed, heads_first)] == [1, 2, FALLBACK]
+
+    def test_one_solution_serves_all_batch_sizes_of_a_layout(self, attend: Any) -> None:
+        traces = [trace(number, layout, pages=p) for p in (2, 3) for number, layout in ((1, None), (2, PACKED))]
+        with enable_apply(data_set(*traces), ApplyConfig(batch_invariant=True)):
+            assert [number_of(attend(*make(7))) for make in (contiguous, packed)] == [1, 2]
+
+    def test_absent_inputs_are_told_apart_at_equal_sizes(self) -> None:
+        optional = {**DEFINITION.inputs, "v": attrs.evolve(DEFINITION.inputs["v"], optional=True)}
+        definition = attrs.evolve(DEFINITION, inputs=optional)
+        both = trace(1)
+        alone = attrs.evolve(both, workload=Workload({"pages": 3}, {"k": RandomInput()}, "alone"), solution="s2")
+        made = data_set(both, alone)
+        made = TraceSet(None, {"attend": definition}, made.solutions, {}, made.traces)
+        found = ApplyTable.load_or_build(made).rankings("attend")["cpu"].by_key
+        assert {str(key): ranking.candidates[0].solution for key, ranking in found.items()} == {
+            "pages=3": "s1",
+            "pages=3, without=v": "s2",
+        }
+
+
+def test_a_first_run_in_a_child_has_the_strides() -> None:
+    ids = torch.arange(24).view(4, 6)[:, :3]
+    inputs = [*packed(), torch.arange(6).view(2, 3).T, ids]
+    made = make_inputs(RecordedCall.of(inputs).to_json())
+    assert [tensor.stride() for tensor in made] == [tensor.stride() for tensor in inputs]
+    assert all(torch.equal(a, b) for a, b in zip(made[2:], inputs[2:], strict=True))
