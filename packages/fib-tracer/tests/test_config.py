@@ -67,45 +67,11 @@ def test_all_keys_of_a_settings_file_are_optional() -> None:
     assert found.per_definition == {"a": TracingConfig("dump_int")}
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "- a",
-        "defaults: {}",
-        "default: 3",
-        "default: {input_dump_policy: 3}",
-        "default: {input_dump_policy_kwargs: 5}",
-        "default: {input_dump_policy_kwargs: {1: 2}}",
-        "default: {filter_policy_kwargs: [k]}",
-        "default: {filter_policy: 3}",
-        "default: {filter_policy: [3]}",
-        "default: {filter_policy: [{k: 3}]}",
-        "default: {filter_policy: keep_first_k, filter_policy_kwargs: {j: 3}}",
-        "default: {filter_policy: keep_first_k, filter_policy_kwargs: {k: 0}}",
-        "default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: 'no.such.module:key'}}",
-        "default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: 'os:no_such_name'}}",
-        "default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: ''}}",
-        "definitions: [a]",
-        "definitions: {1: {}}",
-        "definitions: {a: [1]}",
-        "rules: 5",
-        "rules: {name: a}",
-        "rules: [a]",
-        "rules: [{name: 3}]",
-        "rules: [{nom: a}]",
-    ],
-)
-def test_invalid_settings_are_refused_with_the_expected_form(text: str) -> None:
-    with pytest.raises(InvalidSetting, match="expected"):
-        TracingConfigRegistry.from_yaml(text)
-
-
-def test_a_binary_settings_file_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_bytes(b"default: \xff\xfe")
-    with pytest.raises(InvalidSetting, match="UTF-8"):
-        TracingConfigRegistry.load(file)
+@given(CONFIGS)
+def test_settings_of_a_definition_round_trip_through_plain_objects(config: TracingConfig) -> None:
+    assert TracingConfig.from_plain(config.to_plain()) == config
+    with pytest.raises(InvalidSetting, match="expected a mapping of input_dump_policy"):
+        TracingConfig.from_plain({**config.to_plain(), "filter": "keep_all"})
 
 
 def test_an_unknown_policy_is_refused_with_the_known_names() -> None:

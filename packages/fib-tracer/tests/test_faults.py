@@ -467,16 +467,14 @@ def test_repeated_decoration_does_not_accumulate_callbacks(root: Path) -> None:
 
             function(torch.ones(2, 8))
             apply("silu_h8", args=(torch.ones(2, 8),), fallback=lambda x: x)
-        recorder = runtime._recorder("silu_h8")
-        assert recorder is not None
         notes = [
             names for definition, names in runtime._callbacks if definition == "silu_h8"
         ]  # others' functions may live
-        assert len(recorder._scopes) == len(notes) == 2
+        assert len(notes) == 2
 
 
 def test_remembered_shapes_are_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_tracer.capture.recorder._MAX_FULL_KEYS", 50)
+    monkeypatch.setattr("fib_tracer.capture.call_counts.MAX_KEYS", 50)
     monkeypatch.setattr("fib_tracer.capture.recorder._MAX_KNOWN_AXES", 20)
     with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
         recorder = runtime._recorder("silu_h8")
@@ -484,7 +482,8 @@ def test_remembered_shapes_are_bounded(root: Path, silu: Any, monkeypatch: pytes
         for _ in range(2):
             for size in range(200):
                 silu(torch.empty(size, 8))
-                assert len(recorder._full_keys) <= 50
+                assert len(recorder.counts.by_key) <= 50
+                assert len(recorder.counts.to_plain()["sizes"]) <= 50
                 assert len(recorder._known_axes) <= 20
     assert runtime.stats()["silu_h8"].stored == 200
 

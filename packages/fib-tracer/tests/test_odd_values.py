@@ -37,6 +37,12 @@ NUMBERS = Definition(
 )
 
 
+class ModelWeightParameter(torch.nn.Parameter):
+    """A parameter as vLLM makes them."""
+
+    __module__ = "vllm.model_executor.parameter"
+
+
 def dropped(runtime: TracingRuntime, name: str = "silu_h8") -> dict[str, int]:
     return dict(runtime.stats()[name].dropped)
 
@@ -51,9 +57,10 @@ def dropped(runtime: TracingRuntime, name: str = "silu_h8") -> dict[str, int]:
         torch.empty(0, 8),
         torch.randn(2, 8, requires_grad=True),
         torch.nn.Parameter(torch.randn(2, 8)),
+        ModelWeightParameter(torch.randn(2, 8), requires_grad=False),
         torch.full((1, 8), math.nan),
     ],
-    ids=["negated", "expanded", "transposed", "strided", "empty", "with gradient", "parameter", "nan"],
+    ids=["negated", "expanded", "transposed", "strided", "empty", "with gradient", "parameter", "of vLLM", "nan"],
 )
 def test_tensors_are_stored_with_the_values_of_the_call(root: Path, silu: Any, x: torch.Tensor) -> None:
     with enable_tracing(root, EVERYTHING):

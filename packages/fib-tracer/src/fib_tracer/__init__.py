@@ -4,17 +4,18 @@ How a call becomes a record on the disk:
 
 1. `runtime`: `enable_tracing` starts a `TracingRuntime`, which listens to fib-apply. fib-apply asks it once for each
    routed function (`TracingRuntime.bind`) for a callback, and runs the callback before each call of that function.
-2. `capture.binding`: the generated callback counts the call. It returns if calls of these shapes are no
-   longer wanted.
-3. `capture.recorder`: the definition's `Recorder` checks the call against the definition, reads the axes' sizes, and
-   asks the filter policy (`policies.filtering`) for a verdict. The input dump policy (`policies.dumping`) chooses
-   inputs.
+2. `capture.binding`: the generated callback looks up the call's shapes. If such calls are no longer wanted, it
+   increments their counter (`capture.call_counts`) and returns.
+3. `capture.recorder`: the definition's `Recorder` checks the call against the definition, reads the axes' sizes,
+   counts it, and asks the filter policy (`policies.filtering`) for a verdict. The input dump policy
+   (`policies.dumping`) chooses inputs.
 4. `capture.copies`: memory is reserved in the byte budget and the chosen tensors are copied, those on a device
    asynchronously. The recorder enqueues a `PendingEntry`, and the engine's function runs.
 5. `storage.writer`: the storage thread waits for the copies. It passes the entry to a policy that samples, or checks
    the definition's constraints and makes a record.
 6. `storage.records`: the record's uuid is a digest of its contents. `fib_schema.WorkloadLog` appends it to the data set
    unless the uuid is there already, with the tensors in a safetensors file.
+7. `storage.traffic_file`: flushes, and the storage thread every minute, save the counts of calls.
 
 Calls captured in CUDA graphs (`capture.graphs`) enter at step 3 after a replay. `config` holds the settings, `signals`
 and `runtime` flush when the process ends. `dumps` imports what FlashInfer recorded itself, through step 3.
@@ -59,8 +60,6 @@ require_linux("fib-tracer")
 
 if TYPE_CHECKING:
     from .config import (
-        Rule,
-        TracingConfig,
         TracingConfigRegistry,
         get_attention_only_configs,
         get_default_configs,
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from .recorded_calls import CallReader, NotCovered, ReadCall, RecordedCall
     from .runtime import TracingRuntime, disable_tracing, enable_tracing, get_tracing_runtime, start_by_environment
     from .stats import DefinitionStats
+    from .tracing_config import Rule, TracingConfig
 
     __version__: str
 else:
@@ -81,10 +81,7 @@ else:
         __name__,
         "fib-tracer",
         {
-            "config": (
-                "Rule TracingConfig TracingConfigRegistry "
-                "get_attention_only_configs get_default_configs get_full_configs"
-            ),
+            "config": "TracingConfigRegistry get_attention_only_configs get_default_configs get_full_configs",
             "errors": "InvalidSetting",
             "policies.calls": "Call RANDOM WorkloadEntry",
             "policies.dumping": "InputDumpPolicy",
@@ -93,5 +90,6 @@ else:
             "recorded_calls": "CallReader NotCovered ReadCall RecordedCall",
             "runtime": "TracingRuntime disable_tracing enable_tracing get_tracing_runtime start_by_environment",
             "stats": "DefinitionStats",
+            "tracing_config": "Rule TracingConfig",
         },
     )

@@ -10,15 +10,16 @@ from typing import Any
 
 from fib_schema import TraceSet
 from fib_schema.command import print_problems
-from fib_schema.display import escape_line
+from fib_schema.display import counted, escape_line
 
-from .config import Settings, TracingConfig
+from .config import Settings
 from .dumps.importing import NO_READER, READERS_PACKAGE, RECORDED, ImportOptions, ImportReport, import_dumps
 from .maintenance.dedup import DedupReport
 from .maintenance.dedup import dedup as remove_duplicates
 from .maintenance.sampling import sample as make_sample
 from .maintenance.survey import Bin, DefinitionSurvey, Survey, survey
 from .policies.registry import PolicyRegistry
+from .tracing_config import TracingConfig
 
 _BAR_WIDTH = 40
 _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
@@ -33,10 +34,6 @@ def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _size(size_bytes: int) -> str:
@@ -77,8 +74,8 @@ def _import_lines(report: ImportReport) -> Iterator[str]:
     recorded = sum(count for (_, outcome), count in report.calls.items() if outcome == RECORDED)
     stored = sum(stats.stored for stats in report.stats.values())
     equal = sum(stats.equal for stats in report.stats.values())
-    outcome = f"{recorded} given to the policies, {stored} stored as workloads, {_count(equal, 'duplicate')}"
-    yield f"{_count(total, 'call')}: {outcome}"
+    outcome = f"{recorded} given to the policies, {stored} stored as workloads, {counted(equal, 'duplicate')}"
+    yield f"{counted(total, 'call')}: {outcome}"
     if report.calls:
         yield ""
         rows = [(f, o, str(n)) for (f, o), n in sorted(report.calls.items())]
@@ -91,21 +88,21 @@ def _import_lines(report: ImportReport) -> Iterator[str]:
     elif any(outcome == NO_READER for _, outcome in report.calls):
         yield f"\nreaders: {', '.join(report.readers)}"
     if report.problems:
-        yield f"\n{_count(len(report.problems), 'problem')}, see stderr"
+        yield f"\n{counted(len(report.problems), 'problem')}, see stderr"
 
 
 def _definition_lines(report: ImportReport) -> Iterator[str]:
     states = [result.state for result in report.definitions]
     counts = f"{states.count('added')} added, {states.count('equal')} unchanged"
     refused = sum(result.is_refused for result in report.definitions)
-    yield f"{_count(len(states), 'definition')}: {counts}, {refused} refused"
+    yield f"{counted(len(states), 'definition')}: {counts}, {refused} refused"
     for result in report.definitions:
         if result.is_refused:
             yield f"  {result.name} ({result.source}): {result.problem}"
         for change in result.changes if result.state == "added" else ():
             yield f"  {result.name}: {change}"
     if report.skipped:
-        yield f"  {_count(len(report.skipped), 'JSON file')} skipped, not definitions"
+        yield f"  {counted(len(report.skipped), 'JSON file')} skipped, not definitions"
 
 
 def _stored_lines(report: ImportReport) -> Iterator[str]:
@@ -141,15 +138,15 @@ def _survey_lines(found: Survey) -> Iterator[str]:
             yield ""
     empty = found.without_workloads
     covered = len(found.definitions) - len(empty)
-    yield f"{_count(len(found.definitions), 'definition')}, {covered} with workloads"
+    yield f"{counted(len(found.definitions), 'definition')}, {covered} with workloads"
     if empty:
         yield f"without: {', '.join(empty)}"
-    yield f"{_count(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
+    yield f"{counted(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
     orphans = sum(blob.size_bytes for blob in found.orphans)
     for blob in found.orphans:
         yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which no record names"
     if found.orphans:
-        yield f"{_count(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
+        yield f"{counted(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
     for lost in found.missing:
         yield f"missing: {lost.path}, which workload {lost.workload} of {lost.definition} names"
     if found.unknown:
@@ -158,10 +155,13 @@ def _survey_lines(found: Survey) -> Iterator[str]:
 
 def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
     yield (
-        f"{definition.name} ({definition.op_type}): {_count(definition.workloads, 'workload')}, "
-        f"{_count(definition.distinct_axes, 'combination')} of axes, "
-        f"{_count(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
+        f"{definition.name} ({definition.op_type}): {counted(definition.workloads, 'workload')}, "
+        f"{counted(definition.distinct_axes, 'combination')} of axes, "
+        f"{counted(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
     )
+    if definition.calls:
+        share = definition.recorded_calls / definition.calls
+        yield f"  {definition.calls:,} calls were counted, {share:.1%} of them with the sizes and layout of a workload"
     for axis, bins in definition.axes.items():
         yield from _histogram_lines(axis, bins)
     for name, kinds in definition.inputs.items():
@@ -197,8 +197,8 @@ def _dedup_lines(report: DedupReport, *, is_dry: bool) -> Iterator[str]:
         yield f"{removal.source}: {removal.definition} {removal.uuid} is equal to {removal.equal_to}"
     done = "would be removed" if is_dry else "removed"
     yield (
-        f"{_count(report.workloads, 'workload')}, {len(report.removals)} {done}, "
-        f"with {_count(len(report.blobs), 'blob')} of {_size(report.blob_bytes)}"
+        f"{counted(report.workloads, 'workload')}, {len(report.removals)} {done}, "
+        f"with {counted(len(report.blobs), 'blob')} of {_size(report.blob_bytes)}"
     )
 
 
@@ -212,7 +212,7 @@ def sample(options: argparse.Namespace) -> int:
     else:
         rows = [(name, str(chosen), str(of)) for name, (of, chosen) in report.definitions.items()]
         print(*_table([("definition", "chosen", "of"), *rows]), sep="\n")
-        print(f"\n{report.target}: {_count(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
+        print(f"\n{report.target}: {counted(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
         print(report.validation.to_text())
     return 0 if report.is_ok else 1
 

@@ -12,9 +12,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from multiprocessing.util import Finalize, register_after_fork
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import attrs
 import torch
 from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
@@ -24,17 +26,18 @@ from fib_schema.problem_groups import problem_lines
 
 from . import signals
 from .capture.binding import Callback
+from .capture.call_counts import MAX_TOTAL_KEYS, CallCounts, KeyLimit
 from .capture.copies import ByteBudget, Copier
 from .capture.drafts import Draft, can_be_drafted
 from .capture.graphs import GraphCalls, is_capturing
 from .capture.recorder import CaptureContext, Recorder
-from .config import CONFIG_VARIABLE, ENABLE_VARIABLE, Settings, to_registry
+from .config import Settings, read_configuration
 from .data_problems import definition_errors
-from .errors import InvalidSetting
 from .stats import DefinitionStats, ErrorLog, logger
+from .storage.traffic_file import TrafficFile
 from .storage.writer import Writer
+from .tracing_config import ENABLE_VARIABLE
 
-DEFAULT_BYTES = 256 << 20
 _LAST = 0
 """Priority of the last finalizers that `multiprocessing` runs at the end of a process."""
 EXIT_SECONDS = signals.MAX_DELAY_SECONDS
@@ -46,17 +49,22 @@ class TracingRuntime:
 
     Args:
         trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        tracing_config: Settings for all definitions, by definition, a registry, a YAML file, or None for
-            `get_full_configs`.
+        tracing_config: Settings for all definitions, by definition, a registry, or a YAML file. None means the file of
+            ``FIB_TRACING_CONFIG``, or `get_full_configs`.
         max_bytes: How many bytes of copies may be in memory at a time.
         wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
         drafts: Whether drafts are made of definitions that the data set lacks.
+            None means the value of the settings file, or the default of `RuntimeOptions`, of all three.
+        saves_traffic: Whether the counts of calls are saved below ``traffic/``.
+        probes_all: Whether policies that need values are asked about every call, also after many refusals.
 
     Raises:
         DataSetNotFound: There is no such folder.
         NoRoot: The data set is in memory only.
         UnknownName: Settings name a definition or an input that the data set lacks.
         InvalidSetting: A setting has a value that is not allowed.
+        InvalidConfigFile: The settings file is not valid.
+        OSError: The settings file cannot be read.
     """
 
     def __init__(
@@ -64,22 +72,28 @@ class TracingRuntime:
         trace_set: TraceSet | str | os.PathLike[str] | None = None,
         tracing_config: Settings = None,
         *,
-        max_bytes: int = DEFAULT_BYTES,
-        wait_seconds: float = 0.0,
-        drafts: bool = False,
+        max_bytes: int | None = None,
+        wait_seconds: float | None = None,
+        drafts: bool | None = None,
+        saves_traffic: bool = True,
+        probes_all: bool = False,
     ) -> None:
-        if max_bytes < 1:
-            raise InvalidSetting("max_bytes", max_bytes, "at least 1 byte")
+        given: dict[str, Any] = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "drafts": drafts}
+        self.config, options = read_configuration(tracing_config)
+        options = attrs.evolve(options, **{name: value for name, value in given.items() if value is not None})
         self._trace_set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
         self._unused = definition_errors(self._trace_set)
         """Errors of the data set, until they are logged."""
-        self.config = to_registry(tracing_config)
         self.config.check(self._trace_set.definitions, self._trace_set.definition_names())
-        self.budget = ByteBudget(max_bytes)
+        self.budget = ByteBudget(options.max_bytes)
         self._errors = ErrorLog()
-        self._writer = Writer(self._trace_set.workload_log(), self.budget, self._errors)
+        log = self._trace_set.workload_log()  # raises if the set is in memory only
+        counts = self._call_counts if saves_traffic else dict
+        self._traffic = TrafficFile(Path(self._trace_set.root or ""), counts, self._errors)
+        self._writer = Writer(log, self.budget, self._errors, self._traffic.save)
+        self._key_limit = KeyLimit()
         self._graph_calls = GraphCalls()
-        self._makes_drafts = drafts
+        self._makes_drafts = options.drafts
         self._context = CaptureContext(
             enqueue=self._writer.enqueue,
             request_flush=self._writer.request_flush,
@@ -88,7 +102,9 @@ class TracingRuntime:
             errors=self._errors,
             is_capturing=is_capturing,
             on_graph_call=self._graph_calls.add,
-            wait_seconds=wait_seconds,
+            key_limit=self._key_limit,
+            probes_all=probes_all,
+            wait_seconds=options.wait_seconds,
         )
         self._lock = ForkSafeLock()
         self._recorders: dict[str, Recorder | None] = {}
@@ -206,7 +222,6 @@ class TracingRuntime:
             return
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {})}
         merged = recorder.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
-        recorder.counters.count()
         recorder.record(tuple(merged[: len(recorder.definition.inputs)]))
 
     def cuda_graph_scope(self) -> AbstractContextManager[None]:
@@ -268,6 +283,8 @@ class TracingRuntime:
         """Start without the threads and entries of the parent process."""
         self._errors.renew_after_fork()
         self.budget.renew_after_fork()
+        self._traffic.renew_after_fork()
+        self._key_limit.left = MAX_TOTAL_KEYS
         self._writer.renew_after_fork()
         self._context.copier.renew_after_fork()
         self._graph_calls.clear()
@@ -277,12 +294,17 @@ class TracingRuntime:
         for draft in self._drafts.values():
             draft.renew_after_fork()
 
+    def _call_counts(self) -> dict[str, CallCounts]:
+        return {name: recorder.counts for name, recorder in list(self._recorders.items()) if recorder is not None}
+
     # -- statistics ----------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The counts of calls so far, by definition."""
         return {
-            name: recorder.counters.stats() for name, recorder in list(self._recorders.items()) if recorder is not None
+            name: recorder.counters.stats(recorder.counts.total())
+            for name, recorder in list(self._recorders.items())
+            if recorder is not None
         }
 
     def error_counts(self) -> dict[str, int]:
@@ -332,7 +354,7 @@ def start_by_environment() -> None:
         return
     try:
         if enabled_by_environment(ENABLE_VARIABLE):
-            enable_tracing(None, os.environ.get(CONFIG_VARIABLE) or None)
+            enable_tracing()
     except Exception as error:  # noqa: BLE001 of a custom policy or a settings file: the engine runs untraced
         logger.error("%s is set, but tracing cannot start: %s", ENABLE_VARIABLE, error)
 

@@ -35,11 +35,11 @@ class DefinitionStats:
 
 
 class CallCounters:
-    """Counters of the calls of one definition, exact across threads."""
+    """Counters of what became of the calls of one definition, exact across threads."""
 
     def __init__(self) -> None:
-        self._calls, self._kept = CallCounter(), CallCounter()
-        self.count, self.count_kept = self._calls.increment, self._kept.increment
+        self._kept = CallCounter()
+        self.count_kept = self._kept.increment
         self._stored = self._equal = 0
         self._dropped: dict[str, CallCounter] = {}
 
@@ -53,10 +53,10 @@ class CallCounters:
         self._stored += new
         self._equal += equal
 
-    def stats(self) -> DefinitionStats:
-        """The counts so far."""
+    def stats(self, calls: int) -> DefinitionStats:
+        """The counts so far, with the number of all calls."""
         dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
-        return DefinitionStats(int(self._calls), int(self._kept), self._stored, self._equal, dropped)
+        return DefinitionStats(calls, int(self._kept), self._stored, self._equal, dropped)
 
 
 class ErrorLog:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from fib_apply.routing.parameter_types import is_plain_type
 from fib_schema import Definition, TensorSpec
+from fib_schema.strides import Strides, normalized_strides, strides_problem
 
 Callback: TypeAlias = Callable[..., None]
 """Called before each call of a function, with the call's arguments by position."""
@@ -53,24 +55,25 @@ def compile_callback(
     *,
     has_content_key: bool,
 ) -> Callback:
-    """Generate a callback, which reads its state from `scope`: changing the scope changes the callback.
+    """Generate a callback, which reads its state from `scope`.
 
     Args:
         definition: Whose calls are reported.
         positions: Of each input among the parameters.
         count: How many parameters there are.
-        scope: ``_count()``, ``_is_closed``, ``_full_keys``, ``_key_errors`` and ``_record(args, key)``.
+        scope: ``_counter_of(key)``, which returns the counter of calls that are not wanted any more, ``_key_errors``
+            and ``_record(args, key)``.
         has_content_key: Whether the key must tell all contents apart, and not only sizes.
     """
     arguments = "".join("None, " if position is None else f"p{position}, " for position in positions)
     source = f"""
 def callback({", ".join(f"p{index}" for index in range(count))}):
-    _count()
-    if _is_closed:
-        return
+    key = None
     try:
         key = {_key_source(definition, positions, has_content_key=has_content_key)}
-        if key in _full_keys:
+        count = _counter_of(key)
+        if count is not None:
+            count()
             return
     except _key_errors:
         key = None
@@ -82,7 +85,11 @@ def callback({", ".join(f"p{index}" for index in range(count))}):
 
 
 def _key_source(definition: Definition, positions: Sequence[int | None], *, has_content_key: bool) -> str:
-    """The source of what determines all axes: one input's shape for each axis; and scalars for a content key."""
+    """The source of what determines all axes: one input's shape for each axis; for a content key scalars and strides.
+
+    Without a content key, calls of these shapes are told apart by their layouts as little as by their values: a policy
+    that has enough of them gets no more.
+    """
     specs = definition.inputs
     parameters = {name: f"p{p}" for name, p in zip(specs, positions, strict=True) if p is not None}
     sized = dict.fromkeys(name for name, _ in definition.var_axes_bindings.values())
@@ -96,7 +103,14 @@ def _key_source(definition: Definition, positions: Sequence[int | None], *, has_
     if has_content_key:
         parts += [parameter for name, parameter in parameters.items() if specs[name].shape is None]
         parts += [f"{parameter} is None" for name, parameter in parameters.items() if specs[name].optional]
+        tensors = [(name, parameter) for name, parameter in parameters.items() if specs[name].shape is not None]
+        parts += [_strides_source(parameter, is_optional=specs[name].optional) for name, parameter in tensors]
     return parts[0] if len(parts) == 1 else f"({''.join(part + ', ' for part in parts)})"
+
+
+def _strides_source(parameter: str, *, is_optional: bool) -> str:
+    strides = f"None if {parameter}.is_contiguous() else {parameter}.stride()"
+    return f"None if {parameter} is None else {strides}" if is_optional else strides
 
 
 # -- values ------------------------------------------------------------------------------------------
@@ -134,6 +148,21 @@ def mismatch(definition: Definition, dtypes: Mapping[str, torch.dtype | None], i
     return None
 
 
+def call_strides(inputs: Mapping[str, Any]) -> dict[str, Strides]:
+    """The strides of inputs that are not contiguous, by name.
+
+    Inputs whose elements share memory count as contiguous: no benchmark can write their values one by one.
+    """
+    found = {}
+    for name, value in inputs.items():
+        if not isinstance(value, torch.Tensor) or value.is_contiguous():
+            continue
+        strides = normalized_strides(value.shape, value.stride())
+        if strides is not None and strides_problem(value.shape, strides) is None:
+            found[name] = strides
+    return found
+
+
 def _number_mismatch(value: object) -> str | None:
     if isinstance(value, torch.Tensor):
         is_number = value.numel() == 1 and not value.is_complex() and _has_memory(value)
@@ -144,7 +173,7 @@ def _number_mismatch(value: object) -> str | None:
 
 
 def _tensor_mismatch(value: Any, dtype: torch.dtype) -> str | None:
-    if type(value) not in _PLAIN:
+    if not is_plain_type(type(value)):
         return f"is not a plain tensor: {type(value).__name__}"
     if value.dtype is not dtype:
         return f"is {value.dtype}, not {dtype}"

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from fib_schema.definition import TORCH_DTYPE_NAMES
+from fib_schema.display import counted
 from fib_schema.files import atomic_write
 
 MAX_CALLS = 64
@@ -82,7 +83,8 @@ class Draft:
         return {
             "name": self.name,
             "op_type": "",
-            "description": f"A draft, made from {self._calls} calls; op_type, outputs and reference are missing.",
+            "description": f"A draft, made from {counted(self._calls, 'call')}. "
+            "It lacks op_type, outputs and reference.",
             "axes": {axis: _axis(sizes) for sizes, axis in axes.items()},
             "inputs": inputs,
             "outputs": {},

@@ -1,35 +1,36 @@
 """Recorder of the calls of one definition: from a call to an entry whose copies are pending.
 
-A call first runs the generated callback (`binding`), which returns at once if calls of these shapes are not wanted any
-more. `Recorder.record` then checks the call against the definition, reads its axes, asks the filter policy, and copies
-tensors only if the policy keeps the call. The storage thread calls `Recorder.finish` when the copies are done. Nothing
-here raises into the caller.
+A call first runs the generated callback (`binding`), which only counts it if calls of these shapes are not wanted any
+more. `Recorder.record` then checks the call against the definition, reads its axes, counts it, asks the filter policy,
+and copies tensors only if the policy keeps the call. The storage thread calls `Recorder.finish` when the copies are
+done. Nothing here raises into the caller.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import torch
 from fib_compile.device import torch_dtype
 from fib_schema import AxisError, Definition
 
-from ..config import TracingConfig
 from ..errors import InvalidSetting
 from ..policies.calls import RANDOM, Call, WorkloadEntry
 from ..policies.filtering import FilterPolicy, Verdict
 from ..stats import CallCounters, ErrorLog
+from ..tracing_config import TracingConfig
 from . import binding
 from .binding import Callback
+from .call_counts import CallCounts, Increment, KeyLimit
 from .copies import ByteBudget, Copier, PendingCopy, Reservation
+from .probing import ProbeBackoff, element_of, without_memory
 
-_MAX_FULL_KEYS = 65_536
-"""Combinations of shapes that are remembered as not wanted any more."""
 _MAX_KNOWN_AXES = 4096
 """Combinations of shapes whose axes are remembered."""
 _MAX_DEFERRED = 64
@@ -38,6 +39,8 @@ ENTRY_BYTES = 4096
 """Bytes of the budget for an entry beside its tensors."""
 _dispatch_modes = torch._C._len_torch_dispatch_stack  # noqa: SLF001 torch has no public names for these two
 _functorch_transform = torch._C._functorch.peek_interpreter_stack  # noqa: SLF001 likewise
+_Axes: TypeAlias = Mapping[str, int]
+_LAST_OF_KEY = (Verdict.FULL, Verdict.CLOSED)
 _PROBE = "probe "
 """Prefix of the names of elements that are copied for the policy alone."""
 
@@ -68,6 +71,10 @@ class CaptureContext:
     """Whether the current CUDA stream captures a graph."""
     on_graph_call: Callable[[Recorder, tuple[Any, ...]], bool]
     """Receives a call that a graph captures; False if it is not wanted."""
+    key_limit: KeyLimit = attrs.field(factory=KeyLimit)
+    """Number of combinations of sizes that may still be counted."""
+    probes_all: bool = False
+    """Whether policies that need values are asked about every call, also after many refusals."""
     wait_seconds: float = 0.0
     """Longest wait of a call for memory in the budget; 0 drops it immediately."""
 
@@ -97,23 +104,22 @@ class Recorder:
         may_dump = any(self._dtypes.get(name) is not None for name in dumped)
         self._has_content_key = not may_dump and self.policy.is_final
         """Whether calls with equal keys are equal workloads, so that one of each is enough (0.0 and -0.0 are one)."""
-        self._full_keys: set[Any] = set()
-        self._scopes: list[dict[str, Any]] = []
-        """Of the callbacks: call sites hold on to the callbacks, so changes are written to their scopes."""
+        self._max_kept = math.inf if config.max_kept is None else config.max_kept
+        axes = definition.var_axes_bindings
+        self.counts = CallCounts(tuple(axis for axis in definition.var_axes if axis in axes), context.key_limit)
         self.renew_after_fork()
 
     def renew_after_fork(self) -> None:
         """Start without calls, entries and locks of the parent process."""
         self.lock = threading.RLock()  # a policy or a signal handler may call a traced function
         self.counters = CallCounters()
+        self.counts.clear()
         self.policy.reset()
-        self._full_keys.clear()
-        for scope in self._scopes:
-            scope.update(_is_closed=False, _count=self.counters.count)
-        self._known_axes: dict[Any, tuple[list[Any], Mapping[str, int]]] = {}
+        self._known_axes: dict[Any, tuple[list[Any], _Axes, Increment]] = {}
         self._is_closed = False
         self._order = 0
         self._deferred = 0
+        self._backoff = ProbeBackoff()
 
     # -- receiving a call ----------------------------------------------------------------------------
 
@@ -132,39 +138,36 @@ class Recorder:
             self._context.errors.report(f"{self.definition.name}: parameters", problem)
             return None
         scope: dict[str, Any] = {
-            "_full_keys": self._full_keys,
-            "_is_closed": self._is_closed,
-            "_count": self.counters.count,
+            "_counter_of": self.counts.by_key.get,
             "_key_errors": Exception,  # a shape may be a property of any object
             "_record": self.record,
         }
-        with self.lock:
-            self._scopes.append(scope)
         return binding.compile_callback(
             self.definition, positions, len(names), scope, has_content_key=self._has_content_key
         )
 
     def record(self, args: tuple[Any, ...], key: Any = None) -> None:
-        """Record a call if the policy keeps it; errors are reported and not raised.
+        """Count a call, and record it if the policy keeps it; errors are reported and not raised.
 
         Args:
             args: The definition's inputs, in order.
             key: Identifies calls of these shapes once they are not wanted any more; None if they cannot be identified.
         """
+        increment: Increment = self.counts.count_other
+        is_counted = False
         try:
-            if self._context.is_capturing():
-                if not self._context.on_graph_call(self, args):
-                    self.counters.count_dropped("captured in a graph")
-                return
-            if _is_transformed():
-                self.counters.count_dropped("under a mode or a transform of torch")
-                return
             if self._has_content_key and self._has_scalar_tensors(args):
                 key = None  # the key would hold the caller's tensor, and not its value
-            verdict = self._filter(args, key)
-            if key is not None and (verdict is Verdict.FULL or (verdict is Verdict.KEEP and self._has_content_key)):
-                self._add_full_key(key)
+            found = None if self._is_unrecordable(args) else self._identify(args, key)
+            if found is not None:
+                increment = found[1]
+            increment()
+            is_counted = True
+            if found is not None:
+                self._filter(found[0], key, increment)
         except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
+            if not is_counted:
+                increment()
             self.counters.count_dropped("errors")
             self._context.errors.report(f"{self.definition.name}: {type(error).__name__}", error)
 
@@ -172,52 +175,79 @@ class Recorder:
         pairs = zip(self._dtypes.values(), args, strict=True)
         return any(dtype is None and isinstance(value, torch.Tensor) for dtype, value in pairs)
 
-    def _add_full_key(self, key: Any) -> None:
-        if len(self._full_keys) < _MAX_FULL_KEYS:
-            self._full_keys.add(key)
+    def _is_unrecordable(self, args: tuple[Any, ...]) -> bool:
+        """Whether a call cannot be recorded now, which is counted; one that a graph captures may be recorded later."""
+        if self._context.is_capturing():
+            if not self._context.on_graph_call(self, args):
+                self.counters.count_dropped("captured in a graph")
+            return True
+        if _is_transformed():
+            self.counters.count_dropped("under a mode or a transform of torch")
+            return True
+        return False
 
-    def _close(self) -> None:
-        self._is_closed = True
-        for scope in self._scopes:
-            scope["_is_closed"] = True
-
-    def _filter(self, args: tuple[Any, ...], key: Any) -> Verdict:
+    def _identify(self, args: tuple[Any, ...], key: Any) -> tuple[Call, Increment] | None:
+        """A call with its axes, and its counter; None, which is reported, if it does not fit the definition."""
         inputs = dict(zip(self.definition.inputs, args, strict=True))
         if not self._passes_fast_check(*args) and (problem := binding.mismatch(self.definition, self._dtypes, inputs)):
-            return self._reject(problem)
+            self._reject(problem)
+            return None
         try:
-            axes = self._axes_of(args, key)
+            axes, increment = self._size_of(args, inputs, key)
         except AxisError as error:
-            return self._reject(str(error))
-        call = Call(self.definition, axes, inputs)
+            self._reject(str(error))
+            return None
+        return Call(self.definition, axes, inputs), increment
+
+    def _filter(self, call: Call, key: Any, increment: Increment) -> None:
+        """Record a call if it is wanted; if calls of its key are not wanted any more, only count them from now on."""
+        verdict = Verdict.CLOSED if self._is_closed else self._verdict_on(call)
+        is_last = verdict in _LAST_OF_KEY or (verdict is Verdict.KEEP and self._has_content_key)
+        if key is not None and is_last:
+            self.counts.skip(key, increment)
+
+    def _verdict_on(self, call: Call) -> Verdict:
+        if self._order >= self._max_kept:
+            self._is_closed = True
+            problem = f"{self._max_kept} calls were kept (max_kept); later ones are only counted"
+            self._context.errors.report(f"{self.definition.name}: max_kept", problem)
+            return Verdict.CLOSED
         return self._filter_with_probes(call) if self._probes else self._keep_if_wanted(call)
 
     def _filter_with_probes(self, call: Call) -> Verdict:
         """Read the elements that the policy needs; those on a device are copied with the call's tensors."""
+        if not (self._context.probes_all or self._backoff.is_due()):
+            return Verdict.SKIP
         inputs = call.inputs
         probes = {label: element for label, element in self._probes.items() if inputs[element[0]] is not None}
         if any(inputs[name].is_cuda for name, _ in probes.values()):
             return self._defer(call, probes)
         probed = {label: int(inputs[name][index]) for label, (name, index) in probes.items()}
-        return self._keep_if_wanted(attrs.evolve(call, probed=probed))
+        verdict = self._keep_if_wanted(attrs.evolve(call, probed=probed))
+        self._backoff.note(is_kept=verdict is Verdict.KEEP)
+        return verdict
 
-    def _axes_of(self, args: tuple[Any, ...], key: Any) -> Mapping[str, int]:
-        """The axes' sizes. The key holds one input's shape per axis, so a known key still compares all shapes."""
+    def _size_of(self, args: tuple[Any, ...], inputs: Mapping[str, Any], key: Any) -> tuple[_Axes, Increment]:
+        """The axes' sizes and the counter of a call.
+
+        The key holds one input's shape per axis, so a known key still compares all shapes. Layouts are told apart by a
+        content key only, which holds them.
+        """
         shapes = [getattr(value, "shape", None) for value in args]
         known = self._known_axes.get(key)
         if known is not None and known[0] == shapes:
-            return known[1]
+            return known[1], known[2]
         axes = MappingProxyType(self.definition.get_axes_values(shapes))  # read-only: policies see it
+        increment = self.counts.counter(axes, binding.call_strides(inputs) if self._has_content_key else None)
         if key is not None:
             if len(self._known_axes) >= _MAX_KNOWN_AXES:
                 self._known_axes.clear()
-            self._known_axes[key] = shapes, axes
-        return axes
+            self._known_axes[key] = shapes, axes, increment
+        return axes, increment
 
-    def _reject(self, problem: str) -> Verdict:
+    def _reject(self, problem: str) -> None:
         self.counters.count_dropped("does not fit the definition")
         self._context.errors.report(f"{self.definition.name}: does not fit", problem)
-        return Verdict.SKIP
 
     # -- keeping a call ------------------------------------------------------------------------------
 
@@ -228,7 +258,7 @@ class Recorder:
             with self.lock:
                 verdict = self.policy.decide(call)
                 if verdict is Verdict.CLOSED:
-                    self._close()
+                    self._is_closed = True
                 if verdict is not Verdict.KEEP:
                     return _checked(verdict)
                 reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
@@ -248,7 +278,7 @@ class Recorder:
 
     def _defer(self, call: Call, probes: Mapping[str, tuple[str, int]]) -> Verdict:
         """Copy the tensors and the probed elements; the policy decides when they are on the CPU."""
-        elements = {_PROBE + label: _element(call.inputs[name], index) for label, (name, index) in probes.items()}
+        elements = {_PROBE + label: element_of(call.inputs[name], index) for label, (name, index) in probes.items()}
         tensors = {**self._tensors_to_copy(call), **elements}
         with self.lock:
             has_slot = self._deferred < _MAX_DEFERRED
@@ -259,7 +289,7 @@ class Recorder:
             return Verdict.SKIP
         entry = WorkloadEntry(self.definition, call.axes, {}, -1, reservation.size_bytes)
         try:
-            self._copy(entry, reservation, _without_memory(call))
+            self._copy(entry, reservation, without_memory(call))
         except BaseException:
             with self.lock:
                 self._deferred -= 1
@@ -281,7 +311,9 @@ class Recorder:
         self._order += 1
         ticket = self.policy.admit(call)
         inputs = self._uncopied_inputs(call.inputs)
-        return WorkloadEntry(call.definition, call.axes, inputs, self._order - 1, size_bytes, ticket, call.probed)
+        strides = binding.call_strides(call.inputs)
+        order = self._order - 1
+        return WorkloadEntry(call.definition, call.axes, inputs, order, size_bytes, ticket, call.probed, strides)
 
     def _uncopied_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The recorded value of inputs that are not copied: a number, or `RANDOM` for a tensor."""
@@ -336,25 +368,14 @@ class Recorder:
         labels = [name for name in tensors if name.startswith(_PROBE)]
         call = attrs.evolve(call, probed={label.removeprefix(_PROBE): int(tensors.pop(label)) for label in labels})
         with self.lock:
-            if (verdict := self.policy.decide(call)) is not Verdict.KEEP:
-                _checked(verdict)
+            verdict = self.policy.decide(call)
+            self._backoff.note(is_kept=verdict is Verdict.KEEP)
+            if verdict is not Verdict.KEEP:
+                self._is_closed = self._is_closed or _checked(verdict) is Verdict.CLOSED
                 return None
             entry = self._admit(call, size_bytes)
         self.counters.count_kept()
         return entry
-
-
-def _element(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    return tensor[-1:] if index == -1 else tensor[index : index + 1]
-
-
-def _without_memory(call: Call) -> Call:
-    """A call with ``meta`` tensors: the caller's tensors may be large and must not be kept alive."""
-    shown = {
-        name: torch.empty_like(value, device="meta") if isinstance(value, torch.Tensor) else value
-        for name, value in call.inputs.items()
-    }
-    return attrs.evolve(call, inputs=shown)
 
 
 def _checked(verdict: object) -> Verdict:

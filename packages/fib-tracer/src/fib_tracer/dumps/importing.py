@@ -17,12 +17,13 @@ import attrs
 from fib_schema import FibError, Problem, TraceSet
 from fib_schema.folder_walk import walk
 
-from ..config import Settings, TracingConfig
+from ..config import Settings
 from ..data_problems import definition_errors
 from ..errors import InvalidSetting
 from ..recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
 from ..runtime import TracingRuntime
 from ..stats import DefinitionStats
+from ..tracing_config import TracingConfig
 from .calls import CallFolders, DamagedCall, NeverWritten, in_call_order, is_call_folder
 from .definitions import DefinitionImport, import_definition
 
@@ -213,6 +214,8 @@ class _CallImport:
             max_bytes=options.max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
             wait_seconds=WAIT_SECONDS,
             drafts=options.makes_drafts,
+            saves_traffic=False,  # a dump has some calls of an engine, and may be imported again
+            probes_all=True,  # no engine waits
         )
 
     def run(self, sessions: Mapping[Path, Iterable[Path]]) -> None:

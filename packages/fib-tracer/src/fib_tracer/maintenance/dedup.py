@@ -30,6 +30,7 @@ from fib_schema import (
 from fib_schema.blobs import load_tensor
 from fib_schema.data_files import list_data_files, read_lines
 from fib_schema.locks import lock_folders_of
+from fib_schema.strides import LAYOUT
 
 from ..data_problems import definition_errors
 from ..policies.calls import RANDOM
@@ -201,7 +202,8 @@ def _without_tensors(workload: Workload) -> Any:
         name: (type(i.value).__name__, repr(i.value)) if isinstance(i, ScalarInput) else (type(i).__name__, "")
         for name, i in workload.inputs.items()
     }
-    return frozenset(workload.axes.items()), frozenset(inputs.items())
+    layout = None if workload.extra is None else workload.extra.get(LAYOUT)
+    return frozenset(workload.axes.items()), frozenset(inputs.items()), repr(layout)
 
 
 def _digest(trace_set: TraceSet, trace: Trace) -> str:

@@ -1,4 +1,7 @@
-"""Sampling of a data set: workloads that a filter policy chooses, copied into a smaller data set."""
+"""Sampling of a data set: workloads that a filter policy chooses, copied into a smaller data set.
+
+Counts of traced calls are copied whole: the calls of a size are then divided among its workloads in the new set.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,13 @@ from fib_schema import (
     validate,
 )
 from fib_schema.blobs import check_blob, load_tensor
-from fib_schema.files import staged
+from fib_schema.files import copy_file, staged
+from fib_schema.traffic import FOLDER
 
-from ..config import TracingConfig
 from ..data_problems import errors_of
 from ..policies.calls import Call, WorkloadEntry
 from ..policies.filtering import FilterPolicy, Verdict
+from ..tracing_config import TracingConfig
 from .survey import blobs_of
 
 
@@ -113,6 +117,9 @@ def _write(
             report.blobs += 1
         if chosen:
             new.add_traces(chosen)
+    traffic = _root(source) / FOLDER
+    for file in sorted(filter(Path.is_file, traffic.glob("[!.]*.json"))):
+        copy_file(file, folder / FOLDER / file.name, may_link=False)
 
 
 def _check_target(source: TraceSet, target: str | os.PathLike[str]) -> None:

@@ -16,6 +16,7 @@ from fib_schema.blobs import check_blob
 from fib_schema.command import plain_problems
 from fib_schema.files import is_temporary
 from fib_schema.folder_walk import walk
+from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 _MAX_WRITE_SECONDS = 3600.0
 """A temporary file that is older belongs to a writer that was killed."""
@@ -49,6 +50,10 @@ class DefinitionSurvey:
     """By input, how many workloads give it as ``random``, ``scalar`` or ``safetensors``."""
     blobs: int
     blob_bytes: int
+    calls: int
+    """Calls that processes counted while they traced."""
+    recorded_calls: int
+    """Those whose sizes and layout a workload has."""
 
 
 @attrs.frozen
@@ -125,14 +130,15 @@ def survey(trace_set: TraceSet, names: Iterable[str] | None = None) -> Survey:
     }
     workloads = ((f"workload {t.workload.uuid!r} of {t.definition!r}", t) for group in groups.values() for t in group)
     bad_blobs = blob_problems(trace_set, workloads, except_of=missing)
+    traffic = load_traffic(trace_set.root or "")
     return Survey(
-        [_of_definition(definition, groups[definition.name], files) for definition in definitions],
+        [_of_definition(d, groups[d.name], files, traffic.definitions.get(d.name)) for d in definitions],
         [Blob(path, size) for path, size in counted.items() if path not in named],
         list(missing.values()),
         len(counted),
         sum(counted.values()),
         [] if names is not None else sorted(set(trace_set.workloads) - set(trace_set.definition_names())),
-        [*(trace_set.all_problems() if names is None else trace_set.problems), *bad_blobs],
+        [*(trace_set.all_problems() if names is None else trace_set.problems), *bad_blobs, *traffic.problems],
     )
 
 
@@ -196,7 +202,9 @@ def blob_folder(definition: Definition) -> str:
     return f"blob/workloads/{definition.op_type}/{definition.name}"
 
 
-def _of_definition(definition: Definition, traces: Sequence[Trace], files: Mapping[str, int]) -> DefinitionSurvey:
+def _of_definition(
+    definition: Definition, traces: Sequence[Trace], files: Mapping[str, int], traffic: DefinitionTraffic | None
+) -> DefinitionSurvey:
     workloads = [trace.workload for trace in traces]
     axes = {axis: histogram([w.axes[axis] for w in workloads if axis in w.axes]) for axis in definition.var_axes}
     blobs = {path for path in blobs_of(traces) if path in files}
@@ -209,6 +217,8 @@ def _of_definition(definition: Definition, traces: Sequence[Trace], files: Mappi
         _input_types(definition, workloads),
         len(blobs),
         sum(files[path] for path in blobs),
+        0 if traffic is None else traffic.calls,
+        0 if traffic is None else round(sum(traffic.calls_by_workload(workloads).values())),
     )
 
 

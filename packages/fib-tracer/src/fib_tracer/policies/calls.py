@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Definition
+from fib_schema.strides import Strides
 
 
 @attrs.frozen
@@ -45,6 +46,8 @@ class WorkloadEntry:
     """Return value of `FilterPolicy.admit`."""
     probed: Mapping[str, int] = attrs.field(factory=dict)
     """See `Call.probed`."""
+    strides: Mapping[str, Strides] = attrs.field(factory=dict)
+    """Of the inputs that are not contiguous in the call; the copies are contiguous."""
 
     @property
     def def_name(self) -> str:

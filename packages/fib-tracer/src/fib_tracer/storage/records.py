@@ -7,15 +7,19 @@ import hashlib
 import json
 import uuid
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 import torch
 from fib_schema import Definition, InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload, WorkloadLog
 from fib_schema.framing import framed
+from fib_schema.strides import Strides, layout_extra
 
 from ..policies.calls import RANDOM
 
+NO_STRIDES: Mapping[str, Strides] = MappingProxyType({})
+"""The layout of contiguous inputs."""
 _NAMESPACE = uuid.UUID("6b7f2e0a-52d9-5c3c-9a55-0f3c1de0b4a1")
 """Of the uuids that are made from digests."""
 
@@ -29,7 +33,11 @@ class WorkloadRecord:
 
 
 def make_record(
-    definition: Definition, axes: Mapping[str, int], inputs: Mapping[str, Any], log: WorkloadLog
+    definition: Definition,
+    axes: Mapping[str, int],
+    inputs: Mapping[str, Any],
+    log: WorkloadLog,
+    strides: Mapping[str, Strides] = NO_STRIDES,
 ) -> WorkloadRecord:
     """The record of a kept call.
 
@@ -38,12 +46,13 @@ def make_record(
         axes: The sizes of the variable axes.
         inputs: By name: a tensor on the CPU, a number, or `RANDOM`.
         log: Determines the file of the tensors.
+        strides: Of the inputs that are not contiguous.
     """
-    identity = str(uuid.uuid5(_NAMESPACE, workload_digest(definition.name, axes, inputs)))
+    identity = str(uuid.uuid5(_NAMESPACE, workload_digest(definition.name, axes, inputs, strides)))
     path = log.blob_path(definition, identity)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     specs = {name: _spec(name, value, path) for name, value in inputs.items()}
-    return WorkloadRecord(Workload(dict(axes), specs, identity), tensors)
+    return WorkloadRecord(Workload(dict(axes), specs, identity, layout_extra(strides) or None), tensors)
 
 
 def _spec(name: str, value: Any, path: str) -> InputSpec:
@@ -52,11 +61,14 @@ def _spec(name: str, value: Any, path: str) -> InputSpec:
     return SafetensorsInput(path, name) if isinstance(value, torch.Tensor) else ScalarInput(value)
 
 
-def workload_digest(name: str, axes: Mapping[str, int], inputs: Mapping[str, Any]) -> str:
-    """A hash of a definition's name, axes and inputs, whatever the order of axes and inputs."""
+def workload_digest(
+    name: str, axes: Mapping[str, int], inputs: Mapping[str, Any], strides: Mapping[str, Strides] = NO_STRIDES
+) -> str:
+    """A hash of a definition's name, axes, inputs and layout, whatever the order of axes and inputs."""
     hashed = hashlib.blake2b(digest_size=16)
     plain = {key: _described(value) for key, value in inputs.items()}
-    header = json.dumps([name, dict(axes), plain], sort_keys=True)
+    layout = [dict(strides)] if strides else []  # the digest of contiguous inputs is that of earlier releases
+    header = json.dumps([name, dict(axes), plain, *layout], sort_keys=True)
     hashed.update(framed([header]))
     for key in sorted(inputs):
         if isinstance(value := inputs[key], torch.Tensor):

@@ -1,8 +1,9 @@
 """Storage thread: waits for copies and appends workloads to the data set, in batches.
 
 Entries arrive through a queue that any thread and any signal handler may fill. Everything that was queued before a
-flush is on the disk when the flush returns. Records that cannot be written, because the disk is full for instance, keep
-their bytes of the budget; they are retried after growing pauses, and for the last time by a flush.
+flush is on the disk when the flush returns, and so are the counts of calls. Records that cannot be written, because
+the disk is full for instance, keep their bytes of the budget; they are retried after growing pauses, and for the last
+time by a flush.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _GATHER_SECONDS = 0.02
 _RETRY_SECONDS = 1.0
 """Until records that could not be written are retried; doubled by each failure."""
 _MAX_RETRY_SECONDS = 60.0
+_COUNTS_SECONDS = 60.0
+"""Counts that a killed process loses at most. Saving 65,536 sizes takes 0.7 s of the storage thread."""
 
 
 @attrs.frozen(eq=False)
@@ -70,10 +73,12 @@ class Writer:
         log: Appends to the data set.
         budget: Where the bytes of entries are released.
         errors: Where errors are reported.
+        save_counts: Saves the counts of calls; called by each flush, and every `_COUNTS_SECONDS` while the thread runs.
     """
 
-    def __init__(self, log: WorkloadLog, budget: ByteBudget, errors: ErrorLog) -> None:
+    def __init__(self, log: WorkloadLog, budget: ByteBudget, errors: ErrorLog, save_counts: Job) -> None:
         self._log = log
+        self._save_counts = save_counts
         self._budget = budget
         self._errors = errors
         self.renew_after_fork()
@@ -87,6 +92,7 @@ class Writer:
         self._unwritten: list[_Batch] = []
         self._retry_seconds = _RETRY_SECONDS
         self._retry_at = 0.0
+        self._counts_at = time.monotonic() + _COUNTS_SECONDS
 
     def enqueue(self, item: PendingEntry | Job) -> None:
         """Store an entry, or run a job, in the thread."""
@@ -148,6 +154,8 @@ class Writer:
             is_relaxed = is_relaxed or use_relaxed_capture_mode()
             is_ending = bool(items) and items[-1] is _END
             self._process(items)
+            if time.monotonic() >= self._counts_at:
+                self._save()
             if is_ending or (self._unwritten and time.monotonic() >= self._retry_at):
                 self._guarded(functools.partial(self._retry, is_last=is_ending))
         self._thread = None
@@ -155,13 +163,13 @@ class Writer:
             self._start()
 
     def _next_items(self) -> list[_Item]:
-        """The queued items up to one flush or job, which comes last; none when a retry is due.
+        """The queued items up to one flush or job, which comes last; none when counts or a retry are due.
 
         It waits a little for more, so that a calling thread need not share the interpreter with this one for each item.
         """
-        timeout = max(self._retry_at - time.monotonic(), 0.0) if self._unwritten else None
+        due = min(self._retry_at, self._counts_at) if self._unwritten else self._counts_at
         try:
-            items = [self._queue.get(timeout=timeout)]
+            items = [self._queue.get(timeout=max(due - time.monotonic(), 0.0))]
         except queue.Empty:
             return []
         if isinstance(items[0], PendingEntry):
@@ -185,9 +193,14 @@ class Writer:
                 for recorder in item.recorders:
                     self._guarded(functools.partial(self._drain, recorder))
                 self._guarded(functools.partial(self._retry, is_last=True))
+                self._save()
                 item.done.set()
             else:
                 self._guarded(item)
+
+    def _save(self) -> None:
+        self._guarded(self._save_counts)
+        self._counts_at = time.monotonic() + _COUNTS_SECONDS
 
     def _guarded(self, job: Job) -> None:
         try:
@@ -247,7 +260,7 @@ class Writer:
         """An entry's record, or None if it has none, which is reported."""
         try:
             if (problem := _broken_constraint(recorder.definition, entry)) is None:
-                return make_record(recorder.definition, entry.axes, entry.inputs, self._log)
+                return make_record(recorder.definition, entry.axes, entry.inputs, self._log, entry.strides)
             recorder.counters.count_dropped("breaks a constraint")
             self._errors.report(f"{recorder.definition.name}: constraint", problem)
         except Exception as error:  # noqa: BLE001 a policy may put anything into an entry; other entries are stored

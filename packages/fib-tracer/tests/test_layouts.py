@@ -1,0 +1,130 @@
+"""Layouts: workloads state the strides of inputs that were not contiguous, and of no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import apply
+from fib_schema import Trace, TraceSet, validate
+from fib_schema.strides import workload_strides
+from fib_tracer import FilterPolicy, TracingConfig, Verdict, enable_tracing
+from fib_tracer.capture.probing import without_memory
+from fib_tracer.maintenance.dedup import dedup
+from fib_tracer.policies.calls import Call
+from fib_tracer.storage.records import workload_digest
+
+from .conftest import GATHER, SILU, tensors, workloads
+from .test_survey import gather_workload
+
+
+def padded(rows: int) -> torch.Tensor:
+    """Rows that lie in a wider matrix."""
+    return torch.arange(rows * 12.0).view(rows, 12)[:, :8]
+
+
+def test_the_strides_of_a_view_are_recorded_with_its_values(root: Path, gather: Callable[..., Any]) -> None:
+    table, rows = padded(6), torch.arange(6).view(3, 2)[:, 1]
+    with enable_tracing(root, TracingConfig("dump_all")):
+        gather(table, rows)
+    (workload,) = workloads(root, "gather_h8")
+    assert workload.extra == {"layout": {"table": [12, 1], "rows": [2]}}
+    assert workload_strides(GATHER, workload) == {"table": (12, 1), "rows": (2,)}
+    stored = tensors(root, workload)
+    assert torch.equal(stored["table"], table)
+    assert torch.equal(stored["rows"], rows)
+    assert not [problem for problem in validate(root).problems if problem.severity == "error"]
+
+
+def test_contiguous_inputs_leave_no_field(root: Path, gather: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_all")):
+        gather(torch.ones(4, 8), torch.tensor([1, 2]))
+        gather(padded(1), torch.tensor([0]))  # the stride of one row means nothing
+    assert [workload.extra for workload in workloads(root, "gather_h8")] == [None, None]
+
+
+def test_elements_that_share_memory_have_no_layout(root: Path, silu: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_all")):
+        silu(torch.ones(1, 8).expand(3, 8))
+    (workload,) = workloads(root, "silu_h8")
+    assert workload.extra is None
+
+
+@pytest.mark.parametrize("dumped", ["dump_none", "dump_all"])
+def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root: Path, silu: Any, dumped: str) -> None:
+    layouts = torch.zeros(3, 8), torch.zeros(3, 12)[:, :8], torch.zeros(8, 3).T, torch.zeros(3, 16)[:, :8]
+    with enable_tracing(root, TracingConfig(dumped, filter_policy="keep_all")):
+        for _ in range(3):
+            for x in layouts:
+                silu(x)
+    found = workloads(root, "silu_h8")
+    assert [workload.extra and workload.extra["layout"]["x"] for workload in found] == [None, [12, 1], [1, 3], [16, 1]]
+    assert len({workload.uuid for workload in found}) == 4
+
+
+def test_optional_inputs_may_be_absent(root: Path, gather: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_all")):
+        for mask in (None, torch.zeros(2, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)[::2], None):
+            gather(torch.ones(4, 8), torch.tensor([1, 2]), mask)
+    assert [workload.extra for workload in workloads(root, "gather_h8")] == [None, None, {"layout": {"mask": [2]}}]
+
+
+def test_a_policy_that_decides_later_keeps_the_layout() -> None:
+    call = without_memory(Call(SILU, {"M": 3}, {"x": padded(3)}))
+    assert call.inputs["x"].is_meta
+    assert call.inputs["x"].stride() == (12, 1)
+
+
+def test_a_policy_that_holds_entries_keeps_the_layout(root: Path, silu: Any) -> None:
+    class Last(FilterPolicy):
+        """Keeps the last call."""
+
+        def __init__(self) -> None:
+            self.entry: Any = None
+
+        def decide(self, call: Any) -> Verdict:
+            return Verdict.KEEP
+
+        def submit(self, entry: Any) -> None:
+            self.entry = entry
+
+        def drain(self) -> list[Any]:
+            return [] if self.entry is None else [self.entry]
+
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Last)):
+        silu(torch.zeros(2, 8))
+        silu(padded(3))
+    (workload,) = workloads(root, "silu_h8")
+    assert workload.extra == {"layout": {"x": [12, 1]}}
+
+
+def test_a_contiguous_workload_has_the_uuid_of_earlier_releases() -> None:
+    inputs = {"x": torch.ones(2, 4)}
+    assert workload_digest("d", {"M": 2}, inputs, {}) == workload_digest("d", {"M": 2}, inputs)
+    assert workload_digest("d", {"M": 2}, inputs, {"x": (8, 1)}) != workload_digest("d", {"M": 2}, inputs)
+
+
+def test_deduplication_tells_layouts_apart(root: Path) -> None:
+    plain = gather_workload("a", 4, None)
+    strided = [
+        attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid=uuid, extra={"layout": {"rows": [stride]}}))
+        for uuid, stride in (("b", 2), ("c", 3), ("d", 2))
+    ]
+    add(root, plain, *strided)
+    report = dedup(root)
+    assert [(removal.uuid, removal.equal_to) for removal in report.removals] == [("d", "b")]
+
+
+def add(root: Path, *traces: Trace) -> None:
+    TraceSet.from_path(root).add_traces(traces)
+
+
+def test_the_layout_of_a_routed_call_is_recorded(root: Path) -> None:
+    with enable_tracing(root, TracingConfig("dump_all")):
+        apply("silu_h8", args=(padded(2),), fallback=lambda x: x)
+    (workload,) = workloads(root, "silu_h8")
+    assert workload.extra == {"layout": {"x": [12, 1]}}

@@ -1,0 +1,81 @@
+"""Tests of value probes: an engine whose quotas are full is not probed at every call."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_tracer import TracingConfig, enable_tracing
+from fib_tracer.capture.probing import ProbeBackoff
+from fib_tracer.policies.filtering import Attention
+
+from .conftest import workloads
+from .test_call_counts import traffic
+
+BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
+
+
+def distances(backoff: ProbeBackoff, calls: int) -> list[int]:
+    """The distances of probed calls, all of which are refused."""
+    probed = []
+    for number in range(calls):
+        if backoff.is_due():
+            probed.append(number)
+            backoff.note(is_kept=False)
+    return [after - before for before, after in itertools.pairwise(probed)]
+
+
+def test_probes_become_rarer_after_refusals() -> None:
+    assert distances(ProbeBackoff(), 1500) == [1] * 64 + [2, 4, 8, 16, 32, 64, 128, 251, 251, 251, 251]
+
+
+def test_a_kept_call_makes_probes_frequent_again() -> None:
+    backoff = ProbeBackoff()
+    distances(backoff, 1000)
+    while not backoff.is_due():
+        pass
+    backoff.note(is_kept=True)
+    assert distances(backoff, 60) == [1] * 59
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The total length of each call that the policy was asked about."""
+    asked: list[int] = []
+    decide = Attention.decide
+
+    def noting(self: Attention, call: Any) -> Any:
+        asked.extend(call.probed.values())
+        return decide(self, call)
+
+    monkeypatch.setattr(Attention, "decide", noting)
+    return asked
+
+
+def call(decode: Any, length: int) -> None:
+    indptr = torch.tensor([0, length], dtype=torch.int32)
+    decode(torch.ones(1, 2), indptr, torch.arange(length, dtype=torch.int32), 0.5)
+
+
+def test_an_engine_with_full_quotas_is_rarely_probed_and_all_calls_are_counted(
+    root: Path, decode: Any, decided: list[int]
+) -> None:
+    with enable_tracing(root, BY_LENGTH):
+        for _ in range(5000):
+            call(decode, 3)
+        assert len(decided) < 100
+        for _ in range(251):
+            call(decode, 4)
+        assert 4 in decided
+    assert sorted(w.axes["K"] for w in workloads(root, "gqa_paged_decode_h2")) == [3, 4]
+    assert sorted(traffic(root, "gqa_paged_decode_h2").sizes.values()) == [251, 5000]
+
+
+def test_all_calls_are_probed_on_request(root: Path, decode: Any, decided: list[int]) -> None:
+    with enable_tracing(root, BY_LENGTH, probes_all=True):
+        for _ in range(500):
+            call(decode, 3)
+    assert len(decided) == 500

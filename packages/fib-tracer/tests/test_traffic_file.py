@@ -1,0 +1,247 @@
+"""Traffic files of processes: ranks, kills, forks, full disks, and counts that are saved without a flush."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_schema import TraceSet, validate
+from fib_schema.traffic import load_traffic
+from fib_tracer import TracingConfig, enable_tracing
+from fib_tracer.cli import main
+from fib_tracer.maintenance.sampling import sample
+from fib_tracer.maintenance.survey import survey
+from fib_tracer.storage import traffic_file, writer
+from fib_tracer.storage.traffic_file import Rank
+
+from .conftest import workloads
+from .test_call_counts import by_rows, traffic
+from .test_processes import run, start
+
+RANKS = """
+begin, end = os.pipe()
+flushed, tell = os.pipe()
+children = []
+for rank in range(4):
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.environ.update(RANK=str(rank), WORLD_SIZE="4")
+        runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first_k_by_axes"))
+        os.read(begin, 1)  # returns when the parent lets all of them go
+        for index in range(300):
+            call(index % 3, rows=1 + index % 3)
+        runtime.flush()
+        os.write(1, b"flushed\\n")  # in one piece, beside the other ranks
+        os.write(tell, b".")
+        while rank == 3:  # until it is killed
+            call(0, rows=1)
+            runtime.flush()
+        os._exit(0)
+    children.append(child)
+os.close(end)
+for child in children[:3]:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+KILLS_THE_LAST = """
+for rank in range(4):
+    os.read(flushed, 1)
+__import__("time").sleep(0.5)  # the last rank goes on tracing and flushing meanwhile
+os.kill(children[3], signal.SIGKILL)
+"""
+
+
+def contents(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((root / "traffic").glob("[!.]*.json"))]
+
+
+def test_ranks_write_files_of_their_own_and_equal_workloads_once(root: Path) -> None:
+    """One rank is killed; it loses nothing that a flush acknowledged, and leaves nothing half-written."""
+    out = run(root, RANKS + KILLS_THE_LAST)
+    assert out.split() == ["flushed"] * 4
+    assert sorted(w.axes["M"] for w in workloads(root, "silu_h8")) == [1, 2, 3]
+    found = contents(root)
+    assert [(each["rank"], each["world_size"]) for each in found] == [(rank, 4) for rank in range(4)]
+    assert len({each["pid"] for each in found}) == 4
+    counts = by_rows(root)
+    assert (counts[2], counts[3]) == (400, 400)
+    assert counts[1] >= 400
+    assert validate(root).problems == ()
+    assert load_traffic(root).problems == ()
+
+
+def test_a_killed_process_keeps_the_counts_of_its_last_flush(root: Path) -> None:
+    process = start(
+        root,
+        """
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first"))
+for index in range(1, 100_000):
+    call(0)
+    if index % 20 == 0:
+        runtime.flush()
+        print(index, flush=True)
+""",
+    )
+    acknowledged = 0
+    while acknowledged < 200:
+        acknowledged = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    acknowledged = max([acknowledged, *map(int, out.split())])
+    assert acknowledged <= by_rows(root)[2] <= acknowledged + 20
+    assert load_traffic(root).problems == ()
+
+
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGTERM)"])
+def test_counts_are_saved_when_the_process_ends(root: Path, end: str) -> None:
+    code = """
+enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first"))
+for index in range(9):
+    call(index)
+"""
+    start(root, code + end).communicate(timeout=120)
+    assert by_rows(root) == {2: 9}
+
+
+def test_a_forked_child_writes_a_file_of_its_own(root: Path) -> None:
+    run(
+        root,
+        """
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first"))
+for index in range(5):
+    call(index)
+runtime.flush()
+child = os.fork()
+for index in range(3 if child == 0 else 10):
+    call(index)
+runtime.flush()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    assert sorted(each["definitions"]["silu_h8"]["calls"] for each in contents(root)) == [3, 15]
+    assert by_rows(root) == {2: 18}
+
+
+def test_a_full_disk_leaves_the_last_counts_and_a_later_flush_saves_all(root: Path) -> None:
+    """Files of the process are limited, as on a disk that is full."""
+    out = run(
+        root,
+        """
+import resource
+from fib_schema.traffic import load_traffic
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first"))
+call(1)
+runtime.flush()
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, most))
+call(2)
+runtime.flush()
+print(load_traffic(sys.argv[1]).definitions["silu_h8"].calls, runtime.error_counts()["traffic counts: writing"])
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+runtime.flush()
+""",
+    )
+    assert out.split() == ["1", "1"]
+    assert by_rows(root) == {2: 2}
+    assert not list(root.rglob("*.tmp"))
+
+
+def test_counts_are_saved_from_time_to_time_without_a_flush(
+    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_COUNTS_SECONDS", 0.01)
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")):
+        for _ in range(3):
+            silu(torch.ones(2, 8))
+        deadline = time.monotonic() + 60
+        while load_traffic(root).files == 0 or by_rows(root) != {2: 3}:
+            assert time.monotonic() < deadline
+
+
+def test_a_file_is_replaced_only_after_new_calls(root: Path, silu: Any) -> None:
+    with enable_tracing(root, TracingConfig("dump_all")) as runtime:
+        silu(torch.ones(2, 8))
+        runtime.flush()
+        (path,) = (root / "traffic").iterdir()
+        before = path.stat().st_ino, path.stat().st_mtime_ns
+        runtime.flush()
+        assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
+        silu(torch.ones(2, 8))
+        runtime.flush()
+        assert [*(root / "traffic").iterdir()] == [path]
+    assert traffic(root).calls == 2
+
+
+def test_many_sizes_are_written_in_parts(root: Path, silu: Any, gather: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic_file, "_SIZES_AT_ONCE", 3)
+    with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first")):
+        for rows in range(10):
+            silu(torch.ones(rows, 8))
+            gather(torch.ones(2, 8), torch.zeros(rows, dtype=torch.int64))
+    assert by_rows(root) == by_rows(root, "gather_h8") == dict.fromkeys(range(10), 1)
+
+
+def test_statistics_show_the_share_of_calls_that_workloads_stand_for(
+    root: Path, silu: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")):
+        for rows in (2, 2, 2, 3):
+            silu(torch.ones(rows, 8))
+    found = survey(TraceSet.from_path(root), ["silu_h8"])
+    assert [(each.calls, each.recorded_calls) for each in found.definitions] == [(4, 3)]
+    assert main(["stats", str(root)]) == 0
+    assert "4 calls were counted, 75.0% of them with the sizes and layout of a workload" in capsys.readouterr().out
+    (root / "traffic" / "damaged.json").write_text("{")
+    assert main(["stats", str(root)]) == 1
+    assert "traffic/damaged.json: cannot be read as counts" in capsys.readouterr().err
+
+
+def test_a_sample_keeps_the_counts(root: Path, silu: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
+    with enable_tracing(root, TracingConfig("dump_all")):
+        for value in range(4):
+            silu(torch.full((2, 8), float(value)))
+    (root / "traffic" / "folder.json").mkdir()
+    target = tmp_path_factory.mktemp("samples") / "small"
+    assert sample(root, target, TracingConfig(filter_policy="keep_first")).is_ok
+    (record,) = workloads(target, "silu_h8")
+    assert traffic(target).calls_by_workload([record]) == {record.uuid: 4}
+
+
+class TestRank:
+    @pytest.fixture(autouse=True)
+    def _no_rank(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+            monkeypatch.delenv(name, raising=False)
+
+    def test_without_a_group_it_is_the_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert Rank.current() == Rank(None)
+        assert Rank.current().label.startswith("pid-")
+        monkeypatch.setenv("RANK", "no number")
+        assert Rank.current() == Rank(None)
+
+    def test_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        assert Rank.current() == Rank(1)
+        monkeypatch.setenv("RANK", "5")
+        monkeypatch.setenv("WORLD_SIZE", "8")
+        assert Rank.current() == Rank(5, 8)
+        assert Rank.current().label == "rank-5"
+
+    def test_an_initialized_group_counts_before_the_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "5")
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            assert Rank.current() == Rank(0, 1)
+        finally:
+            torch.distributed.destroy_process_group()
