@@ -20,7 +20,7 @@ import flashinfer_stand_ins
 from fib_apply import ApplyConfig, ApplyRuntime, disable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, installation, uninstall_flashinfer_integrations
 from fib_schema import TraceSet
-from flashinfer_stand_ins.examples import EXAMPLES, TRACED_ONLY, Example, passed, reference_solution
+from flashinfer_stand_ins.examples import EXAMPLES, STRIDED, Example, passed, reference_solution
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -128,7 +128,7 @@ def inputs_of_examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, di
         _forget()
         install_flashinfer_integrations()
         package = importlib.import_module("flashinfer")
-        found = {example.name: _noted(example, package) for example in (*EXAMPLES, *TRACED_ONLY)}
+        found = {example.name: _noted(example, package) for example in (*EXAMPLES, *STRIDED)}
         uninstall_flashinfer_integrations()
         _forget()
     return found
@@ -143,7 +143,7 @@ def runtime_of(inputs_of_examples: dict[str, dict[str, Any]]) -> Callable[..., A
         definitions = {example.definition.name: example.definition for example in EXAMPLES}
         solutions = {name: (reference_solution(d, kind=kind),) for name, d in definitions.items()}
         traces: dict[str, list[Any]] = {name: [] for name in definitions}
-        for example in (*EXAMPLES, *TRACED_ONLY):
+        for example in (*EXAMPLES, *STRIDED):
             name = example.definition.name
             traces[name].append(passed(solutions[name][0], definitions[name], inputs_of_examples[example.name]))
         config = ApplyConfig(**settings)

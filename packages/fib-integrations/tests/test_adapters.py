@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyRuntime, enable_apply
+from fib_apply import ApplyRuntime, enable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import Solution, SourceFile
-from flashinfer_stand_ins.examples import EXAMPLES, TRACED_ONLY, Example, data_set, passed, reference_solution
+from flashinfer_stand_ins.examples import EXAMPLES, STRIDED, Example, data_set, passed, reference_solution
 from flashinfer_stand_ins.marks import one_version
 
 Runtimes = Callable[..., ApplyRuntime]
@@ -123,8 +123,8 @@ def test_shadow_comparison_returns_the_result_of_the_original(
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("example", TRACED_ONLY, ids=lambda example: example.name)
-def test_caches_with_other_strides_are_traced_and_served_by_the_original(
+@pytest.mark.parametrize("example", STRIDED, ids=lambda example: example.name)
+def test_caches_with_strides_that_were_not_measured_are_traced_and_served_by_the_original(
     example: Example, flashinfer: Any, runtime_of: Runtimes, noted: Any
 ) -> None:
     expected = example.prepare(flashinfer)()
@@ -135,3 +135,28 @@ def test_caches_with_other_strides_are_traced_and_served_by_the_original(
         assert_same(example.prepare(flashinfer)(), expected)
         after = runtime.stats()[example.definition.name]
     assert sum(after.hits.values()) == (sum(before.hits.values()) if before else 0)
+
+
+@pytest.mark.parametrize("example", STRIDED, ids=lambda example: example.name)
+def test_caches_are_served_by_solutions_that_were_measured_with_their_strides(
+    example: Example, flashinfer: Any, inputs_of_examples: Any
+) -> None:
+    expected = example.prepare(flashinfer)()
+    install_flashinfer_integrations()
+    layout: dict[str, Any] = {}
+
+    def note(name: str, inputs: Any) -> None:
+        strided = {n: x for n, x in inputs.items() if isinstance(x, torch.Tensor) and not x.is_contiguous()}
+        layout.update({n: list(x.stride()) for n, x in strided.items()})
+
+    set_apply_hook(note)
+    example.prepare(flashinfer)()
+    set_apply_hook(None)
+    assert layout.keys() == {"k_cache", "v_cache"}
+    solution = reference_solution(example.definition)
+    traces = (passed(solution, example.definition, inputs_of_examples[example.name], layout=layout),)
+    with enable_apply(data_set(example.definition, traces, (solution,)), stats=True) as runtime:
+        for mine, theirs in zip(example.prepare(flashinfer)(), expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+        stats = runtime.stats()[example.definition.name]
+        assert (sum(stats.hits.values()), stats.misses) == (1, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import sys
 from typing import Any
 
@@ -207,15 +208,115 @@ def test_plan_that_bypassed_the_patched_method_is_unsupported(fi: Any) -> None:
     assert reason(wrapper.run, Q, PAIR) == "it was replanned without a call of the patched plan method"
 
 
-def test_forward_invalidates_the_plan(fi: Any) -> None:
-    seen: list[str] = []
-    set_apply_hook(lambda name, inputs: seen.append(name))
-    wrapper = decode_wrapper(fi, 1)
+# -- forward ---------------------------------------------------------------
+
+
+def test_forward_replaces_the_settings_of_the_plan(fi: Any) -> None:
+    """Also for later runs, as in FlashInfer, and whether the original or a solution served it."""
+    seen: list[float] = []
+    set_apply_hook(lambda name, inputs: seen.append(inputs["sm_scale"]))
+    wrapper = decode_wrapper(fi, 1, sm_scale=0.5)
     expected = decode_wrapper(fi, 1, sm_scale=2.0).run(Q, PAIR)
     seen.clear()
     assert torch.equal(wrapper.forward(Q, PAIR, sm_scale=2.0), expected)
+    assert wrapper._sm_scale == 2.0
     assert torch.equal(wrapper.run(Q, PAIR), expected)
+    wrapper.forward(Q, PAIR)
+    wrapper.run(Q, PAIR)
+    default = 1 / math.sqrt(8)
+    assert seen == [2.0, 2.0, default, default]
+
+
+@one_version
+def test_forward_of_a_prefill_says_whether_it_is_causal(fi: Any) -> None:
+    q = random(5, 4, 8)
+    wrapper = prefill_wrapper(fi, 1, causal=False)
+    assert reason(wrapper.run, q, PAIR) == reason(wrapper.forward, q, PAIR) == "it is not causal"
+    assert isinstance(explain(wrapper.forward, q, PAIR, causal=True), ConvertedCall)
+    wrapper = prefill_wrapper(fi, 1, causal=True)
+    wrapper.forward(q, PAIR)
+    assert reason(wrapper.run, q, PAIR) == "it is not causal"
+    wrapper.forward(q, PAIR, True)
+    assert isinstance(explain(wrapper.run, q, PAIR), ConvertedCall)
+
+
+@one_version
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"pos_encoding_mode": "ROPE_LLAMA"}, "a positional encoding is applied inside (ROPE_LLAMA)"),
+        ({"window_left": 128}, "it has a sliding window"),
+        ({"logits_soft_cap": 30.0}, "it has a logits soft cap"),
+        ({"use_fp16_qk_reduction": True}, "it sums products in float16"),
+        ({"k_scale": 0.5}, "it has quantisation scales"),
+        ({"sm_scale": torch.tensor(0.5)}, "its softmax scale is no number"),
+        ({"rope_scale": 2.0, "rope_theta": 1e4}, None),  # without effect
+    ],
+)
+def test_unsupported_settings_of_forward(fi: Any, settings: dict[str, Any], expected: str | None) -> None:
+    q = random(5, 4, 8)
+    wrapper = prefill_wrapper(fi, 1, causal=False)
+    if expected is None:
+        assert isinstance(explain(wrapper.forward, q, PAIR, causal=True, **settings), ConvertedCall)
+        return
+    assert reason(wrapper.forward, q, PAIR, causal=True, **settings) == expected
+    set_apply_hook(lambda name, inputs: pytest.fail("no definition describes it"))
+    wrapper.forward(q, PAIR, causal=True, **settings)
+    if "k_scale" not in settings:
+        assert reason(wrapper.run, q, PAIR) == expected  # its runs have these settings too
+
+
+@one_version
+def test_settings_of_layers_alternate(fi: Any) -> None:
+    seen: list[float] = []
+    set_apply_hook(lambda name, inputs: seen.append(inputs["sm_scale"]))
+    wrapper = decode_wrapper(fi, 1)
+    plan = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id[id(wrapper)]
+    for _ in range(2):
+        for scale in (0.5, 0.25):
+            wrapper.forward(Q, PAIR, sm_scale=scale)
+    assert seen == [0.5, 0.25] * 2
+    assert len(plan.handlers) == 2  # no handler is made twice
+
+
+@one_version
+def test_explaining_forward_changes_nothing(fi: Any) -> None:
+    wrapper = decode_wrapper(fi, 1, sm_scale=0.5)
+    found = explain(wrapper.forward, Q, PAIR, sm_scale=2.0)
+    assert isinstance(found, ConvertedCall)
+    assert found.inputs["sm_scale"] == 2.0
+    assert wrapper._sm_scale == 0.5
+    found = explain(wrapper.run, Q, PAIR)
+    assert isinstance(found, ConvertedCall)
+    assert found.inputs["sm_scale"] == 0.5
+
+
+@one_version
+def test_forward_with_an_unknown_parameter_invalidates_the_plan(
+    importable: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later version may change more settings than the adapter knows."""
+    import flashinfer.decode
+
+    wrapper_class = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
+    original = wrapper_class.forward
+
+    def forward(self: Any, q: Any, paged_kv_cache: Any, sm_scale: Any = None, brand_new: int = 3) -> Any:
+        self._brand_new = brand_new
+        return original(self, q, paged_kv_cache, sm_scale=sm_scale)
+
+    monkeypatch.setattr(wrapper_class, "forward", forward)
+    install_flashinfer_integrations()
+    seen: list[str] = []
+    set_apply_hook(lambda name, inputs: seen.append(name))
+    wrapper = decode_wrapper(flashinfer, 1)
+    wrapper.forward(Q, PAIR, brand_new=4)
+    wrapper.run(Q, PAIR)
     assert seen == []
+    assert "not planned" in reason(wrapper.run, Q, PAIR)
+
+
+# -- invalid plans ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_uninstalled", [False, True])
@@ -263,7 +364,7 @@ def test_plans_are_removed_with_their_wrappers(fi: Any) -> None:
     assert plans == {}
 
 
-def test_cuda_graph_wrappers_are_traced_and_not_routed(fi: Any) -> None:
+def test_cuda_graph_wrappers_are_traced_with_the_buffers_that_kernels_read(fi: Any) -> None:
     buffers = KV_INDPTR.clone(), torch.zeros(16, dtype=torch.int32), last_page_len(1)
     names = "paged_kv_indptr_buffer", "paged_kv_indices_buffer", "paged_kv_last_page_len_buffer"
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(

@@ -56,7 +56,8 @@ def test_install_before_the_library_is_imported(importable: None) -> None:
     assert {target.state for target in status()} == {PatchState.PENDING}
     assert "flashinfer" not in sys.modules
     flashinfer = importlib.import_module("flashinfer")
-    assert {target.state for target in status()} == {PatchState.INSTALLED}
+    states = {target.state for target in status() if target.path.startswith("flashinfer.")}
+    assert states == {PatchState.INSTALLED}
     assert flashinfer.rmsnorm is flashinfer.norm.rmsnorm
     assert seen_names(DECODE, flashinfer) == [DECODE.definition.name]
 

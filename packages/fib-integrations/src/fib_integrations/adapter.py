@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import Definition
 
+from .engines import Engine
+
 Conversion: TypeAlias = "tuple[Hashable, tuple[Any, ...], bool] | str"
 """The result of `Call.convert`: ``(key, values, is_dps)``, or the reason why the call is unsupported.
 
@@ -65,6 +67,9 @@ class Call:
     """The parameters, for a function that `inspect` cannot read: ``"input, weight, bias=None"``."""
     uses_plan: bool = False
     """Whether this method runs what an earlier call of a `Plan` method set up."""
+    changes_plan: bool = False
+    """Whether this method also changes settings of the plan, as FlashInfer's ``forward`` does. `convert` then keeps the
+    plan's value up to date; a call that does not reach it invalidates the plan."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,8 +78,13 @@ class Plan:
 
     path: str
     convert: Callable[..., Any]
-    """Takes the object and parameters; returns the value to keep for runs, which has an attribute `is_routable`, or
-    the reason why the runs are unsupported."""
+    """Takes the object and parameters; returns the value to keep for runs, or the reason why these are unsupported.
+
+    The value has an attribute `is_routable`, which is false if a CUDA graph may replay the runs after a later plan.
+    Listeners see such runs. They are routed only if the value has an attribute `buffers` that is not empty: by name of
+    an input, the whole buffer that replays read, where runs have the part that is valid now. All tensors of the plan
+    must then be buffers that each plan writes to. If runs change the value, it has a method `detached`: a copy that
+    changes no object, for explanations."""
     ignored: frozenset[str] = frozenset()
     state_attribute: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
     """The attribute of the object that every plan replaces: reveals a plan that bypassed the patched method."""
@@ -106,5 +116,7 @@ class Adapter:
     """Whether it is installed unless the user selects adapters."""
     reference_constants: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict)
     """By definition, the constants of its reference. They apply only where the definition itself is not available."""
+    engine: Engine | None = None
+    """The engine that its functions are of, if they are part of one: they change with each version of it."""
     baseline: Callable[[Definition], str | None] | None = None
     """Returns the source of a solution that calls the library itself; None for an unsupported definition."""

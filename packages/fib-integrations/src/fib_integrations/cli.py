@@ -15,6 +15,7 @@ import attrs
 from fib_schema import TraceSet
 from fib_schema.command import print_problems, run_command
 from fib_schema.command_parser import CommandParser
+from fib_schema.display import counted
 
 from .adapter import Adapter
 from .adapters import all_adapters, select_adapters
@@ -130,9 +131,10 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _import_targets(adapters: Iterable[Adapter]) -> dict[str, str]:
-    """Import the modules of targets; returns the errors by module."""
+    """Import the modules of targets, but not of engines that are not installed; returns the errors by module."""
     errors = {}
-    specs = [patch_spec(adapter, target) for adapter in adapters for target in adapter.targets]
+    present = [adapter for adapter in adapters if adapter.engine is None or adapter.engine.is_installed]
+    specs = [patch_spec(adapter, target) for adapter in present for target in adapter.targets]
     for module in dict.fromkeys(spec.module for spec in specs):
         try:
             import_module(module)
@@ -171,7 +173,7 @@ def _baselines(options: argparse.Namespace) -> int:
         print(f"{verb} {name}")
     for name in made.existing:
         print(f"exists already: {name}")
-    print(f"{verb} {len(names)}; {len(made.unsupported)} definitions are unsupported")
+    print(f"{verb} {len(names)}; unsupported: {counted(len(made.unsupported), 'definition')}")
     return 0
 
 

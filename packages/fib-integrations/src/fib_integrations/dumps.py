@@ -23,6 +23,10 @@ _DEFAULTS = (None, False, ())
 """The values that a parameter unknown to the adapter may have: FlashInfer's defaults."""
 
 
+class RecordedWrapper(SimpleNamespace):
+    """The attributes of a wrapper that adapters read. A plan refers to it weakly, as to FlashInfer's own."""
+
+
 class FlashInferReader:
     """Converts dumped calls; keeps the constructor arguments and the plan of each wrapper.
 
@@ -37,7 +41,7 @@ class FlashInferReader:
             for target in adapter.targets
             if isinstance(target, (Call, Plan)) and target.path.startswith(f"{_LIBRARY}.")
         }
-        self._wrappers: dict[str | None, SimpleNamespace] = {}
+        self._wrappers: dict[str | None, RecordedWrapper] = {}
         self._plans: dict[str | None, Any] = {}
 
     def knows(self, module: str, function: str) -> bool:
@@ -142,9 +146,8 @@ def _is_lost(value: Any) -> bool:
     return not isinstance(value, (torch.Tensor, torch.dtype, bool, int, float, str, type(None)))
 
 
-def _wrapper(arguments: Mapping[str, Any]) -> SimpleNamespace:
-    """The attributes of a wrapper that adapters read."""
-    return SimpleNamespace(
+def _wrapper(arguments: Mapping[str, Any]) -> RecordedWrapper:
+    return RecordedWrapper(
         _kv_layout=arguments.get("kv_layout", "NHD"),
         _use_cuda_graph=bool(arguments.get("use_cuda_graph")),
         _jit_module=arguments.get("jit_args"),

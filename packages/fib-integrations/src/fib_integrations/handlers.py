@@ -8,7 +8,7 @@ or the original.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -18,6 +18,8 @@ from fib_apply.hook import callbacks_for
 from fib_apply.routing.call_sites import Runtime
 from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import FibError
+from fib_schema.display import counted
+from fib_schema.padded_indices import padded_indices_of
 
 from .adapter import Call, DefinitionRef
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 Handler: TypeAlias = Callable[..., Any]
 _CALL_ARGUMENTS = ("fib_call_args", "fib_call_kwargs")
+_REPLAYED = "a CUDA graph may replay it after a later plan"
 _NOT_PLANNED: Any = object()
 """The result of a planned solution's fallback."""
 
@@ -44,6 +47,8 @@ class HandlerFactory:
 
     target: Call
     original: Callable[..., Any]
+    fall_through: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
+    """Calls the original for a reason, which may be counted; takes the reason and the call's arguments."""
 
     def make(
         self,
@@ -72,12 +77,14 @@ class HandlerFactory:
             inputs = values[: len(definition.inputs)]
             planned = None if plan is None else self._planned(dispatcher, inputs, baselines)
             handler = planned or self._routed(dispatcher, definition, baselines, is_dps=is_dps)
+        elif dispatcher is not None:
+            handler = self._padded(dispatcher, definition, baselines, getattr(plan, "buffers", {}), is_dps=is_dps)
         return _with_listeners(definition, handler)
 
     def _note(self) -> str:
         kernels = self.target.added_kernels
         return (
-            f"{self.target.path}: routing adds {len(kernels)} kernels to a call ({', '.join(kernels)}); "
+            f"{self.target.path}: routing adds {counted(len(kernels), 'kernel')} to a call ({', '.join(kernels)}); "
             "the comparison with the fallback does not contain them"
         )
 
@@ -85,8 +92,43 @@ class HandlerFactory:
         *_, args, kwargs = values
         return OriginalResult(self.original(*args, **kwargs))
 
+    def _padded(
+        self,
+        dispatcher: Dispatcher,
+        definition: DefinitionRef,
+        baselines: frozenset[str],
+        buffers: Mapping[str, torch.Tensor],
+        *,
+        is_dps: bool,
+    ) -> Handler:
+        """A handler of runs that a CUDA graph may replay after later plans: solutions get the whole buffers."""
+        padded = padded_indices_of(dispatcher.definition)
+        if padded is None or set(padded.inputs) != set(buffers):
+
+            def unrouted(*values: Any) -> OriginalResult:
+                *_, args, kwargs = values
+                return OriginalResult(self.fall_through(_REPLAYED, args, kwargs))
+
+            return unrouted
+        route = self._routed(dispatcher, definition, baselines, is_dps=is_dps, is_padded=True)
+        places = [(definition.inputs.index(name), buffer) for name, buffer in buffers.items()]
+
+        def with_buffers(*values: Any) -> Any:
+            given = list(values)
+            for place, buffer in places:
+                given[place] = buffer
+            return route(*given)
+
+        return with_buffers
+
     def _routed(
-        self, dispatcher: Dispatcher, definition: DefinitionRef, baselines: frozenset[str], *, is_dps: bool
+        self,
+        dispatcher: Dispatcher,
+        definition: DefinitionRef,
+        baselines: frozenset[str],
+        *,
+        is_dps: bool,
+        is_padded: bool = False,
     ) -> Handler:
         outputs = definition.outputs if is_dps else ()
         names = (*definition.inputs, *outputs, *_CALL_ARGUMENTS)
@@ -95,9 +137,14 @@ class HandlerFactory:
         if is_compared and not self.target.is_deterministic:
             return self._call_original
         label = f"{self.target.path.rpartition('.')[2]}_{'dps' if is_dps else 'value_returning'}"
+        label += "_padded" if is_padded else ""
         form = ParameterMap(parameters, definition.inputs, outputs)
         return dispatcher.route(
-            label, form, self._shadow if is_compared else self._call_original, fallback_equivalents=baselines
+            label,
+            form,
+            self._shadow if is_compared else self._call_original,
+            fallback_equivalents=baselines,
+            is_padded=is_padded,
         )
 
     def _shadow(self, *values: Any) -> Any:

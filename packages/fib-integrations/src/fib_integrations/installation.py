@@ -20,7 +20,7 @@ from .adapters import select_adapters
 from .baselines import matching_baselines
 from .errors import NotPatched
 from .patched_function import ConvertedCall, PatchedFunction, PlanStore, UnsupportedCall
-from .patching import PatchSpec, PatchStatus, get_manager
+from .patching import PatchSpec, PatchState, PatchStatus, get_manager
 
 
 @attrs.frozen
@@ -36,6 +36,8 @@ _lock = ForkSafeLock()
 _adapters: dict[str, Adapter] = {}
 _plans: dict[str, PlanStore] = {}
 _counted: set[str] = set()
+_provided: dict[str, PatchedFunction] = {}
+"""Functions that engines call as providers, by path."""
 _is_started = False
 """Whether fib-apply has read the environment."""
 
@@ -73,10 +75,36 @@ def uninstall_flashinfer_integrations() -> None:
     """Restore all originals; a wrapper that is still referenced calls its original."""
     with _lock:
         get_manager().unpatch_all()
+        for function in _provided.values():
+            function.deactivate()
         _adapters.clear()
         _counted.clear()
         for plans in _plans.values():  # later plans are not recorded
             plans.by_id.clear()
+
+
+def provide(adapter: Adapter, target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is routed and traced like a patched one, for an engine that calls it as one of its providers.
+
+    A second call returns the same function, and connects it again after `uninstall_flashinfer_integrations`.
+
+    Args:
+        adapter: What the calls compute.
+        target: Of the adapter.
+        original: Serves all other calls.
+
+    Raises:
+        CannotAdapt: The target differs from what the adapter was written for.
+    """
+    with _lock:
+        function = _provided.get(target.path)
+        if function is None:
+            plans = PlanStore()
+            function = PatchedFunction(adapter, target, original, plans=plans, match_baselines=matching_baselines)
+            _provided[target.path] = function
+        function.reactivate()
+        _connect(function)
+        return function.wrapper
 
 
 def status() -> tuple[TargetStatus, ...]:
@@ -91,6 +119,11 @@ def status() -> tuple[TargetStatus, ...]:
             counts = () if function is None else tuple(function.unsupported_counts.most_common())
             fields = attrs.asdict(patch, recurse=False)
             found.append(TargetStatus(**fields, adapter=adapter, unsupported_calls=counts))
+        for path, function in _provided.items():
+            state = PatchState.INSTALLED if function.is_active else PatchState.INACTIVE
+            counts = tuple(function.unsupported_counts.most_common())
+            name = function.adapter.name
+            found.append(TargetStatus(path, state, "a provider", adapter=name, unsupported_calls=counts))
         return tuple(found)
 
 
@@ -119,6 +152,8 @@ def wrapper_factory(adapter: Adapter, target: Target) -> Callable[[PatchSpec, An
 
     def make(spec: PatchSpec, original: Callable[..., Any]) -> Callable[..., Any]:
         del spec
+        if adapter.engine is not None:
+            adapter.engine.check(target.path, original)
         function = PatchedFunction(adapter, target, original, plans=plans, match_baselines=matching_baselines)
         _connect(function)
         return function.wrapper
@@ -129,7 +164,8 @@ def wrapper_factory(adapter: Adapter, target: Target) -> Callable[[PatchSpec, An
 def _patched_functions() -> dict[str, PatchedFunction]:
     """The functions that are patched now, by path."""
     found = ((path, getattr(wrapper, "__fib_patched__", None)) for path, wrapper in get_manager().wrappers().items())
-    return {path: function for path, function in found if function is not None}
+    patched = {path: function for path, function in found if function is not None}
+    return patched | {path: function for path, function in _provided.items() if function.is_active}
 
 
 def _connect(function: PatchedFunction) -> None:

@@ -79,6 +79,11 @@ class RecordedPlan:
         self.owner, self.value, self.state = owner, value, state
         self.discard_handlers(None)
 
+    def detached(self) -> RecordedPlan:
+        """A copy for explanations: conversions that use it change no object."""
+        detach = getattr(self.value, "detached", None)
+        return RecordedPlan(self.owner, self.value if detach is None else detach(), self.state)
+
     def discard_handlers(self, generation: object) -> None:
         """Forget handlers that were made before the runtime or the listeners changed."""
         self.generation = generation
@@ -208,6 +213,11 @@ class PatchedFunction:
         self._is_active = False
         self._scope["_fib_dispatch"] = None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether calls may be converted."""
+        return self._is_active
+
     def reactivate(self) -> None:
         """Undo `deactivate` for a wrapper that is in place again."""
         self._is_active = True
@@ -228,7 +238,7 @@ class PatchedFunction:
         else:
             baselines = self._baselines(found[1])
             shared = None if plan is None else plan.value
-            factory = HandlerFactory(self._call_target(), self.original)
+            factory = HandlerFactory(self._call_target(), self.original, self._current_fall_through)
             handler = factory.make(*found, values, is_dps=is_dps, baselines=baselines, plan=shared)
         if len(handlers) >= _MAX_HANDLERS:
             handlers.clear()
@@ -257,9 +267,12 @@ class PatchedFunction:
     def _unsupported_handler(self, reason: str) -> Handler:
         def unsupported(*values: Any) -> OriginalResult:
             *_, args, kwargs = values
-            return OriginalResult(self._scope["_fib_fall_through"](reason, args, kwargs))
+            return OriginalResult(self._current_fall_through(reason, args, kwargs))
 
         return unsupported
+
+    def _current_fall_through(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._scope["_fib_fall_through"](reason, args, kwargs)
 
     def _fall_through(self, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         del reason
@@ -292,7 +305,7 @@ class PatchedFunction:
         if not isinstance(self.target, Call):
             raise CannotAdapt(self.target.path, "it computes nothing itself")
         plan = self._plans.by_id.get(id(args[0])) if args else None
-        copied = {} if plan is None else {id(args[0]): RecordedPlan(plan.owner, plan.value, plan.state)}
+        copied = {} if plan is None else {id(args[0]): plan.detached()}
         overrides = {
             "_fib_thread": _ThreadState(),
             "_fib_plans": copied,

@@ -30,7 +30,8 @@ def {name}({signature}):
 """
 
 _INVALIDATE = "        _fib_invalidate({owner})\n"
-"""While nothing is enabled, plans are not recorded: a recorded plan becomes stale."""
+"""While nothing is enabled, plans are not recorded: a recorded plan becomes stale. So does that of a call which changes
+it in a way that the adapter does not know."""
 
 _HEAD = """\
 def {name}(_fib_args, _fib_kwargs, /, {signature}):
@@ -40,7 +41,7 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
 
 _UNSUPPORTED = """\
     if {condition}:
-        return _fib_fall_through({reason!r}, _fib_args, _fib_kwargs)
+{stale}        return _fib_fall_through({reason!r}, _fib_args, _fib_kwargs)
 """
 
 _FIND_PLAN = """\
@@ -114,7 +115,8 @@ def wrapper_source(name: str, target: Target, signature: TargetSignature) -> str
     Forwarding ``*args, **kwargs`` costs about three times as much as forwarding known parameters by position.
     """
     owner = signature.parameters[0].name if signature.is_positional else "*_fib_args[:1]"
-    disabled = "" if isinstance(target, Call) else _INVALIDATE.format(owner=owner)
+    keeps_plan = isinstance(target, Call) and not target.changes_plan
+    disabled = "" if keeps_plan else _INVALIDATE.format(owner=owner)
     if not signature.is_positional:
         return _WRAPPER.format(name=name, disabled=disabled)
     forwarded = ", ".join(parameter.name for parameter in signature.parameters)
@@ -136,7 +138,9 @@ def dispatch_source(name: str, target: Target, signature: TargetSignature, state
 
 
 def _call_source(texts: dict[str, str], target: Call, signature: TargetSignature) -> str:
-    lines = [_HEAD.format(**texts), *(_UNSUPPORTED.format(condition=c, reason=r) for c, r in signature.unsupported)]
+    stale = _INVALIDATE.format(**texts) if target.changes_plan else ""
+    unsupported = (_UNSUPPORTED.format(condition=c, reason=r, stale=stale) for c, r in signature.unsupported)
+    lines = [_HEAD.format(**texts), *unsupported]
     place, plan, arguments = "_fib_", "None", signature.convert_arguments
     if target.uses_plan:
         lines.append(_FIND_PLAN.format(**texts))

@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from ..adapter import Adapter
 from ..errors import CannotAdapt, DuplicateAdapter, UnknownAdapter
+from .engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from .gemm import GEMM, TORCH_LINEAR, TORCH_MM
 from .gqa_paged import GQA_PAGED_DECODE, GQA_PAGED_PREFILL
 from .mla_paged import MLA_PAGED
@@ -31,6 +32,9 @@ BUILT_IN = (
     ROPE,
     SAMPLING,
     MOE_FP8,
+    VLLM_CUSTOM_OPS,
+    SGLANG_KERNELS,
+    SGLANG_JIT,
 )
 
 

@@ -5,8 +5,11 @@ Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
 ``flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper``.
 
 Converted: runs of NHD and HND caches, in one tensor or two, with or without ``out``, ``lse`` and ``return_lse``;
-prefill if it is causal. Fall through: custom masks, sliding windows, soft caps, positional encodings, quantisation
-scales, sinks, mixed dtypes, ``jit_args``, padded queries. Runs of wrappers for CUDA graphs are traced, not routed.
+prefill if it is causal. ``forward`` replaces the settings of the plan. Fall through: custom masks, sliding windows,
+soft caps, positional encodings, quantisation scales, sinks, mixed dtypes, ``jit_args``, padded queries.
+
+Wrappers for CUDA graphs: runs of decode are routed with the wrapper's whole buffers, to solutions that were verified
+with padded indices. Runs of prefill are traced, not routed: a later plan may change which queries belong to a request.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from fib_schema import Definition
 
 from .. import attention
 from ..adapter import Adapter, Conversion
-from ..attention import AttentionPlan
+from ..attention import WrapperPlan
 
 _DECODE_WRAPPER = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
 _PREFILL_WRAPPER = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
@@ -66,16 +69,19 @@ def convert_decode_plan(
     o_data_type: Any = None,
     data_type: Any = None,
     sm_scale: float | None = None,
-) -> AttentionPlan | str:
+) -> WrapperPlan | str:
     """One query per request."""
     dtypes = q_data_type or data_type, kv_data_type or data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
+    if problem := attention.unsupported_plan(wrapper, dtypes):
         return problem
     name = f"gqa_paged_decode_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim}_ps{page_size}"
     pages = _pages(wrapper, indptr, indices, None if page_size == 1 else last_page_len)
-    inputs = (*pages, attention.softmax_scale(sm_scale, head_dim))
-    names = _inputs(is_prefill=False, page_size=page_size)
-    return attention.make_plan(wrapper, name, names, len(last_page_len), inputs)
+    names, rows = _inputs(is_prefill=False, page_size=page_size), len(last_page_len)
+    others = ("_paged_kv_indptr_buf", "_paged_kv_last_page_len_buf")
+    buffers = attention.page_buffers(wrapper, "_paged_kv_indices_buf", others)
+    plan = attention.make_plan(wrapper, name, names, rows, pages, buffers=buffers)
+    settings = attention.DecodeSettings(pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
+    return WrapperPlan(wrapper, plan, head_dim, settings)
 
 
 def convert_prefill_plan(
@@ -97,14 +103,12 @@ def convert_prefill_plan(
     q_data_type: Any = "float16",
     kv_data_type: Any = None,
     o_data_type: Any = None,
-) -> AttentionPlan | str:
+) -> WrapperPlan | str:
     """Any number of queries per request: the last tokens of its sequence."""
-    if not causal:
-        return "it is not causal"
     if head_dim_vo not in (None, head_dim_qk):
         return "head_dim_vo differs from head_dim_qk"
     dtypes = q_data_type, kv_data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
+    if problem := attention.unsupported_plan(wrapper, dtypes):
         return problem
     name = f"gqa_paged_prefill_causal_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim_qk}_ps{page_size}"
     pages = _pages(wrapper, paged_kv_indptr, paged_kv_indices, None if page_size == 1 else paged_kv_last_page_len)
@@ -112,13 +116,16 @@ def convert_prefill_plan(
         *pages, last = pages
         pages.append(torch.nn.functional.pad(last, (0, 1), value=1))
     queries = attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf")
-    inputs = (queries, *pages, attention.softmax_scale(sm_scale, head_dim_qk))
-    names = _inputs(is_prefill=True, page_size=page_size)
-    return attention.make_plan(wrapper, name, names, attention.last_value(qo_indptr), inputs)
+    names, rows = _inputs(is_prefill=True, page_size=page_size), attention.last_value(qo_indptr)
+    plan = attention.make_plan(wrapper, name, names, rows, (queries, *pages))
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    )
+    return WrapperPlan(wrapper, plan, head_dim_qk, settings)
 
 
 def convert_run(
-    plan: AttentionPlan,
+    planned: WrapperPlan,
     q: torch.Tensor,
     paged_kv_cache: Any,
     q_scale: Any = None,
@@ -132,6 +139,9 @@ def convert_run(
     has_scale = k_scale is not None or v_scale is not None or q_scale is not None
     if has_scale and attention.is_scaled(q_scale, k_scale, v_scale):
         return "it has quantisation scales"
+    plan = planned.current
+    if isinstance(plan, str):
+        return plan
     if q.shape[0] != plan.rows:
         return "the number of queries differs from the plan"
     if type(paged_kv_cache) is not tuple or plan.layout != "NHD":
@@ -141,6 +151,57 @@ def convert_run(
         return plan, (q, k_cache, v_cache, *plan.inputs), False
     outputs = attention.output_buffers(plan, q, out, lse, return_lse)
     return plan, (q, k_cache, v_cache, *plan.inputs, *outputs), bool(outputs)
+
+
+def convert_decode_forward(
+    planned: WrapperPlan,
+    q: torch.Tensor,
+    paged_kv_cache: Any,
+    pos_encoding_mode: str = "NONE",
+    q_scale: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    rope_scale: float | None = None,
+    rope_theta: float | None = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Conversion:
+    """As `convert_run`, with settings that replace those of the plan."""
+    settings = attention.DecodeSettings(
+        pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
+    )
+    planned.use(settings)
+    return convert_run(planned, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse)
+
+
+def convert_prefill_forward(
+    planned: WrapperPlan,
+    q: torch.Tensor,
+    paged_kv_cache: Any,
+    causal: bool = False,
+    pos_encoding_mode: str = "NONE",
+    use_fp16_qk_reduction: bool = False,
+    k_scale: Any = None,
+    v_scale: Any = None,
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    rope_scale: float | None = None,
+    rope_theta: float | None = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Conversion:
+    """As `convert_run`, with settings that replace those of the plan."""
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, use_fp16_qk_reduction, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
+    )
+    planned.use(settings)
+    return convert_run(planned, q, paged_kv_cache, None, k_scale, v_scale, out, lse, return_lse)
 
 
 def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
@@ -166,19 +227,29 @@ def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
 GQA_PAGED_DECODE = Adapter(
     name="gqa_paged_decode",
     op_types=("gqa_paged",),
-    targets=attention.targets(_DECODE_WRAPPER, plan=convert_decode_plan, run=convert_run, hints=attention.DECODE_HINTS),
-    supported="NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`",
-    unsupported="windows, soft caps, positional encodings, scales, sinks, mixed dtypes, `jit_args`, `forward`; "
-    "CUDA-graph wrappers are traced, not routed",
+    targets=attention.targets(
+        _DECODE_WRAPPER,
+        plan=convert_decode_plan,
+        run=convert_run,
+        forward=convert_decode_forward,
+        hints=attention.DECODE_HINTS,
+    ),
+    supported="NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`; `forward`; CUDA-graph wrappers",
+    unsupported="windows, soft caps, positional encodings, scales, sinks, mixed dtypes, `jit_args`",
     baseline=lambda definition: _baseline(definition, is_prefill=False),
 )
 GQA_PAGED_PREFILL = Adapter(
     name="gqa_paged_prefill",
     op_types=("gqa_paged",),
     targets=attention.targets(
-        _PREFILL_WRAPPER, plan=convert_prefill_plan, run=convert_run, hints=attention.PREFILL_HINTS
+        _PREFILL_WRAPPER,
+        plan=convert_prefill_plan,
+        run=convert_run,
+        forward=convert_prefill_forward,
+        hints=attention.PREFILL_HINTS,
     ),
-    supported="causal; NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`",
-    unsupported="non-causal attention, custom masks, and what `gqa_paged_decode` does not support",
+    supported="causal; NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`; `forward`",
+    unsupported="non-causal attention, custom masks, and what `gqa_paged_decode` does not support; "
+    "CUDA-graph wrappers are traced, not routed",
     baseline=lambda definition: _baseline(definition, is_prefill=True),
 )

@@ -3,7 +3,8 @@
 Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
 ``flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper``.
 
-Converted: causal runs in NHD or HND layout, with or without ``out``, ``lse`` and ``return_lse``. Fall through:
+Converted: causal runs in NHD or HND layout, with or without ``out``, ``lse`` and ``return_lse``, and with settings of
+``forward``. Fall through:
 non-causal runs, custom masks, separate offsets of values or outputs, sliding windows, soft caps, positional
 encodings, quantisation scales, mixed dtypes, ``jit_args``, padded queries. Runs of wrappers for CUDA graphs are
 traced, not routed.
@@ -18,7 +19,7 @@ from fib_schema import Definition
 
 from .. import attention
 from ..adapter import Adapter, Conversion
-from ..attention import AttentionPlan
+from ..attention import WrapperPlan
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
 _INPUTS = "q k v qo_indptr kv_indptr sm_scale"
@@ -46,27 +47,26 @@ def convert_plan(
     q_data_type: Any = "float16",
     kv_data_type: Any = None,
     o_data_type: Any = None,
-) -> AttentionPlan | str:
+) -> WrapperPlan | str:
     """Any number of queries per request; keys and values of the requests are concatenated."""
-    if not causal:
-        return "it is not causal"
     name = _name(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk)
     if name is None:
         return "head_dim_vo differs from head_dim_qk, and heads are grouped"
     dtypes = q_data_type, kv_data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes, pos_encoding_mode, window_left, logits_soft_cap):
+    if problem := attention.unsupported_plan(wrapper, dtypes):
         return problem
-    inputs = (
-        attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),
-        attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
-        attention.softmax_scale(sm_scale, head_dim_qk),
-    )
+    queries = attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf")
+    offsets = attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf")
     rows, keys = attention.last_value(qo_indptr), attention.last_value(kv_indptr)
-    return attention.make_plan(wrapper, name, _INPUTS, rows, inputs, keys)
+    plan = attention.make_plan(wrapper, name, _INPUTS, rows, (queries, offsets), keys)
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    )
+    return WrapperPlan(wrapper, plan, head_dim_qk, settings)
 
 
 def convert_run(
-    plan: AttentionPlan,
+    planned: WrapperPlan,
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -82,12 +82,40 @@ def convert_run(
     has_scale = q_scale is not None or k_scale is not None or v_scale is not None or o_scale is not None
     if has_scale and attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
         return "it has quantisation scales"
+    plan = planned.current
+    if isinstance(plan, str):
+        return plan
     if plan.layout != "NHD":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     if q.shape[0] != plan.rows or k.shape[0] != plan.keys:
         return "the number of queries or keys differs from the plan"
     outputs = attention.output_buffers(plan, q, out, lse, return_lse)
     return plan, (q, k, v, *plan.inputs, *outputs), bool(outputs)
+
+
+def convert_forward(
+    planned: WrapperPlan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    pos_encoding_mode: str = "NONE",
+    use_fp16_qk_reduction: bool = False,
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    rope_scale: float | None = None,
+    rope_theta: float | None = None,
+    out: Any = None,
+    lse: Any = None,
+    return_lse: bool = False,
+) -> Conversion:
+    """As `convert_run`, with settings that replace those of the plan."""
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, use_fp16_qk_reduction, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
+    )
+    planned.use(settings)
+    return convert_run(planned, q, k, v, out=out, lse=lse, return_lse=return_lse)
 
 
 def _baseline(definition: Definition) -> str | None:
@@ -102,8 +130,10 @@ def _baseline(definition: Definition) -> str | None:
 RAGGED_PREFILL = Adapter(
     name="ragged_prefill",
     op_types=("gqa_ragged", "mla_ragged"),
-    targets=attention.targets(_WRAPPER, plan=convert_plan, run=convert_run, hints=attention.PREFILL_HINTS),
-    supported="causal; GQA, and MLA with smaller values than keys; `out`, `lse`, `return_lse`",
+    targets=attention.targets(
+        _WRAPPER, plan=convert_plan, run=convert_run, forward=convert_forward, hints=attention.PREFILL_HINTS
+    ),
+    supported="causal; GQA, and MLA with smaller values than keys; `out`, `lse`, `return_lse`; `forward`",
     unsupported="non-causal attention, custom masks, other offsets, and what `gqa_paged_decode` does not support",
     baseline=_baseline,
 )

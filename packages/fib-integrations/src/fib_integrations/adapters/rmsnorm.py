@@ -31,7 +31,8 @@ EPSILON = {
     "fused_add_rmsnorm_h7168": 1e-6,
 }
 """The constants in the references of the public data set."""
-_CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
+CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
+"""The same, as `Adapter.reference_constants`."""
 _INPUTS = {
     "rmsnorm": ("hidden_states", "weight"),
     "fused_add_rmsnorm": ("hidden_states", "residual", "weight"),
@@ -56,19 +57,21 @@ def convert_fused_add_rmsnorm(
     return ("fused_add_rmsnorm", weight.shape[0], eps), (input, residual, weight), False
 
 
-def _describe(key: tuple[str, int, float]) -> DefinitionRef:
+def describe(key: tuple[str, int, float]) -> DefinitionRef:
+    """The definition of a key of the functions above."""
     name, hidden_size, epsilon = key
     return DefinitionRef(f"{name}_h{hidden_size}", _INPUTS[name], ("output",), {"eps": epsilon})
 
 
-def _finalize_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
+def finalize_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
     """Write the sum and the result in place, as FlashInfer does; the definition returns only the result."""
     if result is not input:
         residual.add_(input)
         input.copy_(result)
 
 
-def _shadow_fused_add(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+def shadow_fused_add(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Call the original and return the definition's output, which it wrote over the input."""
     original(*args, **kwargs)
     return values[0]
 
@@ -105,13 +108,13 @@ RMSNORM = Adapter(
         Call(
             path="flashinfer.norm.rmsnorm",
             convert=convert_rmsnorm,
-            describe=_describe,
+            describe=describe,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
     supported="matrices, with or without `out`",
     unsupported="three dimensions; an epsilon other than the reference's",
-    reference_constants=_CONSTANTS,
+    reference_constants=CONSTANTS,
     baseline=_baseline_rmsnorm,
 )
 FUSED_ADD_RMSNORM = Adapter(
@@ -121,15 +124,15 @@ FUSED_ADD_RMSNORM = Adapter(
         Call(
             path="flashinfer.norm.fused_add_rmsnorm",
             convert=convert_fused_add_rmsnorm,
-            describe=_describe,
-            finalize=_finalize_fused_add,
+            describe=describe,
+            finalize=finalize_fused_add,
             added_kernels=("residual.add_(input)", "input.copy_(result)"),
-            shadow=_shadow_fused_add,
+            shadow=shadow_fused_add,
             ignored=frozenset({"enable_pdl"}),
         ),
     ),
     supported="matrices; the sum and the result are written in place",
     unsupported="three dimensions; an epsilon other than the reference's",
-    reference_constants=_CONSTANTS,
+    reference_constants=CONSTANTS,
     baseline=_baseline_fused_add,
 )

@@ -36,7 +36,8 @@ def convert_rope(
     return (head_size, cos_sin_cache.shape[1]), (q, k, cos_sin_cache, positions), False
 
 
-def _describe(key: tuple[int, int]) -> DefinitionRef:
+def describe_rope(key: tuple[int, int]) -> DefinitionRef:
+    """The definition of a key of `convert_rope`."""
     head_size, rotary_dim = key
     name = f"rope_with_cos_sin_cache_neox_style_d{head_size}_rd{rotary_dim}"
     return DefinitionRef(name, _INPUTS, ("q_out", "k_out"))
@@ -49,7 +50,8 @@ def _finalize(
     return q.reshape(query.shape), k.reshape(key.shape)
 
 
-def _finalize_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
+def finalize_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
+    """Write the results over the inputs."""
     q, k = result
     if q.data_ptr() != query.data_ptr():
         query.copy_(q.reshape(query.shape))
@@ -61,7 +63,8 @@ def _shadow(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], v
     return query.view(values[0].shape), key.view(values[1].shape)
 
 
-def _shadow_in_place(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+def shadow_in_place(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Call the original and return the definition's outputs, which it wrote over the inputs."""
     original(*args, **kwargs)
     return values[0], values[1]
 
@@ -85,14 +88,14 @@ ROPE = Adapter(
     name="rope",
     op_types=("rope",),
     targets=(
-        Call(path=_PATH, convert=convert_rope, describe=_describe, finalize=_finalize, shadow=_shadow),
+        Call(path=_PATH, convert=convert_rope, describe=describe_rope, finalize=_finalize, shadow=_shadow),
         Call(
             path=f"{_PATH}_inplace",
             convert=convert_rope,
-            describe=_describe,
-            finalize=_finalize_in_place,
+            describe=describe_rope,
+            finalize=finalize_in_place,
             added_kernels=("query.copy_(result)", "key.copy_(result)"),
-            shadow=_shadow_in_place,
+            shadow=shadow_in_place,
         ),
     ),
     supported="NeoX style, out of place or in place",

@@ -73,6 +73,13 @@ def trtllm_fp8_block_scale_moe(a):
     return computing.mixed(weights, *(a[name] for name in names.split()), a["local_expert_offset"])
 
 
+SETTINGS = (
+    "causal", "pos_encoding_mode", "use_fp16_qk_reduction", "window_left", "logits_soft_cap", "sm_scale", "rope_scale",
+    "rope_theta",
+)  # fmt: skip
+"""Settings that ``plan`` and ``forward`` give the next runs, as attributes."""
+
+
 class Wrapper:
     """Common base of wrappers: keeps the plan in FlashInfer's attributes."""
 
@@ -95,7 +102,8 @@ class Wrapper:
                 getattr(self, kept)[: len(value)].copy_(value)
             else:
                 setattr(self, kept, value)
-        self._sm_scale = a.get("sm_scale")
+        for name in SETTINGS:
+            setattr(self, f"_{name}", a.get(name))
         self._plan_info = object()
 
     def answer(self, a, result):
@@ -106,8 +114,11 @@ class Wrapper:
         return 1 / math.sqrt(q.shape[-1]) if self._sm_scale is None else self._sm_scale
 
     def forward(self, a, *arguments):
-        self._sm_scale = a["sm_scale"]
-        return self.run(*arguments, return_lse=a.get("return_lse", False))
+        for name in SETTINGS:
+            if name in a:
+                setattr(self, f"_{name}", a[name])
+        run = self.run_return_lse if a.get("return_lse") else self.run
+        return run(*arguments, **{name: a[name] for name in ("q_scale", "k_scale", "v_scale") if name in a})
 
 
 class Paged(Wrapper):
@@ -120,7 +131,7 @@ class Paged(Wrapper):
             k, v = k.transpose(1, 2), v.transpose(1, 2)
         pages = self._paged_kv_indptr_buf, self._paged_kv_indices_buf, self._paged_kv_last_page_len_buf
         rows = torch.arange(len(pages[0])) if self.is_decode else self._qo_indptr_buf
-        causal = self._planned.get("causal", False)
+        causal = bool(self._causal)
         return self.answer(a, computing.attended_in_pages(a["q"], k, v, rows, *pages, self.scale(a["q"]), causal))
 
 
@@ -151,7 +162,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
     def attend(self, a):
         k, v = (a["k"], a["v"]) if self._kv_layout == "NHD" else (a["k"].transpose(0, 1), a["v"].transpose(0, 1))
         rows = self._qo_indptr_buf, self._kv_indptr_buf
-        found = computing.attended_in_rows(a["q"], k, v, *rows, self.scale(a["q"]), self._planned["causal"])
+        found = computing.attended_in_rows(a["q"], k, v, *rows, self.scale(a["q"]), self._causal)
         return self.answer(a, found)
 
 

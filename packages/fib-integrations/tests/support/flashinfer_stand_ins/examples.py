@@ -487,6 +487,22 @@ def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
     return prepare
 
 
+def _forward(wrapper: str, method: str, **settings: Any) -> Callable[[Any], Call]:
+    """A call as SGLang makes it: ``forward`` says what ``plan`` left open."""
+
+    def prepare(fi: Any) -> Call:
+        if wrapper == "decode":
+            planned, arguments = decode_wrapper(fi, 4), (random(3, 4, 8), caches(4))
+        elif wrapper == "prefill":
+            planned, arguments = prefill_wrapper(fi, 4, causal=False), (random(5, 4, 8), caches(4))
+        else:
+            planned = ragged_wrapper(fi, 2, 8, 8, causal=False)
+            arguments = random(5, 4, 8), random(6, 2, 8), random(6, 2, 8)
+        return lambda: _as_tuple(getattr(planned, method)(*arguments, sm_scale=0.3, **settings))
+
+    return prepare
+
+
 def prefill_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
     """Likewise."""
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
@@ -587,6 +603,12 @@ _PLANNED = (
     ("prefill", _gqa_prefill(1), _prefill(1)),
     ("prefill, pages", _gqa_prefill(4), _prefill(4, return_lse=True)),
     ("prefill, HND", _gqa_prefill(1), _prefill(1, "HND", return_lse=True)),
+    ("decode, forward", _gqa_decode(4), _forward("decode", "forward", logits_soft_cap=0.0)),
+    ("decode, forward_return_lse", _gqa_decode(4), _forward("decode", "forward_return_lse", k_scale=1.0)),
+    ("prefill, forward", _gqa_prefill(4), _forward("prefill", "forward", causal=True)),
+    ("prefill, forward_return_lse", _gqa_prefill(4), _forward("prefill", "forward_return_lse", causal=True)),
+    ("ragged GQA, forward", _GQA_RAGGED, _forward("ragged", "forward", causal=True)),
+    ("ragged GQA, forward_return_lse", _GQA_RAGGED, _forward("ragged", "forward_return_lse", causal=True)),
     ("ragged GQA", _GQA_RAGGED, _ragged_call(2, 8, 8, return_lse=True)),
     ("ragged MLA", _MLA_RAGGED, _ragged_call(4, 12, 8)),
     ("MLA decode", _mla("decode", 1), _mla_call("decode", 1)),
@@ -597,12 +619,12 @@ _PLANNED = (
 EXAMPLES = tuple(Example(name, definition, _seeded(prepare)) for name, definition, prepare in _PLAIN) + tuple(
     Example(name, definition, _seeded(prepare), is_planned=True) for name, definition, prepare in _PLANNED
 )
-TRACED_ONLY = (
+STRIDED = (
     Example("decode, one tensor", _gqa_decode(4), _seeded(_decode(4, "NHD+")), is_planned=True),
     Example("decode, HND pages", _gqa_decode(4), _seeded(_decode(4, "HND", return_lse=True)), is_planned=True),
     Example("prefill, HND, one tensor", _gqa_prefill(4), _seeded(_prefill(4, "HND+")), is_planned=True),
 )
-"""Calls whose caches have strides that no solution is verified for: they are traced, and the original serves them."""
+"""Calls whose caches are not contiguous: solutions serve them that were verified with the same strides."""
 
 
 # -- data sets ---------------------------------------------------------------------------------------
@@ -625,16 +647,24 @@ def reference_solution(definition: Definition, *, kind: str = "returning") -> So
     return Solution(f"{kind}_{definition.name}", definition.name, "tests", spec, [SourceFile("main.py", source)])
 
 
-def passed(solution: Solution, definition: Definition, inputs: dict[str, Any], latency_ms: float = 0.1) -> Trace:
-    """A trace by which a solution is chosen on this machine for inputs like these."""
+def passed(
+    solution: Solution,
+    definition: Definition,
+    inputs: dict[str, Any],
+    latency_ms: float = 0.1,
+    layout: dict[str, Any] | None = None,
+) -> Trace:
+    """A trace by which a solution is chosen on this machine for inputs like these, with strides by name."""
+    extra = {"layout": layout} if layout else None
     axes = definition.get_axes_values_from_inputs([inputs[name] for name in definition.inputs])
-    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, f"w-{solution.name}")
+    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, f"w-{solution.name}", extra)
     evaluation = Evaluation(
         "PASSED",
         Environment("cpu"),
         "2026-01-01T00:00:00Z",
         correctness=Correctness(0.0, 0.0),
         performance=Performance(latency_ms, 1.0, 1 / latency_ms),
+        extra=extra,
     )
     return Trace(definition.name, workload, solution.name, evaluation)
 

@@ -1,0 +1,178 @@
+"""The provider ``fib`` of vLLM's IR ops ``rms_norm`` and ``fused_add_rms_norm``.
+
+vLLM dispatches these ops to the first provider of a priority list that supports the arguments. The plug-in registers
+``fib`` when ``vllm.ir.ops`` is imported; the engine's own option selects it::
+
+    LLM(..., ir_op_priority={"rms_norm": ["fib"], "fused_add_rms_norm": ["fib"]})
+
+vLLM appends its defaults to the list. A call that is not routed goes to the next provider of the list, as it would
+without this one. Eager calls are traced and routed. Under Inductor, vLLM traces an implementation with fake
+tensors, which no solution serves, so that the next provider is compiled into the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .adapter import Adapter, Call, Conversion, Original, Target
+from .adapters.rmsnorm import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
+from .engines import VLLM
+from .errors import CannotAdapt
+from .import_hooks import when_imported
+from .installation import provide
+
+PROVIDER = "fib"
+_OPS = "vllm.ir.ops"
+_logger = logging.getLogger(__name__)
+
+
+def convert_rms_norm(x: torch.Tensor, weight: Any, epsilon: float, variance_size: int | None = None) -> Conversion:
+    """Rows of one size."""
+    return _problem(weight, variance_size) or convert_rmsnorm(x, weight, epsilon)
+
+
+def convert_fused_add(
+    x: torch.Tensor, x_residual: torch.Tensor, weight: Any, epsilon: float, variance_size: int | None = None
+) -> Conversion:
+    """Rows of one size."""
+    return _problem(weight, variance_size) or convert_fused_add_rmsnorm(x, x_residual, weight, epsilon)
+
+
+def _problem(weight: Any, variance_size: int | None) -> str | None:
+    if weight is None:
+        return "it has no weight"
+    return None if variance_size is None else "the variance is that of a part of a row"
+
+
+def _finalize_fused_add(
+    result: torch.Tensor, x: torch.Tensor, x_residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The op also returns the sum, which the definition does not; vLLM lets implementations write it in place."""
+    return result, x_residual.add_(x)
+
+
+def _shadow_fused_add(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """The output of the next provider, which may write to its inputs: it gets copies."""
+    del values
+    x, x_residual, *others = args
+    return original(x.clone(), x_residual.clone(), *others, **kwargs)[0]
+
+
+ADAPTER = Adapter(
+    name="vllm_ir",
+    op_types=("rmsnorm",),
+    targets=(
+        Call(path=f"{_OPS}.rms_norm", convert=convert_rms_norm, describe=describe),
+        Call(
+            path=f"{_OPS}.fused_add_rms_norm",
+            convert=convert_fused_add,
+            describe=describe,
+            finalize=_finalize_fused_add,
+            added_kernels=("x_residual.add_(x)",),
+            shadow=_shadow_fused_add,
+        ),
+    ),
+    supported="matrices with weights",
+    unsupported="three dimensions; no weight; `variance_size`; an epsilon other than the reference's",
+    reference_constants=CONSTANTS,
+    engine=VLLM,
+)
+
+
+def register_when_imported() -> None:
+    """Register the provider when vLLM's IR ops are imported, or now if they are."""
+    when_imported(_OPS, _register_imported)
+
+
+def _register_imported() -> None:
+    module = sys.modules.get(_OPS)
+    if module is not None:
+        register(module)
+
+
+def register(ops: ModuleType) -> dict[str, str]:
+    """Register the provider for each op that is as known; returns the problems of the others, which are logged.
+
+    Args:
+        ops: The module ``vllm.ir.ops``.
+    """
+    problems = {}
+    for target in ADAPTER.targets:
+        name = target.path.rpartition(".")[2]
+        op = getattr(ops, name, None)
+        try:
+            if op is None:
+                raise CannotAdapt(target.path, "this version of vLLM has no such op")
+            _register(op, name, target)
+        except (CannotAdapt, AttributeError, AssertionError, ValueError) as error:  # the errors of vLLM's registration
+            problems[name] = f"{type(error).__name__}: {error}"
+            _logger.warning("vLLM's op %s has no provider %r: %s", name, PROVIDER, error)
+    return problems
+
+
+def _register(op: Any, name: str, target: Target) -> None:
+    native = op.impls["native"].impl_fn
+    VLLM.check(target.path, native)
+    make, supports, inplace = _IMPLEMENTATIONS[name]
+    route = provide(ADAPTER, target, _next_provider(op, native))
+    if PROVIDER not in op.impls:
+        op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(make(native, route))
+
+
+def _next_provider(op: Any, native: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls what vLLM would call without this provider; its parameters are those of the op.
+
+    It may write to activations: implementations that do so are registered as such.
+    """
+
+    @functools.wraps(native)
+    def call(*args: Any) -> Any:
+        names = op.get_priority()
+        for other in names[names.index(PROVIDER) + 1 :] if PROVIDER in names else ():
+            if op.impls[other].supports_args(*args):
+                return op.impls[other].impl_fn(*args)
+        return native(*args)
+
+    return call
+
+
+def _make_rms_norm(native: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(native)  # vLLM compares its schema with that of the op
+    def rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> Any:
+        return route(x, weight, epsilon, variance_size)
+
+    return rms_norm
+
+
+def _supports_rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
+    del epsilon
+    return weight is not None and variance_size is None and x.dim() == 2 and weight.dtype == x.dtype
+
+
+def _make_fused_add(native: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(native)
+    def fused_add_rms_norm(
+        x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None
+    ) -> Any:
+        return route(x, x_residual, weight, epsilon, variance_size)
+
+    return fused_add_rms_norm
+
+
+def _supports_fused_add(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
+    del x_residual, epsilon
+    return weight is not None and variance_size is None and x.dim() == 2 and weight.dtype == x.dtype
+
+
+_IMPLEMENTATIONS = {
+    "rms_norm": (_make_rms_norm, _supports_rms_norm, False),
+    "fused_add_rms_norm": (_make_fused_add, _supports_fused_add, True),
+}
+"""By op: what makes the implementation, what says which arguments it supports, and whether it writes to activations."""

@@ -1,0 +1,340 @@
+"""Norms of engines: providers and patched functions reach solutions; other versions only if signatures are equal."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import engine_stand_ins
+import pytest
+import torch
+from engine_stand_ins import signatures
+from fib_apply import enable_apply, set_apply_hook
+from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
+from fib_integrations.adapters.engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
+from fib_integrations.engines import SGL_KERNEL, SGLANG, VLLM, Engine, parameters_of
+from fib_integrations.errors import CannotAdapt
+from fib_integrations.patching import PatchState
+from fib_integrations.vllm_provider import PROVIDER, register
+from fib_schema import Solution, SourceFile
+from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
+
+WIDTH = 8
+EPSILON, SUM_EPSILON = 1e-6, 1e-5
+"""Those of the definitions' references."""
+VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.17", "sglang-kernel": "0.4.5"}
+
+
+@pytest.fixture(autouse=True)
+def _uninstall() -> Iterator[None]:
+    yield
+    set_apply_hook(None)
+    uninstall_flashinfer_integrations()
+
+
+@pytest.fixture
+def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The installed versions of engines, which a test may change."""
+    found, original = dict(VERSIONS), importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: found.get(name) or original(name))
+    return found
+
+
+@pytest.fixture
+def modules() -> Iterator[dict[str, ModuleType]]:
+    with engine_stand_ins.modules() as made:
+        yield made
+
+
+def arguments() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """An input, a residual and a weight."""
+    torch.manual_seed(3)
+    return random(3, WIDTH), random(3, WIDTH), random(WIDTH)
+
+
+def marked(definition: Any) -> Any:
+    """A data set with a solution whose results no other function has."""
+    solution = reference_solution(definition)
+    source = solution.sources[0].content.replace("    return reference(", "    return 100 + reference(")
+    solution = Solution("marked", definition.name, "tests", solution.spec, [SourceFile("main.py", source)])
+    x, residual, weight = arguments()
+    inputs = dict(zip(definition.inputs, (x, weight) if definition is RMSNORM else (x, residual, weight), strict=True))
+    return data_set(definition, (passed(solution, definition, inputs),), (solution,))
+
+
+def is_routed(result: torch.Tensor) -> bool:
+    return bool((result.float() > 50).all())
+
+
+# -- signatures ----------------------------------------------------------------------------------------------------
+
+
+def test_declared_parameters_are_those_of_the_engines_sources() -> None:
+    recorded = engine_stand_ins.recorded()
+    for engine in (VLLM, SGLANG, SGL_KERNEL):
+        record = recorded[engine.distribution]
+        assert record["version"] in engine.versions
+        found = {path.replace("ops.layernorm.", "ops.", 1) if path.startswith("vllm.ir") else path: parameters
+                 for path, parameters in record["parameters"].items()}  # fmt: skip
+        assert found == engine.parameters
+
+
+def test_signatures_are_read_from_sources(tmp_path: Any) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "ops.py").write_text("import absent\n\ndef f(a: int, *, b: 'X' = 1e-6) -> None: ...\n")
+    (tmp_path / "pack" / "__init__.py").write_text("def g(x, /, y=None): ...\n")
+    found = signatures.read_parameters(tmp_path, ["pack.ops.f", "pack.g"])
+    assert found == {"pack.ops.f": "a, *, b=1e-06", "pack.g": "x, /, y=None"}
+
+
+def test_adapters_of_engines_name_each_of_their_functions() -> None:
+    for adapter in (VLLM_CUSTOM_OPS, SGLANG_KERNELS, SGLANG_JIT):
+        assert adapter.engine is not None
+        assert {target.path for target in adapter.targets} <= adapter.engine.parameters.keys()
+
+
+class TestVersions:
+    ENGINE = Engine(distribution="vllm", versions=("0.26.0",), parameters={"vllm.f": "x, eps=1e-06"})
+
+    def test_a_known_version_is_used_silently(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+        versions["vllm"] = "0.26.0+cu130"
+        self.ENGINE.check("vllm.f", lambda x, eps=1e-6: None)
+        assert not caplog.records
+
+    def test_an_unknown_version_is_used_with_a_warning(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+        versions["vllm"] = "0.27.1"
+        with caplog.at_level(logging.WARNING):
+            self.ENGINE.check("vllm.f", lambda x, eps=1e-6: None)
+        assert "of vllm 0.27.1, which was not read (known: 0.26.0)" in caplog.text
+
+    @pytest.mark.parametrize("version", ["0.26.0", "0.27.1"])
+    def test_other_parameters_are_refused(self, versions: Any, version: str) -> None:
+        versions["vllm"] = version
+        with pytest.raises(CannotAdapt, match=r"its parameters are \(x, eps=1e-05\)"):
+            self.ENGINE.check("vllm.f", lambda x, eps=1e-5: None)
+
+    def test_an_engine_may_not_be_installed(self) -> None:
+        assert not Engine(distribution="no-such-engine", versions=(), parameters={}).is_installed
+
+    def test_a_function_without_a_signature_is_refused(self, versions: Any) -> None:
+        assert parameters_of(dict.update) == "unreadable"
+        with pytest.raises(CannotAdapt):
+            self.ENGINE.check("vllm.f", dict.update)
+
+    def test_a_changed_function_is_not_patched(self, versions: Any) -> None:
+        with engine_stand_ins.modules(rms_norm="out, input, weight, epsilon, brand_new=1") as made:
+            original = made["vllm._custom_ops"].rms_norm
+            install_flashinfer_integrations(["vllm_custom_ops"])
+            assert made["vllm._custom_ops"].rms_norm is original
+            states = {one.path: (one.state, one.detail) for one in status()}
+        state, detail = states["vllm._custom_ops.rms_norm"]
+        assert state is PatchState.INCOMPATIBLE
+        assert "brand_new=1" in detail
+        assert states["vllm._custom_ops.fused_add_rms_norm"][0] is PatchState.INSTALLED
+
+
+# -- patched functions -----------------------------------------------------------------------------------------------
+
+NORMS: dict[str, Callable[[Any, Any, Any], torch.Tensor]] = {
+    "vllm._custom_ops": lambda f, x, w: _written(f, x, w, EPSILON),
+    "sgl_kernel.elementwise": lambda f, x, w: f(x, w, EPSILON),
+    "sglang.kernels.ops.layernorm.norm": lambda f, x, w: _with_buffer(f, x, w),  # noqa: PLW0108 defined below
+}
+
+
+def _written(function: Any, x: Any, weight: Any, epsilon: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    assert function(out, x, weight, epsilon) is None
+    return out
+
+
+def _with_buffer(function: Any, x: Any, weight: Any) -> torch.Tensor:
+    out = torch.empty_like(x)
+    assert function(x, weight, out, EPSILON) is None
+    return out
+
+
+@pytest.mark.parametrize("module", NORMS)
+def test_norms_are_routed_and_traced(module: str, versions: Any, modules: Any) -> None:
+    name = "rms_norm" if module.startswith("vllm") else "rmsnorm"
+    x, _, weight = arguments()
+    expected = NORMS[module](getattr(modules[module], name), x, weight)
+    install_flashinfer_integrations()
+    function = getattr(modules[module], name)
+    seen: list[str] = []
+    set_apply_hook(lambda name, inputs: seen.append(name))
+    assert torch.equal(NORMS[module](function, x, weight), expected)
+    set_apply_hook(None)
+    assert seen == [RMSNORM.name]
+    with enable_apply(marked(RMSNORM)):
+        assert is_routed(NORMS[module](function, x, weight))
+        three = random(2, 3, WIDTH)
+        assert not is_routed(NORMS[module](function, three, weight))
+
+
+@pytest.mark.parametrize("module", NORMS)
+def test_sums_and_results_are_written_in_place(module: str, versions: Any, modules: Any) -> None:
+    name = "fused_add_rms_norm" if module.startswith("vllm") else "fused_add_rmsnorm"
+    x, residual, weight = arguments()
+    total = x + residual
+    install_flashinfer_integrations()
+    with enable_apply(marked(FUSED_ADD_RMSNORM)):
+        assert getattr(modules[module], name)(x, residual, weight, SUM_EPSILON) is None
+    assert is_routed(x)
+    assert torch.equal(residual, total)
+
+
+def test_calls_of_vllm_that_no_definition_describes_reach_the_original(versions: Any, modules: Any) -> None:
+    install_flashinfer_integrations(count_calls=True)
+    set_apply_hook(lambda name, inputs: pytest.fail("no definition describes it"))
+    ops = modules["vllm._custom_ops"]
+    q, k, cache = random(3, 16), random(3, 16), torch.rand(9, 8)
+    ops.rotary_embedding(torch.arange(3), q, None or k, 8, cache, False)
+    ops.rotary_embedding(torch.arange(3), q, k, 8, cache, True, inverse=True)
+    counts = {one.path: dict(one.unsupported_calls) for one in status()}["vllm._custom_ops.rotary_embedding"]
+    assert counts == {"rotated pairs are interleaved (is_neox=False)": 1, "inverse is given": 1}
+
+
+def test_the_jit_norm_of_sglang_may_overwrite_its_input(versions: Any, modules: Any) -> None:
+    install_flashinfer_integrations(count_calls=True)
+    set_apply_hook(lambda name, inputs: pytest.fail("no definition describes it"))
+    module = modules["sglang.kernels.ops.layernorm.norm"]
+    x, residual, weight = arguments()
+    module.fused_add_rmsnorm(x, residual, weight, cast_x_before_out_mul=True)
+    counts = {one.path: dict(one.unsupported_calls) for one in status()}
+    assert counts[f"{module.__name__}.fused_add_rmsnorm"] == {"cast_x_before_out_mul is given": 1}
+
+
+# -- the provider of vLLM ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ops(versions: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """IR ops with the provider, and another one behind it that writes to its inputs."""
+    from fib_integrations import installation
+
+    monkeypatch.setattr(installation, "_provided", {})
+    module = engine_stand_ins.ir_ops()
+
+    def vllm_c(x: Any, x_residual: Any, weight: Any, epsilon: Any, variance_size: Any = None) -> Any:
+        x_residual.add_(x)
+        return x.copy_(engine_stand_ins.normalized(x_residual, weight, epsilon)), x_residual
+
+    fused = module.fused_add_rms_norm
+    vllm_c.__annotations__ = dict(fused.impls["native"].impl_fn.__annotations__)
+    fused.register_impl("vllm_c", inplace=True)(vllm_c)
+    assert register(module) == {}
+    module.rms_norm.priority = [PROVIDER, "native"]
+    fused.priority = [PROVIDER, "vllm_c", "native"]
+    return module
+
+
+class TestProvider:
+    def test_it_has_the_schema_of_the_op_and_a_source_file(self, ops: Any) -> None:
+        import inspect
+
+        for op in (ops.rms_norm, ops.fused_add_rms_norm):
+            impl = op.impls[PROVIDER]
+            assert inspect.getfile(impl.impl_fn).endswith("vllm_provider.py")  # vLLM hashes it
+            assert inspect.signature(impl.impl_fn) == inspect.signature(op.impls["native"].impl_fn)
+        assert ops.fused_add_rms_norm.impls[PROVIDER].inplace
+        assert not ops.rms_norm.impls[PROVIDER].inplace
+
+    def test_calls_are_routed_and_traced(self, ops: Any) -> None:
+        x, residual, weight = arguments()
+        seen: list[str] = []
+        set_apply_hook(lambda name, inputs: seen.append(name))
+        expected = ops.rms_norm.impls["native"].impl_fn(x, weight, EPSILON)
+        assert torch.equal(ops.rms_norm(x, weight, EPSILON), expected)
+        set_apply_hook(None)
+        assert seen == [RMSNORM.name]
+        with enable_apply(marked(RMSNORM)):
+            assert is_routed(ops.rms_norm(x, weight, EPSILON))
+        with enable_apply(marked(FUSED_ADD_RMSNORM)):
+            total = x + residual
+            result, added = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
+            assert is_routed(result)
+            assert torch.equal(added, total)
+
+    def test_the_functional_overload_changes_no_input(self, ops: Any) -> None:
+        x, residual, weight = arguments()
+        before = x.clone(), residual.clone()
+        with enable_apply(marked(FUSED_ADD_RMSNORM)):
+            result, added = ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
+        assert is_routed(result)
+        assert torch.equal(added, before[0] + before[1])
+        assert torch.equal(x, before[0])
+        assert torch.equal(residual, before[1])
+
+    def test_the_next_provider_serves_what_is_not_routed(self, ops: Any) -> None:
+        x, residual, weight = arguments()
+        total = x + residual
+        result, added = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
+        assert result is x  # vllm_c writes in place
+        assert added is residual
+        assert torch.equal(added, total)
+        ops.fused_add_rms_norm.priority = [PROVIDER, "native"]
+        result, _ = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
+        assert result is not x
+
+    @pytest.mark.parametrize(
+        ("change", "is_supported"),
+        [
+            ({}, True),
+            ({"weight": None}, False),
+            ({"variance_size": 4}, False),
+            ({"weight": torch.ones(WIDTH, dtype=torch.float32)}, False),
+            ({"x": random(2, 3, WIDTH)}, False),
+        ],
+        ids=["matrix", "no weight", "variance", "dtype", "three dimensions"],
+    )
+    def test_it_supports_what_definitions_describe(self, ops: Any, change: Any, is_supported: bool) -> None:
+        x, residual, weight = arguments()
+        given = {"x": x, "weight": weight, "epsilon": EPSILON, "variance_size": None, **change}
+        values = tuple(given.values())
+        assert ops.rms_norm.impls[PROVIDER].supports_args(*values) is is_supported
+        assert ops.fused_add_rms_norm.impls[PROVIDER].supports_args(values[0], residual, *values[1:]) is is_supported
+
+    def test_shadow_comparison_returns_what_vllm_would(self, ops: Any) -> None:
+        x, residual, weight = arguments()
+        total = x + residual
+        expected = engine_stand_ins.normalized(total, weight, SUM_EPSILON)
+        from fib_apply import ApplyConfig
+
+        solution = reference_solution(FUSED_ADD_RMSNORM)
+        inputs = dict(zip(FUSED_ADD_RMSNORM.inputs, (x, residual, weight), strict=True))
+        made = data_set(FUSED_ADD_RMSNORM, (passed(solution, FUSED_ADD_RMSNORM, inputs),), (solution,))
+        with enable_apply(made, ApplyConfig(shadow_ratio=1.0)) as runtime:
+            result, added = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
+            assert runtime.left_out() == {}
+        torch.testing.assert_close(result, expected)
+        assert torch.equal(added, total)
+
+    def test_fake_tensors_reach_the_next_provider(self, ops: Any) -> None:
+        """VLLM traces implementations with them, to lower ops under Inductor."""
+        from torch._subclasses import FakeTensorMode
+
+        with enable_apply(marked(RMSNORM), stats=True) as runtime:
+            with FakeTensorMode() as mode:
+                x, weight = (mode.from_tensor(value) for value in (random(3, WIDTH), random(WIDTH)))
+                assert ops.rms_norm(x, weight, EPSILON).shape == (3, WIDTH)
+            assert not runtime.stats()[RMSNORM.name].hits
+
+    def test_uninstalling_leaves_a_provider_that_only_forwards(self, ops: Any) -> None:
+        assert {one.path for one in status() if one.adapter == "vllm_ir"} == {
+            "vllm.ir.ops.rms_norm", "vllm.ir.ops.fused_add_rms_norm"
+        }  # fmt: skip
+        uninstall_flashinfer_integrations()
+        x, _, weight = arguments()
+        with enable_apply(marked(RMSNORM)):
+            assert not is_routed(ops.rms_norm(x, weight, EPSILON))
+            assert register(ops) == {}  # again
+            assert is_routed(ops.rms_norm(x, weight, EPSILON))
+
+    def test_ops_that_differ_are_left_alone(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+        module = ModuleType("vllm.ir.ops")
+        assert register(module).keys() == {"rms_norm", "fused_add_rms_norm"}
+        assert "this version of vLLM has no such op" in caplog.text

@@ -1,0 +1,234 @@
+"""Wrappers for CUDA graphs: decode goes to solutions that were verified with padded indices, with the whole buffers.
+
+Nothing is captured here. A replay reads the tensors that the captured call got, with what later plans wrote to them, so
+the tests call the solution again with the tensors of its first call.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import enable_apply, set_apply_hook
+from fib_integrations import install_flashinfer_integrations, status
+from fib_schema import Definition, Solution, Trace, TraceSet
+from flashinfer_stand_ins.examples import (
+    EXAMPLES,
+    KV_INDICES,
+    KV_INDPTR,
+    QO_INDPTR,
+    caches,
+    data_set,
+    last_page_len,
+    passed,
+    random,
+    reference_solution,
+    workspace,
+)
+from flashinfer_stand_ins.marks import one_version
+
+CONSTRAINTS = ("len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()")
+BUFFER = 32
+SAFE = {"graph_safe": True, "padded_indices": True}
+ROUTED = 1000.0
+"""The number that the solution adds to the log-sum-exp."""
+PLANS = (
+    ([0, 2, 3, 6], [4, 1, 7, 0, 3, 5]),
+    ([0, 1, 2, 3], [7, 7, 2]),
+    ([0, 5, 5, 16], [3, 1, 4, 1, 5, 2, 6, 5, 3, 5, 0, 7, 2, 3, 2, 3]),
+)
+REPLAYED = "a CUDA graph may replay it after a later plan"
+
+
+def definition_of(page_size: int, constraints: Sequence[str] = CONSTRAINTS) -> Definition:
+    name = f"gqa_paged_decode_h4_kv2_d8_ps{page_size}"
+    found = next(example.definition for example in EXAMPLES if example.definition.name == name)
+    return attrs.evolve(found, constraints=constraints)
+
+
+def solution_of(definition: Definition) -> Solution:
+    """The reference, which marks its log-sum-exp and keeps its arguments."""
+    made = reference_solution(definition)
+    (source,) = made.sources
+    names = ", ".join(definition.inputs)
+    code = source.content.replace("\ndef run(", "\ndef marked(") + (
+        f"\n\nimport builtins\n\ndef run({names}):\n"
+        f"    builtins.fib_calls.append((run, ({names})))\n"
+        f"    output, lse = marked({names})\n"
+        f"    return output, lse + {ROUTED}\n"
+    )
+    return attrs.evolve(made, sources=(attrs.evolve(source, content=code),))
+
+
+def trace_of(definition: Definition, solution: Solution, timing: dict[str, Any] | None, total: int = 6) -> Trace:
+    indices = torch.zeros(total, dtype=torch.int32)
+    k, v = caches(page_size_of(definition))
+    values = {"q": random(3, 4, 8), "k_cache": k, "v_cache": v, "kv_indptr": KV_INDPTR, "kv_indices": indices}
+    values |= {"kv_last_page_len": last_page_len(1), "sm_scale": 1.0}
+    made = passed(solution, definition, values)
+    assert made.evaluation is not None
+    assert made.evaluation.performance is not None
+    performance = attrs.evolve(made.evaluation.performance, extra=None if timing is None else {"timing": timing})
+    workload = attrs.evolve(made.workload, uuid=f"w{total}")
+    return attrs.evolve(made, workload=workload, evaluation=attrs.evolve(made.evaluation, performance=performance))
+
+
+def page_size_of(definition: Definition) -> int:
+    return definition.const_axes["page_size"]
+
+
+def set_of(definition: Definition, timing: dict[str, Any] | None = SAFE) -> TraceSet:
+    solution = solution_of(definition)
+    traces = tuple(trace_of(definition, solution, timing, total) for total in (6, 9))
+    return data_set(definition, traces, (solution,))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """The solution and its arguments, for each of its calls."""
+    found: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    monkeypatch.setattr(builtins, "fib_calls", found, raising=False)
+    return found
+
+
+@pytest.fixture
+def fi(flashinfer: Any) -> Any:
+    """The patched stand-ins, which count unsupported calls."""
+    install_flashinfer_integrations(count_calls=True)
+    return flashinfer
+
+
+def graph_wrapper(fi: Any) -> Any:
+    """A decode wrapper for CUDA graphs, with page numbers of nobody in its buffer."""
+    return fi.decode.BatchDecodeWithPagedKVCacheWrapper(
+        workspace(),
+        use_cuda_graph=True,
+        paged_kv_indptr_buffer=torch.zeros(4, dtype=torch.int32),
+        paged_kv_indices_buffer=torch.full((BUFFER,), 2**31 - 1, dtype=torch.int32),
+        paged_kv_last_page_len_buffer=torch.zeros(3, dtype=torch.int32),
+    )
+
+
+def plan(wrapper: Any, page_size: int, offsets: list[int], indices: list[int]) -> None:
+    tensors = (torch.tensor(values, dtype=torch.int32) for values in (offsets, indices))
+    wrapper.plan(*tensors, last_page_len(page_size), 4, 2, 8, page_size, q_data_type=torch.bfloat16)
+
+
+def expected(fi: Any, page_size: int, offsets: list[int], indices: list[int], q: Any, cache: Any) -> Any:
+    """The answer of an ordinary wrapper."""
+    wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
+    plan(wrapper, page_size, offsets, indices)
+    return wrapper.run(q, cache, return_lse=True)
+
+
+def counts(path: str) -> dict[str, int]:
+    return next(dict(target.unsupported_calls) for target in status() if target.path == path)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_runs_get_the_whole_buffers(fi: Any, calls: list[Any], page_size: int) -> None:
+    q, cache, wrapper = random(3, 4, 8), caches(page_size), graph_wrapper(fi)
+    wanted = [expected(fi, page_size, *planned, q, cache) for planned in PLANS]
+    with enable_apply(set_of(definition_of(page_size))):
+        for planned, (output, lse) in zip(PLANS, wanted, strict=True):
+            plan(wrapper, page_size, *planned)
+            found = wrapper.run(q, cache, return_lse=True)
+            torch.testing.assert_close(found[0], output)
+            torch.testing.assert_close(found[1], lse + ROUTED)
+    places = {tuple(x.data_ptr() for x in arguments[3:-1]) for _, arguments in calls}
+    assert len(calls) == len(PLANS)
+    assert len(places) == 1, "replays would read other tensors"
+    assert all(len(arguments[4]) == BUFFER for _, arguments in calls)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+def test_a_replay_reads_what_later_plans_wrote(fi: Any, calls: list[Any], page_size: int) -> None:
+    q, cache, wrapper = random(3, 4, 8), caches(page_size), graph_wrapper(fi)
+    wanted = [expected(fi, page_size, *planned, q, cache) for planned in PLANS]
+    with enable_apply(set_of(definition_of(page_size))):
+        plan(wrapper, page_size, *PLANS[0])
+        wrapper.run(q, cache)
+        ((replay, tensors),) = calls
+        for planned, (output, lse) in zip(reversed(PLANS), reversed(wanted), strict=True):
+            plan(wrapper, page_size, *planned)
+            found = replay(*tensors)
+            torch.testing.assert_close(found[0], output)
+            torch.testing.assert_close(found[1], lse + ROUTED)
+
+
+def test_outputs_of_the_caller_and_forward_are_served(fi: Any, calls: list[Any]) -> None:
+    q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
+    output, lse = expected(fi, 1, *PLANS[0], q, cache)
+    with enable_apply(set_of(definition_of(1))):
+        plan(wrapper, 1, *PLANS[0])
+        out = torch.empty_like(q)
+        assert wrapper.run(q, cache, out=out) is out
+        torch.testing.assert_close(out, output)
+        torch.testing.assert_close(wrapper.forward_return_lse(q, cache)[1], lse + ROUTED)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "timing", [None, {"graph_safe": True}, {**SAFE, "padded_indices": False}], ids=["none", "graph-safe", "failed"]
+)
+def test_others_are_not_routed(fi: Any, calls: list[Any], timing: dict[str, Any] | None) -> None:
+    q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
+    output, lse = expected(fi, 1, *PLANS[0], q, cache)
+    definition = definition_of(1)
+    with enable_apply(set_of(definition, timing), stats=True) as runtime:
+        plan(wrapper, 1, *PLANS[0])
+        found = wrapper.run(q, cache, return_lse=True)
+        assert runtime.stats()[definition.name].misses == {"not recorded": 1}
+    torch.testing.assert_close(found, (output, lse))
+    assert calls == []
+
+
+def test_listeners_get_the_exact_indices(fi: Any, calls: list[Any]) -> None:
+    seen: list[dict[str, Any]] = []
+    set_apply_hook(lambda name, inputs: seen.append(dict(inputs)))
+    q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
+    with enable_apply(set_of(definition_of(1))):
+        plan(wrapper, 1, *PLANS[0])
+        wrapper.run(q, cache)
+    assert [len(inputs["kv_indices"]) for inputs in seen] == [6]
+    assert len(calls) == 1
+
+
+def test_ordinary_wrappers_get_exact_indices(fi: Any, calls: list[Any]) -> None:
+    q, cache = random(3, 4, 8), caches(1)
+    with enable_apply(set_of(definition_of(1))):
+        expected(fi, 1, *PLANS[0], q, cache)
+    assert [len(arguments[4]) for _, arguments in calls] == [6]
+
+
+@one_version
+def test_a_definition_without_the_constraint_is_a_counted_fallback(fi: Any, calls: list[Any]) -> None:
+    q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
+    with enable_apply(set_of(definition_of(1, ()))):
+        plan(wrapper, 1, *PLANS[0])
+        wrapper.run(q, cache)
+    assert calls == []
+    assert counts("flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run") == {REPLAYED: 1}
+
+
+@one_version
+def test_prefill_is_a_counted_fallback(fi: Any) -> None:
+    name = "gqa_paged_prefill_causal_h4_kv2_d8_ps1"
+    definition = next(example.definition for example in EXAMPLES if example.definition.name == name)
+    wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(
+        workspace(),
+        use_cuda_graph=True,
+        qo_indptr_buf=torch.zeros(4, dtype=torch.int32),
+        paged_kv_indptr_buf=torch.zeros(4, dtype=torch.int32),
+        paged_kv_indices_buf=torch.zeros(BUFFER, dtype=torch.int32),
+        paged_kv_last_page_len_buf=torch.zeros(3, dtype=torch.int32),
+    )
+    with enable_apply(data_set(definition, (), ())):
+        planned = QO_INDPTR, KV_INDPTR, KV_INDICES, last_page_len(1)
+        wrapper.plan(*planned, 4, 2, 8, 1, causal=True, q_data_type=torch.bfloat16)
+        wrapper.run(random(5, 4, 8), caches(1))
+    assert counts("flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run") == {REPLAYED: 1}
