@@ -257,7 +257,7 @@ def _bare(
         environment |= {"HOME": str(sandbox.path), "TMPDIR": str(sandbox.path)}
         subprocess.run(call, env=environment, check=True)  # builds it in the common cache
         begin = time.monotonic()
-        subprocess.run(command_of(str(sandbox.path / "log"), call), env=environment, check=False)
+        subprocess.run(command_of(str(sandbox.log_path), call), env=environment, check=False)
         return time.monotonic() - begin
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,17 +14,6 @@ REFERENCE = "import torch\n\ndef run(x):\n    return torch.softmax(x, -1)\n"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
 WRONG_LAST_ROW = "import torch\n\ndef run(x, y):\n    torch.softmax(x[:-1], -1, out=y[:-1])\n"
 RAISES = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, outt=y)\n"
-
-
-@pytest.fixture(autouse=True)
-def _root_logging() -> Iterator[None]:
-    """Remove the handler that an MCP server adds to the root logger: it writes to the stderr of this test."""
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    yield
-    for handler in [handler for handler in root.handlers if handler not in before]:
-        root.removeHandler(handler)
-    root.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

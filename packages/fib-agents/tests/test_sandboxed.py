@@ -17,6 +17,7 @@ from fib_agents import Workspace, read_guide
 from fib_agents.errors import ToolFailed, ToolMissing
 from fib_agents.profiler_output import SECTIONS
 from fib_agents.profiling import checked_table, profiler_command
+from fib_agents.sandboxed.deferred import DEFERRED
 from fib_agents.sandboxed.jobs import built_before, make_values, read_outputs, write_job
 from fib_agents.sandboxed.run import Finished, Sandbox, find_program
 from fib_agents.workspace import choose_workloads, read_solution
@@ -190,18 +191,70 @@ sys.exit(ended.returncode)
 """
 
 
+READS_THE_DATA_SET = """\
+import pathlib
+
+
+def is_refused(action):
+    try:
+        action()
+    except PermissionError:
+        return True
+    return False
+
+
+def run(x):
+    here = pathlib.Path.cwd()
+    (here / "tool.log").symlink_to("/proc/self/comm")
+    refused = [
+        is_refused(lambda: list(pathlib.Path({root!r}).iterdir())),
+        is_refused(lambda: (here.parent / "tool.log").write_text("forged")),
+        is_refused(lambda: (here.parent / "planted").symlink_to("/etc/passwd")),
+        is_refused(lambda: pathlib.Path("/proc/self/oom_score_adj").write_text("0")),
+    ]
+    return x * 0 + sum(refused)
+"""
+
+
+def tool_in(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a program in the place of ncu, which needs a GPU."""
+    folder.mkdir()
+    program = folder / "ncu"
+    program.write_text(text)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
+def test_a_call_below_a_tool_confines_its_own_files(
+    workspace: Workspace, definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool keeps its files, and a call whose settings it drops does not load the solution."""
+    tool_in(tmp_path / "bin", TOOL.format(python=sys.executable, log=""), monkeypatch)
+    trace_set = workspace.open()
+    source = READS_THE_DATA_SET.format(root=str(workspace.root.resolve()))
+    solution = read_solution(workspace, trace_set, definition, {"kernel.py": source})
+    (workload,) = choose_workloads(trace_set, definition, ["rows-4"], 1)
+    with Sandbox(workspace, solution, local_sockets=True) as sandbox:
+        values = make_values(workspace, definition, workload, "normal")
+        call = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)
+        command = profiler_command(find_program("ncu", ""), SECTIONS, str(sandbox.log_path), call)
+        ended = sandbox.run(built_before(call, command), timeout_seconds=120)
+        assert ended.code == 0, ended.output
+        if ended.isolation_level < 2:
+            pytest.skip("this system does not confine files")
+        assert read_outputs(sandbox, definition, workload)["y"].unique().tolist() == [4.0]
+        dropped = sandbox.run(["/usr/bin/env", "-u", DEFERRED, *call], timeout_seconds=120)
+    assert dropped.code == 1
+    assert f"{DEFERRED} is not set" in dropped.output
+
+
 @pytest.mark.slow
 def test_a_tool_runs_the_call_in_its_sandbox_and_its_log_is_read(
     workspace: Workspace, definition: Definition, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program in place of ncu, which needs a GPU: it runs the call and writes a log, as ncu does."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    program = folder / "ncu"
     log = '==PROF==\n"ID","Kernel Name","gpu__time_duration.sum"\n"","","nsecond"\n"0","Softmax","2,500"\n'
-    program.write_text(TOOL.format(python=sys.executable, log=log))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    tool_in(tmp_path / "bin", TOOL.format(python=sys.executable, log=log), monkeypatch)
     source = re.findall(r"```cpp\n(.*?)```", read_guide("tvm-ffi"), re.S)[0]
     trace_set = workspace.open()
     solution = read_solution(workspace, trace_set, definition, {"kernel.cpp": source})
@@ -209,10 +262,10 @@ def test_a_tool_runs_the_call_in_its_sandbox_and_its_log_is_read(
     with Sandbox(workspace, solution, local_sockets=True) as sandbox:
         values = make_values(workspace, definition, workload, "normal")
         call = write_job(sandbox, workspace, definition, solution, workload, values, warm_calls=1, saves_outputs=True)
-        command = profiler_command(find_program("ncu", ""), SECTIONS, str(sandbox.path / "log"), call)
+        command = profiler_command(find_program("ncu", ""), SECTIONS, str(sandbox.log_path), call)
         ended = sandbox.run(built_before(call, command), timeout_seconds=120)
         assert ended.code == 0, ended.output
-        (kernel,) = checked_table((sandbox.read("log", 10_000) or b"").decode(), ended.code, ended.output).kernels
+        (kernel,) = checked_table((sandbox.read_log(10_000) or b"").decode(), ended.code, ended.output).kernels
         outputs = read_outputs(sandbox, definition, workload)
     assert (kernel.name, kernel.duration_us) == ("Softmax", 2.5)
     assert torch.allclose(outputs["y"], torch.softmax(values["x"], -1), atol=1e-6)

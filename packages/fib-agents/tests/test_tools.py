@@ -172,7 +172,7 @@ def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspac
     table = triage_solutions(workspace)
     assert [(one.solution, one.suspicious) for one in table.solutions] == [("odd", 2), ("honest", 0)]
     lines = table.to_text().splitlines()
-    assert lines[0] == "1 of 2 solutions have suspicious constructs"
+    assert lines[0] == "suspicious constructs in 1 of 2 solutions"
     assert lines[1].startswith(f"odd of {NAME} by agent: object-search (suspicious), network (suspicious)")
 
 

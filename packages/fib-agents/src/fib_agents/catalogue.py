@@ -10,6 +10,7 @@ from fib_bench.authoring.solutions import add_version
 from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best
 from fib_schema import Definition, TensorSpec, Workload
+from fib_schema.display import counted
 
 from .results import Result
 from .source_check import Finding, triage
@@ -46,7 +47,8 @@ class DefinitionList(Result):
             yield "no definitions"
         for one in self.definitions:
             said = f": {one.description}" if one.description else ""
-            yield f"{one.name} ({one.op_type}, {one.workloads} workloads, {one.solutions} solutions){said}"
+            counts = f"{counted(one.workloads, 'workload')}, {counted(one.solutions, 'solution')}"
+            yield f"{one.name} ({one.op_type}, {counts}){said}"
         yield from (f"problem: {problem}" for problem in self.problems)
 
 

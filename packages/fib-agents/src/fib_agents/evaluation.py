@@ -13,6 +13,7 @@ from fib_bench.events import Evaluated, Event
 from fib_bench.report.ratios import Outcome, baseline_speedup_of, speedup_of
 from fib_bench.report.trace_fields import baseline_of, bounds_of, labels_of, light_of, timed_by
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, Workload
+from fib_schema.display import counted
 
 from .errors import InvalidArguments
 from .marked_text import fenced
@@ -85,7 +86,7 @@ class EvaluationResult(Result):
         """A line for each workload; the log of each kind of failure once."""
         passed = sum(one.is_passed for one in self.results)
         kind = "quick, unranked" if self.is_quick else "full"
-        yield f"{self.solution} on {self.device} ({kind}): passed {passed} of {len(self.results)} workloads"
+        yield f"{self.solution} on {self.device} ({kind}): passed {passed} of {counted(len(self.results), 'workload')}"
         shown: set[str] = set()
         for one in self.results:
             yield _line_of(one)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
+from fib_schema.display import counted
 
 from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, ToolFailed
@@ -45,7 +46,8 @@ class Profile(Result):
 
     def lines(self) -> Iterator[str]:
         """A table of the kernels, then the top stalls of the slowest one."""
-        yield f"{self.solution} on workload {self.workload}: {len(self.kernels)} kernels, {self.total_us:.2f} us"
+        kernels = counted(len(self.kernels), "kernel")
+        yield f"{self.solution} on workload {self.workload}: {kernels}, {self.total_us:.2f} us"
         if self.floor_us is not None and self.total_us:
             share = self.floor_us / self.total_us
             yield f"roofline: at least {self.floor_us:.2f} us; the kernels reach {share:.0%} of it"
@@ -53,7 +55,7 @@ class Profile(Result):
         text = "\n".join(_kernel_line(kernel) for kernel in slowest[:_SHOWN])
         yield from fenced(text, "kernels by time")
         if len(slowest) > _SHOWN:
-            yield f"and {len(slowest) - _SHOWN} kernels more"
+            yield f"and {counted(len(slowest) - _SHOWN, 'kernel')} more"
 
 
 def profile(

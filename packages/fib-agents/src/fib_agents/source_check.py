@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 from fib_bench.authoring.errors import KernelFileError
 from fib_schema import Definition, Solution
-from fib_schema.display import escape_line
+from fib_schema.display import counted, escape_line
 from fib_schema.hardware import unknown_targets
 
 from . import triage as rules
@@ -115,7 +115,7 @@ class TriageTable(Result):
         """A line for each solution with findings, with the rules."""
         marked = [one for one in self.solutions if one.findings]
         count = sum(one.suspicious > 0 for one in marked)
-        yield f"{count} of {len(self.solutions)} solutions have suspicious constructs"
+        yield f"suspicious constructs in {count} of {counted(len(self.solutions), 'solution')}"
         for one in marked:
             rules_found = ", ".join(dict.fromkeys(f"{finding.rule} ({finding.level})" for finding in one.findings))
             yield f"{one.solution} of {one.definition} by {one.author}: {rules_found}"

@@ -13,6 +13,8 @@ from typing import Any
 
 import attrs
 
+from fib_agents.sandboxed.deferred import confine_own_files
+
 
 @attrs.frozen(kw_only=True)
 class Job:
@@ -28,6 +30,8 @@ class Job:
     """The inputs that are no tensors; the others are in ``inputs.safetensors``."""
     warm_calls: int = 0
     saves_outputs: bool = False
+    confines_files: bool = False
+    """Whether the process confines its files itself, because a tool starts it."""
 
 
 INPUTS, OUTPUTS = "inputs.safetensors", "outputs.safetensors"
@@ -37,6 +41,8 @@ def main() -> None:
     """Build, warm up, call once, and save the outputs if the job says so."""
     path = Path(sys.argv[1])
     job = Job(**json.loads(path.read_bytes()))
+    if job.confines_files:
+        confine_own_files()
     from fib_compile.builder import interpreter_environment, jit_environment
     from fib_schema import Definition, Solution, parse_json
 

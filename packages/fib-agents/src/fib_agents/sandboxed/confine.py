@@ -25,6 +25,8 @@ from fib_bench.worker import process_tree
 from fib_bench.worker.caches import CacheOwner, own_cache
 from fib_schema import Solution, parse_json
 
+from .deferred import DEFERRED, Deferred
+
 _LARGEST_FILE = 1 << 30
 
 
@@ -35,7 +37,9 @@ class Settings:
     command: list[str]
     environment: dict[str, str]
     folder: str
-    """The home, temporary and working folder of the command."""
+    """The folder in which the command may write."""
+    call_folder: str
+    """The home, temporary and working folder: that one, or of a tool's call a folder in it, beside the tool's log."""
     device: str
     hidden: list[str]
     local_sockets: bool
@@ -89,10 +93,10 @@ def _run(settings: Settings, channel: socket.socket, report: int) -> None:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.environ.clear()
-        os.environ.update(settings.environment, HOME=settings.folder, TMPDIR=settings.folder, USER="worker")
+        os.environ.update(settings.environment, HOME=settings.call_folder, TMPDIR=settings.call_folder, USER="worker")
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        os.chdir(settings.folder)
+        os.chdir(settings.call_folder)
         resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, _LARGEST_FILE))
         isolation = _confine(settings, channel)
         channel.close()
@@ -112,6 +116,7 @@ def _confine(settings: Settings, channel: socket.socket) -> dict[str, Any]:
         limit_from_environment(),
         is_alone=True,
         local_sockets=settings.local_sockets,
+        starts_call=settings.local_sockets,
     )
     solution = parse_json(settings.solution, Solution)
     owner = CacheOwner(f"solution-{solution.hash()[:32]}", solution)
@@ -125,7 +130,16 @@ def _confine(settings: Settings, channel: socket.socket) -> dict[str, Any]:
     os.environ["FIB_CACHE_PATH"] = str(cache)
     if not settings.is_confined:
         return {"level": 0, "text": "trusted: not confined"}
+    if uid is not None:
+        os.chown(settings.call_folder, uid, uid)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, reason))
+    if settings.local_sockets:
+        deferred = Deferred(
+            device=settings.device,
+            folder=settings.call_folder,
+            is_enclosed="namespaces" in isolation.held,
+        )
+        os.environ[DEFERRED] = json.dumps(attrs.asdict(deferred))
     return {"level": int(isolation.level), "text": isolation.explain()}
 
 

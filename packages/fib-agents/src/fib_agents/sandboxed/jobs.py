@@ -25,7 +25,6 @@ from .run import Finished, Sandbox
 COMMAND = (sys.executable, "-P", "-m", "fib_agents.sandboxed.call")
 _PREPARE = (sys.executable, "-P", "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
-_LOG = "tool.log"
 _LOG_BYTES = 32 << 20
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 
@@ -69,6 +68,7 @@ def write_job(
         scalars={name: value for name, value in values.items() if name not in tensors},
         warm_calls=warm_calls,
         saves_outputs=saves_outputs,
+        confines_files=sandbox.defers_files,
     )
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
@@ -106,10 +106,10 @@ def inspect_call(workspace: Workspace, inspection: Inspection) -> tuple[str, Fin
         call = write_job(
             sandbox, workspace, of.definition, of.solution, of.workload, of.values, warm_calls=of.warm_calls
         )
-        command = built_before(call, of.command(str(sandbox.path / _LOG), call))
+        command = built_before(call, of.command(str(sandbox.log_path), call))
         with device_alone(workspace):
             ended = sandbox.run(command, timeout_seconds=of.timeout_seconds, environment=of.environment)
-        return (sandbox.read(_LOG, _LOG_BYTES) or b"").decode("utf-8", "replace"), ended
+        return (sandbox.read_log(_LOG_BYTES) or b"").decode("utf-8", "replace"), ended
 
 
 @contextmanager

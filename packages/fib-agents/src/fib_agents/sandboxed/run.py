@@ -59,6 +59,12 @@ class Sandbox:
         self._local_sockets = local_sockets
         self._folder = TemporaryFolder()
         self.path = self._folder.path
+        """The home, temporary and working folder of commands, which may plant anything in it."""
+        self.log_path = self.path / "tool.log"
+        """The log of a tool; its call cannot reach it."""
+        if local_sockets:
+            self.path = self._folder.path / "call"
+            self.path.mkdir(mode=0o700)
 
     def __enter__(self) -> Self:
         return self
@@ -67,6 +73,11 @@ class Sandbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._folder.remove()
+
+    @property
+    def defers_files(self) -> bool:
+        """Whether the processes that load the solution confine their files themselves."""
+        return self._local_sockets and not self._workspace.trusts_solutions
 
     def write(self, name: str, data: bytes) -> None:
         """Write a new file into the folder; commands can read it.
@@ -85,22 +96,11 @@ class Sandbox:
         Raises:
             ToolFailed: It is a link, no regular file, or larger than `limit_bytes`.
         """
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            descriptor = os.open(self.path / name, flags)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise ToolFailed(name, f"the file that was written cannot be read: {error.strerror}") from error
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
-                problem = f"the file that was written is no regular file of at most {limit_bytes} bytes"
-                raise ToolFailed(name, problem)
-            with open(descriptor, "rb", closefd=False) as file:
-                return file.read(limit_bytes)
-        finally:
-            os.close(descriptor)
+        return _read(self.path / name, limit_bytes)
+
+    def read_log(self, limit_bytes: int) -> bytes | None:
+        """The log of the tool; as `read`."""
+        return _read(self.log_path, limit_bytes)
 
     def run(
         self, command: Sequence[str], *, timeout_seconds: float, environment: Mapping[str, str] | None = None
@@ -114,7 +114,8 @@ class Sandbox:
         settings = Settings(
             command=list(command),
             environment=server_environment(self._workspace.device) | dict(environment or {}),
-            folder=str(self.path),
+            folder=str(self._folder.path),
+            call_folder=str(self.path),
             device=self._workspace.device,
             hidden=[str(self._workspace.root.resolve())],
             local_sockets=self._local_sockets,
@@ -163,6 +164,25 @@ class Sandbox:
                 return True
             time.sleep(_POLL_SECONDS)
         return False
+
+
+def _read(path: Path, limit_bytes: int) -> bytes | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ToolFailed(path.name, f"the file that was written cannot be read: {error.strerror}") from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
+            problem = f"the file that was written is no regular file of at most {limit_bytes} bytes"
+            raise ToolFailed(path.name, problem)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def find_program(name: str, remedy: str) -> str:
