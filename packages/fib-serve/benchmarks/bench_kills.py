@@ -1,8 +1,8 @@
-"""Kills at random moments: the API, the worker, the judge or everything, while submissions arrive.
+"""Kills at random moments: the API, the worker, the judge, the database server or everything, while submissions arrive.
 
 Afterwards every acknowledged submission must have ended, and the trace files must hold each of its evaluations once.
 
-usage: bench_kills.py [KILLS]
+usage: bench_kills.py [KILLS [postgresql]], the second one with a temporary server; without it SQLite has no process.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+from fib_serve.settings import DATABASE_VARIABLE
 from service import GOOD, Service, machine, plain_solution, print_table, write_data_set
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from postgresql_server import PostgreSql
+
 VICTIMS = ("web.process", "worker.process", "judge_process", "everything")
-_LONGEST_PAUSE_SECONDS = 6.0
+OPTIONS = ("--max-running", "1000")
+_LONGEST_PAUSE_SECONDS = 4.0
 
 
 class Submitter:
@@ -50,7 +56,7 @@ class Submitter:
                     self.acknowledged.append(answer.json()["id"])
             except (httpx.HTTPError, httpx.InvalidURL):
                 pass
-            time.sleep(0.2)
+            time.sleep(0.5)
 
 
 def traces(root: Path) -> Counter[tuple[str, str]]:
@@ -78,47 +84,70 @@ def wait(service: Service, identifiers: list[str]) -> Counter[str]:
     return states
 
 
+def kill(victim: str, service: Service, server: PostgreSql | None) -> bool:
+    """Kill a victim; false if it does not run."""
+    if victim == "everything":
+        service.kill()
+    elif victim != "database":
+        try:
+            os.kill(service.pids()[victim], signal.SIGKILL)
+        except (KeyError, ProcessLookupError):
+            return False
+    if victim in ("database", "everything") and server is not None:
+        server.kill()
+    return True
+
+
+def run(data_set: Path, kills: int, chance: random.Random, server: PostgreSql | None) -> list[tuple[str, ...]]:
+    """Run a service and kill; returns the rows of the table."""
+    counts: Counter[str] = Counter()
+    submitter = Submitter()
+    service = Service(data_set, *OPTIONS)
+    try:
+        for _ in range(kills):
+            submitter.address = service.address
+            time.sleep(chance.uniform(0, _LONGEST_PAUSE_SECONDS))
+            victims = VICTIMS if server is None else (*VICTIMS, "database")
+            while not kill(victim := chance.choice(victims), service, server):
+                pass
+            counts[victim] += 1
+            if server is not None and server.process.poll() is not None:
+                server.start()
+            if service.process.poll() is not None:
+                service = Service(data_set, *OPTIONS)
+    finally:
+        submitter.stop()
+    service.wait_until_ready()
+    states = wait(service, submitter.acknowledged)
+    service.process.send_signal(signal.SIGTERM)
+    service.process.wait(120)
+    found = traces(data_set)
+    known = set(submitter.acknowledged)
+    completed = sum(found[identifier, f"double-{size}"] == 1 for identifier in known for size in (4, 8))
+    return [
+        ("number", "measured", "limit"),
+        ("kills", ", ".join(f"{n} of {name}" for name, n in counts.items()), ""),
+        ("acknowledged submissions", f"{len(known)}: {dict(states)}", ""),
+        ("acknowledged submissions that were lost", f"{len(known) - sum(states.values())}", "0"),
+        ("evaluations with one trace", f"{completed} of {2 * len(known)}", ""),
+        ("traces that occur twice", f"{sum(count > 1 for count in found.values())}", "0"),
+    ]
+
+
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     seed = int.from_bytes(os.urandom(4))
-    chance = random.Random(seed)
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        data_set = write_data_set(Path(folder) / "data")
-        submitter = Submitter()
-        service = Service(data_set, "--max-running", "1000")
-        try:
-            for _ in range(kills):
-                submitter.address = service.address
-                time.sleep(chance.uniform(0, _LONGEST_PAUSE_SECONDS))
-                running = service.pids()
-                victim = chance.choice([name for name in VICTIMS if name in running or name == "everything"])
-                if victim == "everything":
-                    service.kill()
-                    service = Service(data_set, "--max-running", "1000")
-                    counts["everything"] += 1
-                else:
-                    os.kill(running[victim], signal.SIGKILL)
-                    counts[victim] += 1
-        finally:
-            submitter.stop()
-        service.wait_until_ready()
-        states = wait(service, submitter.acknowledged)
-        service.process.send_signal(signal.SIGTERM)
-        service.process.wait(120)
-        found = traces(data_set)
-        known = set(submitter.acknowledged)
-        lost = len(known) - sum(states.values())
-        doubled = sum(count > 1 for count in found.values())
-        completed = sum(found[identifier, f"double-{size}"] == 1 for identifier in known for size in (4, 8))
-    print(f"# Kills\n\n{machine()}; SQLite; `benchmarks/bench_kills.py {kills}`; seed {seed}")
-    rows = [("number", "measured", "limit"), ("kills", ", ".join(f"{n} of {name}" for name, n in counts.items()), "")]
-    rows.append(("acknowledged submissions", f"{len(known)}: {dict(states)}", ""))
-    rows.append(("acknowledged submissions that were lost", f"{lost}", "0"))
-    rows.append(("evaluations with one trace", f"{completed} of {2 * len(known)}", ""))
-    rows.append(("traces that occur twice", f"{doubled}", "0"))
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        server, kind = None, "SQLite"
+        if sys.argv[2:] == ["postgresql"]:
+            server = stack.enter_context(PostgreSql())
+            os.environ[DATABASE_VARIABLE] = server.url
+            kind = f"PostgreSQL {server.version}"
+        rows = run(write_data_set(Path(folder) / "data"), kills, random.Random(seed), server)
+    command = " ".join(["benchmarks/bench_kills.py", str(kills), *sys.argv[2:]])
+    print(f"# Kills\n\n{machine()}; {kind}; `{command}`; seed {seed}")
     print_table("Numbers", rows)
-    if lost or doubled:
+    if rows[3][1] != "0" or rows[5][1] != "0":
         sys.exit(1)
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -73,7 +74,7 @@ def main() -> None:
                 if now - sampled > SAMPLE_SECONDS:
                     sampled, running = now, service.pids()
                     for name, found in points.items():
-                        if name in running:
+                        with suppress(KeyError, FileNotFoundError):  # a judge may be restarting
                             found.append((now, resident_mib(running[name])))
                 client.get(f"/tasks/{made}?timeout=5")
             deadline = time.monotonic() + 300

@@ -63,12 +63,19 @@ def plain_solution(source: str, name: str = "mine") -> dict[str, Any]:
 
 
 class Service:
-    """Starts ``fib-serve run --no-auth`` on a free port, and stops it."""
+    """Starts ``fib-serve run --no-auth`` on a free port, and stops it.
 
-    def __init__(self, data_set: Path, *options: str) -> None:
+    Args:
+        data_set: Its data set.
+        options: Further options of the command.
+        device: The device.
+        settings: Options of all evaluations; by default of short ones.
+    """
+
+    def __init__(self, data_set: Path, *options: str, device: str = "cpu", settings: tuple[str, ...] = FAST) -> None:
         self.data_set = data_set
         self.log = data_set.with_name(f"{data_set.name}.log")
-        words = ["run", str(data_set), "--no-auth", "--port", "0", "--devices", "cpu", "--allow-unranked", *FAST]
+        words = ["run", str(data_set), "--no-auth", "--port", "0", "--devices", device, "--allow-unranked", *settings]
         with self.log.open("ab") as log:
             begin = log.tell()
             self.process = subprocess.Popen([sys.executable, "-m", "fib_serve.cli.main", *words, *options], stderr=log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import warnings
@@ -12,7 +13,7 @@ from typing import Any
 import attrs
 import pytest
 import uvicorn
-from fib_serve.database import Database, migrate
+from fib_serve.database import Database, migrate, open_database
 from fib_serve.database.tables import users
 from fib_serve.settings import Settings, default_state, make_state
 from fib_serve.users.accounts import create_token, create_user, find_user
@@ -21,6 +22,7 @@ from fib_serve.web.app import make_app
 from fib_serve.web.state import Service
 from sqlalchemy import update
 
+from .postgresql_server import PostgreSql, missing
 from .samples import write_data_set
 
 with warnings.catch_warnings():
@@ -42,10 +44,25 @@ def settings(data_set: Path) -> Settings:
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
-    database = Database(settings.database_path)
+    database = open_database(settings)
     migrate(database)
     yield database
     database.close()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[PostgreSql]:
+    """A PostgreSQL server."""
+    if missing():
+        pytest.skip(missing())
+    with PostgreSql() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgreSql) -> str:
+    """The URL of an empty PostgreSQL database."""
+    return server.make_database(f"test_{secrets.token_hex(8)}")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -89,8 +90,8 @@ class RunningService:
         return httpx.Client(base_url=self.address, headers=headers, timeout=START_SECONDS)
 
     def children(self) -> dict[str, int]:
-        """The processes of the service: ``api`` and ``worker cpu`` with their pids."""
-        found = {}
+        """The processes of the service: ``api``, ``worker`` and its ``judge``, with their pids."""
+        found, judges = {}, {}
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_bytes().decode().split("\0")
@@ -102,6 +103,10 @@ class RunningService:
                     found["api"] = int(path.parent.name)
                 if "fib_serve.worker.process" in words:
                     found["worker"] = int(path.parent.name)
+            elif "fib_bench.execution.judge_process" in words:
+                judges[parent] = int(path.parent.name)
+        if found.get("worker") in judges:
+            found["judge"] = judges[found["worker"]]
         return found
 
     def _answers(self) -> bool:
@@ -140,4 +145,14 @@ def wait(client: httpx.Client, identifiers: Sequence[str]) -> list[dict[str, Any
         "/tasks/batch", json={"task_ids": list(identifiers), "timeout": START_SECONDS}
     ).json()
     assert all(task["status"] in ("completed", "failed") for task in found), found
+    return found
+
+
+def traces_by_submission(root: Path) -> Counter[tuple[str, str]]:
+    """The number of traces of each submission and workload in the files of a data set."""
+    found: Counter[tuple[str, str]] = Counter()
+    for path in root.glob("traces/**/*.jsonl"):
+        for line in path.read_text().splitlines():
+            trace = json.loads(line)
+            found[trace["evaluation"]["extra"]["submission"], trace["workload"]["uuid"]] += 1
     return found

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fib_serve.database import Database
 from fib_serve.database.tables import audit, submissions
@@ -15,6 +19,7 @@ from fib_serve.queue.recording import Place, complete, record
 from fib_serve.queue.submission import State
 from fib_serve.settings import Settings
 from fib_serve.users.roles import Role
+from fib_serve.web import v1
 from sqlalchemy import select, update
 
 from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
@@ -49,6 +54,24 @@ def assert_problem(answer: Any, status: int, text: str) -> None:
     assert body["status"] == status
     assert body["title"]
     assert text in body["detail"]
+
+
+@pytest.mark.parametrize("route", ["/v1/submissions", "/evaluate"])
+def test_halves_of_surrogate_pairs_are_refused(client: Client, token: MakeToken, route: str) -> None:
+    headers = bearer(token("alice"))
+    for body in (
+        {"solution": plain_solution(f"{GOOD}# \ud800")},
+        {"solution": {**plain_solution(GOOD), "description": "\udfff"}},
+        {"solution": plain_solution(GOOD), "workload_uuids": ["\ud800"]},
+    ):
+        answer = client.post(route, content=json.dumps(body), headers={**headers, "Content-Type": "application/json"})
+        assert answer.status_code == 422, answer.text
+
+
+def test_halves_of_surrogate_pairs_are_no_tasks(client: Client, token: MakeToken) -> None:
+    headers = {**bearer(token("alice")), "Content-Type": "application/json"}
+    answer = client.post("/tasks/batch", content=json.dumps({"task_ids": ["\ud800"]}), headers=headers)
+    assert_problem(answer, 422, "task_ids")
 
 
 # -- access ------------------------------------------------------------------------------------------
@@ -114,7 +137,7 @@ def test_only_maintainers_administer_and_stop_the_service(client: Client, token:
 def test_the_database_holds_no_token(client: Client, token: MakeToken, database: Database) -> None:
     text = token("alice")
     client.get("/v1/quota", headers=bearer(text))
-    for path in database.path.parent.glob("serve.sqlite3*"):
+    for path in Path(database.name).parent.glob("serve.sqlite3*"):
         assert text.encode() not in path.read_bytes()
 
 
@@ -231,6 +254,29 @@ def test_progress_is_streamed_and_resumed(
     ids = [line.removeprefix("id: ") for line in text.splitlines() if line.startswith("id: ")]
     rest = client.get(f"/v1/submissions/{identifier}/events", headers=mine | {"Last-Event-ID": ids[2]}).text
     assert rest.count("event: ") == 2
+
+
+def test_streams_of_a_user_are_bounded(address: str, token: MakeToken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The submission waits for a worker, and its streams stay open."""
+    monkeypatch.setattr(v1, "_MOST_STREAMS", 3)
+    mine = bearer(token("alice"))
+    with httpx.Client(base_url=address, headers=mine, timeout=60) as client:
+        made = client.post("/v1/submissions", json={"solution": plain_solution()}).json()["id"]
+        path = f"/v1/submissions/{made}/events"
+        with ExitStack() as stack:
+            streams = [stack.enter_context(client.stream("GET", path)) for _ in range(3)]
+            lines = [stream.iter_lines() for stream in streams]  # a connection is closed with the last reference
+            assert [next(each)[:3] for each in lines] == ["id:"] * 3
+            refused = client.get(path)
+            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "15")
+            assert "3 of your streams" in refused.json()["detail"]
+            with client.stream("GET", path, headers=bearer(token("bob"))) as stream:
+                assert stream.status_code == 200
+        client.delete(f"/v1/submissions/{made}")
+        deadline = time.monotonic() + 30
+        while client.get(path).status_code == 429 and time.monotonic() < deadline:
+            time.sleep(0.05)  # until the service notices that the connections are closed
+        assert client.get(path).status_code == 200
 
 
 def test_cancelling_is_for_the_owner_and_for_what_is_not_final(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,9 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
         (("restore", "DATA", "NONE"), "there is no file"),
         (("run", "DATA", "--no-auth", "--host", "0.0.0.0"), "serves everybody who reaches 0.0.0.0"),
         (("run", "DATA", "--hidden", "DATA"), "must lie outside"),
+        (("run", "DATA", "--address", "127.0.0.1:6379"), "add --executor ray"),
+        (("run", "DATA", "--executor", "ray", "--devices", "cuda:1"), "name their kind: cpu or cuda:0"),
+        (("run", "DATA", "--executor", "ray", "--devices", "cpu", "--concurrency", "2"), "one submission at a time"),
         (("run", "DATA", "--port", "99999"), "must be from 0 to 65535"),
         (("run", "DATA", "--submission-seconds", "nan"), "must be greater than 0"),
         (("token", "create", "DATA", "--user", "a", "--scope", "boss"), "choose from reader, submitter, maintainer"),
@@ -78,10 +84,18 @@ def test_wrong_words_get_a_message_with_a_remedy(
     assert message in capsys.readouterr().err
 
 
+def test_ray_names_its_extra_where_it_is_not_installed(
+    data_set: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert run("run", data_set, "--executor", "ray", "--devices", "cpu") == 2
+    assert "Ray is not installed: pip install 'fib-serve[ray]'" in capsys.readouterr().err
+
+
 def test_hidden_workloads_that_are_public_too_are_refused(data_set: Path, tmp_path: Path, capsys: Capture) -> None:
     hidden = write_data_set(tmp_path / "hidden")
     assert run("run", data_set, "--port", 0, "--hidden", hidden) == 2
-    assert "2 workloads of 'double' are in the public data set too" in capsys.readouterr().err
+    assert "the public data set has 2 workloads of 'double' too" in capsys.readouterr().err
 
 
 def test_a_backup_restores_what_was_there(
@@ -98,11 +112,11 @@ def test_a_backup_restores_what_was_there(
     database.close()
     assert run("restore", data_set, backup) == 0
     assert "the replaced database is" in capsys.readouterr().err
-    restored = Database(database.path)
+    restored = Database(Path(database.name))
     with restored.read() as connection:
         assert connection.execute(select(submissions.c.id, submissions.c.state)).all() == [(made.id, "queued")]
     restored.close()
-    (kept,) = database.path.parent.glob("*.replaced-1")
+    (kept,) = Path(database.name).parent.glob("*.replaced-1")
     replaced = Database(kept)
     with replaced.read() as connection:
         assert connection.execute(select(submissions.c.state)).scalar() == "failed"
@@ -114,10 +128,10 @@ def test_a_damaged_backup_is_refused_and_the_database_stays(
 ) -> None:
     backup = tmp_path / "backup"
     backup.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
-    before = database.path.read_bytes()
+    before = Path(database.name).read_bytes()
     assert run("restore", data_set, backup) == 2
     assert "use another backup" in capsys.readouterr().err
-    assert database.path.read_bytes() == before
+    assert Path(database.name).read_bytes() == before
 
 
 def test_pruning_removes_events_of_what_ended_long_ago(
@@ -137,7 +151,7 @@ def test_pruning_removes_events_of_what_ended_long_ago(
 
 
 def test_the_doctor_reports_all_checks(data_set: Path, database: Database, capsys: Capture) -> None:
-    database.path.parent.chmod(0o755)
+    Path(database.name).parent.chmod(0o755)
     assert run("doctor", data_set, "--devices", "cpu", "--json") == 1
     found = {item["check"]: item for item in json.loads(capsys.readouterr().out)}
     assert set(found) == {"data set", "hidden workloads", "state folder", "database", "disk", "sandbox"}
@@ -172,3 +186,61 @@ def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(folder, 12345, 12345)
     with pytest.raises(InvalidSetting, match="belongs to another user"):
         make_state(folder)
+
+
+def test_a_database_of_another_program_is_no_backup(
+    data_set: Path, database: Database, tmp_path: Path, capsys: Capture
+) -> None:
+    foreign, empty = tmp_path / "foreign", tmp_path / "empty"
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE other (x)")
+    empty.touch()
+    before = Path(database.name).read_bytes()
+    for backup in (foreign, empty):
+        assert run("restore", data_set, backup) == 2
+        assert "it is no database of fib-serve" in capsys.readouterr().err
+    assert Path(database.name).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "problem"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "it was written by another version (9999)"),
+        ("DELETE FROM alembic_version", "none is stated"),
+        ("DROP TABLE tokens", "it lacks the tables tokens"),
+        ("DROP TABLE submissions", "it is no database of fib-serve"),
+    ],
+)
+def test_the_doctor_names_a_database_that_the_service_cannot_use(
+    data_set: Path, database: Database, capsys: Capture, statement: str, problem: str
+) -> None:
+    database.close()
+    with closing(sqlite3.connect(database.name)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute(statement)
+        connection.commit()
+    assert run("doctor", data_set, "--devices", "cpu") == 1
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "database:" in line)
+    assert line.startswith("BAD")
+    assert problem in line
+
+
+@pytest.mark.parametrize(
+    ("options", "token", "message"),
+    [
+        (("status", "nope"), "fib_x", "ID: 'nope' is no id of a submission"),
+        (("status", "\x1b[31m" + "a" * 32), "fib_x", "is no id of a submission"),
+        (("status", "a" * 32), "a\nb", "FIB_SERVE_TOKEN: it is no token"),
+        (("status", "a" * 32), "\u00e9", "FIB_SERVE_TOKEN: it is no token"),
+        (("status", "a" * 32, "--url", "127.0.0.1:8000"), "fib_x", "--url: '127.0.0.1:8000' is no address"),
+        (("status", "a" * 32, "--url", "ftp://x"), "fib_x", "--url: 'ftp://x' is no address"),
+    ],
+)
+def test_a_client_names_a_setting_that_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture, options: tuple[str, ...], token: str, message: str
+) -> None:
+    monkeypatch.setenv("FIB_SERVE_TOKEN", token)
+    assert run(*options) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert token == "fib_x" or token not in shown

@@ -16,7 +16,7 @@ from fib_serve.errors import DatabaseUnusable
 def test_the_migrations_make_the_tables_of_the_program(database: Database) -> None:
     with database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        assert current_version(connection) == "0001"
+        assert current_version(connection) == "0002"
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,16 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     unit.write_text(text.replace("/opt/fib-serve/bin/fib-serve", str(shutil.which("true"))))
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_container_file_has_no_findings_of_hadolint() -> None:
+    if not DEPLOY.is_dir():
+        pytest.skip("needs the repository")
+    program = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if program is None:
+        pytest.skip("needs hadolint")
+    done = subprocess.run([program, str(DEPLOY / "Containerfile")], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_the_commands_of_the_unit_and_the_container_exist() -> None:

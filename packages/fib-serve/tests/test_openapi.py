@@ -6,9 +6,12 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import attrs
+import hypothesis
 import pytest
+from fib_serve.settings import Settings
 from fib_serve.users.roles import Role
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
 from .samples import bearer, plain_solution
@@ -23,6 +26,12 @@ EXAMPLES = 25
 KNOWN = {400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503}
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def settings(settings: Settings, request: pytest.FixtureRequest) -> Settings:
+    """Settings with one kind of database and the other: they refuse different values."""
+    return settings if request.param == "sqlite" else attrs.evolve(settings, database=request.getfixturevalue("url"))
+
+
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
 def test_no_request_makes_the_service_fail(client: Any, address: str, token: Callable[..., str], method: str) -> None:
     admin = bearer(token("root", Role.MAINTAINER))
@@ -34,7 +43,7 @@ def test_no_request_makes_the_service_fail(client: Any, address: str, token: Cal
         if operation.method.upper() != method or operation.path == "/shutdown":
             continue
 
-        @settings(
+        @hypothesis.settings(
             max_examples=EXAMPLES,
             deadline=None,
             phases=[Phase.generate],

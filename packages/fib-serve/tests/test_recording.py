@@ -10,10 +10,10 @@ from fib_schema import Trace, TraceSet
 from fib_serve.database import Database
 from fib_serve.database.tables import results
 from fib_serve.errors import LeaseLost
-from fib_serve.queue.leasing import Lease, claim
+from fib_serve.queue.leasing import MAX_ATTEMPTS, Lease, claim
 from fib_serve.queue.reading import get_submission, list_events, list_traces
 from fib_serve.queue.reconciliation import Reconciliation, reconcile
-from fib_serve.queue.recording import Place, complete, keep_solution, record, recover, traces_of
+from fib_serve.queue.recording import Place, complete, give_up, keep_solution, record, recover, traces_of
 from fib_serve.queue.submission import State
 from fib_serve.queue.submitting import NewSubmission, submit
 from sqlalchemy import delete
@@ -87,15 +87,25 @@ def test_a_trace_that_a_dead_worker_did_not_index_is_found_and_a_torn_one_is_not
     assert len(list(traces_of(path, lease.submission.id))) == 2
 
 
+def test_attempts_count_only_until_there_is_a_new_trace(database: Database, data_set: Path, lease: Lease) -> None:
+    place = Place(data_set, is_hidden=False)
+    for trace in traces(lease):
+        for _ in range(MAX_ATTEMPTS - 1):
+            held = claim(database, "cpu", -1.0)
+            assert held is not None
+        record(database, held, place, DEFINITION, trace)
+    assert claim(database, "cpu", 60) is not None
+
+
 def test_hidden_traces_stay_in_their_file(database: Database, tmp_path: Path, lease: Lease) -> None:
     place = Place(tmp_path / "hidden", is_hidden=True)
     record(database, lease, place, DEFINITION, traces(lease, log="the inputs were 1 2 3")[0])
     assert indexed(database, lease) == []
     with database.read() as connection:
         events = list_events(connection, lease.submission.id, 0)
-    assert events[-1].data == {"is_hidden": True}
+    assert [event.kind for event in events if event.kind == "progress"] == []
     assert b"1 2 3" in place.traces_file(DEFINITION, "alice").read_bytes()
-    for path in database.path.parent.glob("serve.sqlite3*"):
+    for path in Path(database.name).parent.glob("serve.sqlite3*"):
         assert b"1 2 3" not in path.read_bytes()
 
 
@@ -138,3 +148,15 @@ def test_traces_of_others_and_of_unknown_submissions_are_left_alone(
     TraceSet.from_path(data_set).add_traces([traces(lease)[1]])
     found = reconcile(database, (place,))
     assert (found.indexed, found.lost, found.foreign) == (0, 0, 1)
+
+
+def test_an_error_that_quotes_a_long_text_is_shortened(database: Database, lease: Lease) -> None:
+    assert give_up(database, lease, State.FAILED, "it is made for " + "x" * 3_000_000)
+    with database.read() as connection:
+        found = get_submission(connection, lease.submission.id)
+        events = list_events(connection, lease.submission.id, 0)
+    assert found is not None
+    assert found.error is not None
+    assert found.error.startswith("it is made for xxx")
+    assert found.error.endswith("(3000015 characters)")
+    assert len(found.error) + len(str(events[-1].data["error"])) < 5000

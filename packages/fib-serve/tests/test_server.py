@@ -84,6 +84,25 @@ def test_endless_headers_are_refused(connect: Callable[[], socket.socket]) -> No
     assert sent < 10_000_000
 
 
+@pytest.mark.parametrize(("size", "status"), [(60_000, b"200"), (66_000, b"431"), (200_000, b"431")])
+@pytest.mark.parametrize("before", [0, 2])
+def test_headers_that_arrive_at_once_have_the_same_bound(
+    connect: Callable[[], socket.socket], before: int, size: int, status: bytes
+) -> None:
+    connection = connect()
+    for _ in range(before):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += connection.recv(65536)
+    lines = b"".join(b"X-%d: %s\r\n" % (index, b"y" * 990) for index in range(size // 1000))
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + lines + b"\r\n")
+    try:
+        assert answer_of(connection)[9:12] == status
+    except ConnectionResetError:  # with what it has not read the server resets the connection
+        assert status == b"431"
+
+
 @pytest.mark.parametrize(
     "head",
     [

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,7 @@ import httpx
 import pytest
 from fib_schema import TraceSet
 
-from .running_service import FAST, RunningService, create_token, submit, wait
+from .running_service import FAST, RunningService, create_token, submit, traces_by_submission, wait
 from .samples import GOOD, WRONG, write_data_set
 
 pytestmark = pytest.mark.slow
@@ -47,16 +45,6 @@ def contest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contest]:
         yield Contest(service, data_set, hidden, *clients)
         for client in clients:
             client.close()
-
-
-def traces_by_submission(root: Path) -> Counter[tuple[str, str]]:
-    """The number of traces of each submission and workload in the files of a data set."""
-    found: Counter[tuple[str, str]] = Counter()
-    for path in root.glob("traces/**/*.jsonl"):
-        for line in path.read_text().splitlines():
-            trace = json.loads(line)
-            found[trace["evaluation"]["extra"]["submission"], trace["workload"]["uuid"]] += 1
-    return found
 
 
 def test_an_honest_solution_ranks_and_a_wrong_one_does_not(contest: Contest) -> None:
@@ -115,6 +103,37 @@ def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
     assert {uuid for submission, uuid in traces if submission == identifier} == {"secret-65537", "secret-131071"}
 
 
+def test_events_do_not_tell_when_a_hidden_workload_was_evaluated(contest: Contest) -> None:
+    """Otherwise a solution that sleeps in proportion to its input tells the size of each hidden workload."""
+    identifier = submit(contest.alice, GOOD)
+    kinds = []
+    with contest.alice.stream("GET", f"/v1/submissions/{identifier}/events") as stream:
+        for line in stream.iter_lines():
+            kinds += [line] if line.startswith("event: ") else []
+    assert kinds == [f"event: {kind}" for kind in ("state", "state", "progress", "progress", "state")]
+
+
+REMEMBERS = """
+import os
+FOLDERS = [os.environ["FIB_CACHE_PATH"], os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]
+def run(x):
+    for folder in FOLDERS:
+        print("seen", sorted(name for name in os.listdir(folder) if name.startswith("rows-")), flush=True)
+        open(f"{folder}/rows-{x.shape[0]}", "w").close()
+    return x * 2
+"""
+
+
+def test_a_solution_tells_a_later_submission_nothing_of_hidden_workloads(contest: Contest) -> None:
+    for _ in range(2):
+        identifier = submit(contest.bob, REMEMBERS, name="remembers")
+        (task,) = wait(contest.bob, [identifier])
+        logs = [trace["evaluation"]["log"] for trace in task["traces"]]
+        assert [trace["evaluation"]["status"] for trace in task["traces"]] == ["PASSED"] * 2, logs
+        assert "rows-8" in logs[1]  # it does see what it has stored in the same evaluation
+        assert not re.search(r"rows-(65537|131071)", "".join(logs))
+
+
 SPY = """
 import os
 FOUND = []
@@ -169,7 +188,7 @@ def test_a_running_submission_is_cancelled_and_the_next_one_runs(contest: Contes
     assert contest.alice.get(f"/v1/submissions/{endless}").json()["state"] == "cancelled"
 
 
-@pytest.mark.parametrize("victim", ["worker", "api"])
+@pytest.mark.parametrize("victim", ["worker", "api", "judge"])
 def test_killing_a_process_loses_nothing_and_doubles_nothing(contest: Contest, victim: str) -> None:
     identifiers = [submit(contest.alice, f"{GOOD}# {victim} {index}") for index in range(4)]
     with contest.alice.stream("GET", f"/v1/submissions/{identifiers[0]}/events") as stream:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import Definition, Problem, TraceSet, Workload
+from fib_schema.display import counted
 
 from .errors import InvalidSetting
 
@@ -56,4 +57,6 @@ def check_hidden(public: Catalog, hidden: Catalog) -> None:
         known = {workload.uuid for workload in public.workloads[name]}
         shared = [workload.uuid for workload in hidden.workloads[name] if workload.uuid in known]
         if shared:
-            raise InvalidSetting("--hidden", f"{len(shared)} workloads of {name!r} are in the public data set too")
+            raise InvalidSetting(
+                "--hidden", f"the public data set has {counted(len(shared), 'workload')} of {name!r} too"
+            )

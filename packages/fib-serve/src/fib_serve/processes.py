@@ -1,8 +1,9 @@
-"""Processes of the service: exit codes, and the bond between a process and the supervisor."""
+"""Processes of the service: exit codes, the bond between a process and the supervisor, garbage collection."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 
@@ -18,3 +19,14 @@ def end_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(os.environ[SUPERVISOR_VARIABLE]):
         os._exit(1)
+
+
+def freeze_objects() -> None:
+    """Exempt the objects that a process has after its start from garbage collection.
+
+    A full collection waits until a quarter as many objects have survived younger ones. With the 84,000 objects of a
+    worker that takes about 3,000 submissions, each of which leaves 0.5 KiB of cyclic garbage of database statements.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.collect()  # counts the objects that remain, of which a quarter is little

@@ -5,16 +5,25 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import msgspec
 from fib_bench import BenchmarkConfig
 from fib_schema import TraceSet
 
+from .cluster_address import ADDRESS
 from .errors import InvalidSetting
 
+DATABASE_VARIABLE = "FIB_SERVE_DATABASE"
+"""The URL of the database, for commands without ``--database`` and for the processes of a service."""
+OIDC_SECRET_VARIABLE = "FIB_SERVE_OIDC_SECRET"
+"""The secret of the service as a client of the OpenID Connect provider."""
+EXECUTORS = ("local", "ray")
+RAY_DEVICES = ("cpu", "cuda:0")
 STRONGEST = 3
 """The highest isolation level of fib-bench."""
 
@@ -29,7 +38,16 @@ class Settings:
     """The folder of a second data set with the same definitions, whose workloads are never served."""
     state: str
     """The folder of the database, private to the user that runs the service."""
+    database: str | None = attrs.field(default=None, repr=False)
+    """The URL of a PostgreSQL database, which may hold a password; None means a SQLite file in the state folder."""
+    executor: str = "local"
+    """One of `EXECUTORS`: workers on this machine, or on the nodes of a Ray cluster."""
+    address: str | None = None
+    """The address of the Ray cluster; None starts one on this machine."""
     devices: tuple[str, ...] = ("cpu",)
+    """The devices of this machine; with Ray one of `RAY_DEVICES`, for the devices of that kind of all nodes."""
+    concurrency: int | None = None
+    """Workers that share each CUDA device, of which only one times a pass at a moment; None depends on the cores."""
     host: str = "127.0.0.1"
     port: int = 8000
     has_auth: bool = True
@@ -39,6 +57,13 @@ class Settings:
     """Whether latencies without trusted timing (CPU) rank."""
     publish_sources: bool = False
     """Whether every reader sees the sources of all submissions."""
+    public_url: str | None = None
+    """The address of the pages for browsers, needed by a login through a provider."""
+    oidc_issuer: str | None = None
+    """The OpenID Connect provider that logs browsers in."""
+    oidc_client_id: str | None = None
+    oidc_role: str = "reader"
+    """The role of an account that a first login through the provider makes."""
     required_isolation: int = STRONGEST
     evaluation: Mapping[str, int | float] = attrs.field(factory=dict)
     """Fields of `fib_bench.BenchmarkConfig`."""
@@ -62,14 +87,47 @@ class Settings:
             raise InvalidSetting("--no-auth", problem)
         if self.hidden is not None and _overlap(Path(self.hidden), Path(self.dataset)):
             raise InvalidSetting("--hidden", "the folder must lie outside of the data set, which is public")
+        self._check_provider()
+        self._check_executor()
         for private in filter(None, (self.hidden, self.state)):
             if "\x00" in private:
                 raise InvalidSetting("paths", "contain a null character")
 
+    def _check_executor(self) -> None:
+        if self.executor == "local" and self.address is not None:
+            raise InvalidSetting("--address", "only a Ray cluster has one: add --executor ray")
+        if self.executor != "ray":
+            return
+        if self.devices not in {(name,) for name in RAY_DEVICES}:
+            kinds = " or ".join(RAY_DEVICES)
+            raise InvalidSetting("--devices", f"a Ray cluster lists its devices itself; name their kind: {kinds}")
+        if self.address is not None and not ADDRESS.fullmatch(self.address):
+            problem = f"{self.address!r} is not the address of a Ray cluster; write HOST:PORT, or auto for this machine"
+            raise InvalidSetting("--address", problem)
+        if self.concurrency is not None:
+            raise InvalidSetting("--concurrency", "a device of a Ray cluster evaluates one submission at a time")
+        if find_spec("ray") is None:
+            raise InvalidSetting("--executor", "Ray is not installed: pip install 'fib-serve[ray]'")
+
+    def _check_provider(self) -> None:
+        if self.oidc_issuer is None:
+            return
+        if not self.oidc_client_id or not self.public_url or not self.has_auth:
+            raise InvalidSetting("--oidc-issuer", "needs --oidc-client-id and --public-url, and excludes --no-auth")
+        for option, url in (("--oidc-issuer", self.oidc_issuer), ("--public-url", self.public_url)):
+            parts = urlsplit(url)
+            if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+                raise InvalidSetting(option, "must be an https:// URL, or http:// on loopback")
+
     @property
     def database_path(self) -> Path:
-        """The file of the database."""
+        """The file of a SQLite database."""
         return Path(self.state) / "serve.sqlite3"
+
+    @property
+    def has_database(self) -> bool:
+        """Whether there is a database; a server counts as one, whatever it has."""
+        return self.database is not None or self.database_path.exists()
 
     @property
     def work_path(self) -> Path:
@@ -79,26 +137,28 @@ class Settings:
     @property
     def private_paths(self) -> tuple[Path, ...]:
         """The paths that no worker may open."""
-        roots = (self.dataset, self.hidden, self.state)
-        return tuple(Path(path) for path in (*roots, str(self.database_path)) if path is not None)
+        roots = (self.dataset, self.hidden, self.state, str(self.database_path) if self.database is None else None)
+        return tuple(Path(path) for path in roots if path is not None)
 
-    def benchmark_config(self, device: str, root: str) -> BenchmarkConfig:
-        """The settings of the judge of a device, above those of a data set.
+    def benchmark_configs(self, device: str) -> Mapping[Path, BenchmarkConfig]:
+        """The settings of the judges of a device, by data set: above those of the data set.
 
         Raises:
-            InvalidConfig: A field, or the ``fib-bench.yaml`` of the data set, is not valid.
+            InvalidConfig: A field, or the ``fib-bench.yaml`` of a data set, is not valid.
         """
         fields: dict[str, Any] = dict(self.evaluation)
-        return BenchmarkConfig(device=device, **fields).for_data_set(TraceSet.from_path(root))
+        config = BenchmarkConfig(device=device, concurrency=self.concurrency, **fields)
+        roots = [Path(root) for root in (self.dataset, self.hidden) if root is not None]
+        return {root: config.for_data_set(TraceSet.from_path(root)) for root in roots}
 
     def to_json(self) -> str:
-        """The settings for another process."""
-        return msgspec.json.encode(self).decode()
+        """The settings for another process, without the URL of the database: everybody can read command lines."""
+        return msgspec.json.encode(attrs.evolve(self, database=None)).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The settings that `to_json` wrote."""
-        return msgspec.json.decode(text, type=cls)
+        """The settings that `to_json` wrote, with the URL of the database from the environment, where it is removed."""
+        return attrs.evolve(msgspec.json.decode(text, type=cls), database=os.environ.pop(DATABASE_VARIABLE, None))
 
 
 def default_state(dataset: Path) -> Path:

@@ -11,8 +11,7 @@ from pathlib import Path
 import attrs
 from sqlalchemy import Connection
 
-from ..database.engine import Database
-from ..database.migrate import migrate
+from ..database import migrate, open_database
 from ..errors import InvalidSetting
 from ..queue.rejecting import reject, restore
 from ..settings import Settings, make_state
@@ -77,21 +76,27 @@ def opened(arguments: argparse.Namespace, *, make: bool = False) -> Iterator[Con
     Raises:
         InvalidSetting: There is no database, and none is to be made.
     """
-    state = state_of(arguments)
-    settings = Settings(dataset=str(Path(arguments.dataset).resolve()), state=str(state))
-    if not settings.database_path.exists():
+    settings = _settings(arguments)
+    if settings.database is not None:
+        make_state(Path(settings.state))  # with the file that writers lock
+    elif not settings.has_database:
         if not make:
             raise InvalidSetting("DATASET", f"no database at {settings.database_path}; start the service first")
         if not Path(arguments.dataset).is_dir():
             raise InvalidSetting("DATASET", f"there is no folder {arguments.dataset}")
-        make_state(state)
-    database = Database(settings.database_path)
+        make_state(Path(settings.state))
+    database = open_database(settings)
     try:
         migrate(database)
         with database.write() as connection:
             yield connection
     finally:
         database.close()
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    dataset, state = str(Path(arguments.dataset).resolve()), str(state_of(arguments))
+    return Settings(dataset=dataset, state=state, database=arguments.database)
 
 
 def _operator() -> Principal:
@@ -119,8 +124,7 @@ def _change_user(arguments: argparse.Namespace) -> int:
 
 
 def _create_token(arguments: argparse.Namespace) -> int:
-    state = state_of(arguments)
-    settings = Settings(dataset=str(Path(arguments.dataset).resolve()), state=str(state))
+    settings = _settings(arguments)
     with opened(arguments, make=True) as connection:
         user = find_user(connection, arguments.user)
         if user is None:

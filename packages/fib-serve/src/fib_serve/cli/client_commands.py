@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from .printing import print_json, print_table, say
 
 _URL, _TOKEN = "FIB_SERVE_URL", "FIB_SERVE_TOKEN"
 _DEFAULT_URL = "http://127.0.0.1:8000"
+_TEXT_OF_TOKEN = re.compile(r"[\x21-\x7e]+")
+_ID = re.compile("[0-9a-f]{32}")
 
 
 def add_client(commands: Commands) -> None:
@@ -57,7 +60,15 @@ def _add(commands: Commands, name: str, run: Any, text: str) -> argparse.Argumen
 
 def _client(arguments: argparse.Namespace) -> Client:
     """A client; the token comes from the environment, where other users cannot see it."""
-    return Client(arguments.url or os.environ.get(_URL) or _DEFAULT_URL, os.environ.get(_TOKEN) or None)
+    address = arguments.url or os.environ.get(_URL) or _DEFAULT_URL
+    if not address.startswith(("http://", "https://")) or not address.isprintable():
+        raise InvalidSetting("--url", f"{address!r} is no address of a service; write one such as {_DEFAULT_URL}")
+    token = os.environ.get(_TOKEN) or None
+    if token is not None and _TEXT_OF_TOKEN.fullmatch(token) is None:
+        raise InvalidSetting(_TOKEN, "it is no token: it has characters that no token has; copy it again")
+    if (identifier := getattr(arguments, "submission", None)) is not None and _ID.fullmatch(identifier) is None:
+        raise InvalidSetting("ID", f"{identifier!r} is no id of a submission, which has 32 hexadecimal digits")
+    return Client(address, token)
 
 
 def _submit(arguments: argparse.Namespace) -> int:
@@ -123,8 +134,7 @@ def _row(trace: Trace) -> dict[str, object]:
 def _follow(client: Client, submission: str) -> None:
     for event in client.events(submission):
         data = {key: value for key, value in event.data.items() if key != "at" and value is not None}
-        words = ", ".join(f"{key} {value}" for key, value in data.items() if not isinstance(value, bool))
-        say(f"{event.kind}: {words or 'a hidden workload was evaluated'}")
+        say(f"{event.kind}: {', '.join(f'{key} {value}' for key, value in data.items())}")
 
 
 def _show(arguments: argparse.Namespace, submission: SubmissionInfo) -> int:

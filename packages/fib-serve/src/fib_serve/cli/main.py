@@ -21,14 +21,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    arguments = _parser().parse_args(argv)
+    code: int = arguments.command(arguments)
+    return code
+
+
+def _parser() -> CommandParser:
     parser = CommandParser(prog="fib-serve", description="Evaluation service and leaderboard for GPU kernels.")
     parser.add_argument("--version", action="version", version=f"fib-serve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in (add_run, add_administration, add_operation, add_client):
         add(commands)
-    arguments = parser.parse_args(argv)
-    code: int = arguments.command(arguments)
-    return code
+    return parser
 
 
 if __name__ == "__main__":

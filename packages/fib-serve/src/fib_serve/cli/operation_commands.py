@@ -9,17 +9,16 @@ from typing import Any
 import attrs
 from fib_bench.cli.run_options import default_device, names_of
 
-from ..database.engine import Database
-from ..database.migrate import migrate
+from ..database import migrate, open_database
 from ..errors import InvalidSetting
 from ..operation.backup import back_up, restore
 from ..operation.doctor import examine
 from ..operation.retention import prune
 from ..operation.supervisor import locked
-from ..settings import STRONGEST, Settings, make_state
+from ..settings import EXECUTORS, STRONGEST, Settings, make_state
 from .commands import Commands
 from .printing import print_json, say
-from .run_command import add_state_option, state_of
+from .run_command import add_cluster_options, add_state_option, state_of
 
 
 def add_operation(commands: Commands) -> None:
@@ -33,6 +32,7 @@ def add_operation(commands: Commands) -> None:
     doctor = _add(commands, "doctor", _doctor, "check the machine, the files and the settings")
     doctor.add_argument("--hidden", metavar="DIR", help="the data set of hidden workloads")
     doctor.add_argument("--devices", nargs="+", metavar="NAME", help="such as cpu or cuda:0")
+    add_cluster_options(doctor)
     doctor.add_argument("--allow-isolation", type=int, choices=range(STRONGEST + 1), default=STRONGEST, metavar="LEVEL")
     doctor.add_argument("--json", action="store_true")
 
@@ -46,7 +46,8 @@ def _add(commands: Commands, name: str, run: Any, text: str) -> argparse.Argumen
 
 
 def _settings(arguments: argparse.Namespace, **more: Any) -> Settings:
-    return Settings(dataset=str(Path(arguments.dataset).resolve()), state=str(state_of(arguments)), **more)
+    dataset, state = str(Path(arguments.dataset).resolve()), str(state_of(arguments))
+    return Settings(dataset=dataset, state=state, database=arguments.database, **more)
 
 
 def _back_up(arguments: argparse.Namespace) -> int:
@@ -68,9 +69,9 @@ def _prune(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     if not arguments.days >= 1:
         raise InvalidSetting("--days", f"must be at least 1, got {arguments.days:g}")
-    if not settings.database_path.exists():
+    if not settings.has_database:
         raise InvalidSetting("DATASET", f"no database at {settings.database_path}")
-    database = Database(settings.database_path)
+    database = open_database(settings)
     try:
         migrate(database)
         removed = prune(database, arguments.days)
@@ -86,6 +87,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
         hidden=None if arguments.hidden is None else str(Path(arguments.hidden).resolve()),
         devices=names_of(arguments.devices) or (default_device(),),
         required_isolation=arguments.allow_isolation,
+        executor=arguments.executor or EXECUTORS[0],
+        address=arguments.address,
     )
     findings = list(examine(settings))
     if arguments.json:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import attrs
 from fib_bench.cli.run_options import default_device, names_of
 
-from ..database.engine import Database
+from ..database import open_database
 from ..errors import InvalidSetting
 from ..logs import LEVELS
 from ..operation.supervisor import Supervisor
-from ..settings import STRONGEST, Settings, default_state
+from ..settings import DATABASE_VARIABLE, EXECUTORS, OIDC_SECRET_VARIABLE, STRONGEST, Settings, default_state
+from ..users.roles import Role
 from .commands import Commands
 from .printing import say
 
@@ -28,6 +30,12 @@ _EVALUATION = (
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 
 
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a service on a Ray cluster."""
+    parser.add_argument("--executor", choices=EXECUTORS, help=f"where the workers run (default: {EXECUTORS[0]})")
+    parser.add_argument("--address", help="address of the Ray cluster (default: a new one on this machine)")
+
+
 def add_run(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser("run", help="start the service: API, queue, workers and pages")
@@ -38,7 +46,14 @@ def add_run(commands: Commands) -> None:
         "--devices",
         nargs="+",
         metavar="NAME",
-        help="such as cpu or cuda:0,cuda:1 (default: the first)",
+        help="such as cpu or cuda:0,cuda:1 (default: the first); with Ray the kind of all devices: cpu or cuda:0",
+    )
+    add_cluster_options(parser)
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="submissions in evaluation on each GPU, one of which times a pass (default: by the number of cores)",
     )
     parser.add_argument("--host", help=f"the address to listen on (default: {_DEFAULTS['host']})")
     parser.add_argument("--port", type=int, help=f"0 for any free one (default: {_DEFAULTS['port']})")
@@ -56,6 +71,13 @@ def add_run(commands: Commands) -> None:
     parser.add_argument("--max-per-day", type=int, help="submissions of one user in 24 hours")
     parser.add_argument("--requests-per-second", type=float, help="requests of one user")
     parser.add_argument("--log-level", choices=LEVELS)
+    login = parser.add_argument_group("login to the pages through an OpenID Connect provider (off by default)")
+    login.add_argument(
+        "--oidc-issuer", metavar="URL", help=f"the provider; the client's secret is {OIDC_SECRET_VARIABLE}"
+    )
+    login.add_argument("--oidc-client-id", metavar="ID", help="the service's name at the provider")
+    login.add_argument("--oidc-role", choices=[role.value for role in Role], help="of new accounts (default: reader)")
+    login.add_argument("--public-url", metavar="URL", help="address of the pages, called at login/oidc/callback")
     group = parser.add_argument_group("settings of all evaluations, above those of the data set")
     for option, name, kind, text in _EVALUATION:
         group.add_argument(option, dest=name, type=kind, metavar="N", help=text)
@@ -63,8 +85,14 @@ def add_run(commands: Commands) -> None:
 
 
 def add_state_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option for the state folder."""
-    parser.add_argument("--state", metavar="DIR", help="the folder of the database (default: DATASET.fib-serve)")
+    """Add the options for the state folder and the database."""
+    parser.add_argument("--state", metavar="DIR", help="the folder of the service (default: DATASET.fib-serve)")
+    parser.add_argument(
+        "--database",
+        metavar="URL",
+        default=os.environ.get(DATABASE_VARIABLE) or None,
+        help=f"postgresql://...; may stand in {DATABASE_VARIABLE}, which hides a password (default: SQLite in --state)",
+    )
 
 
 def state_of(arguments: argparse.Namespace) -> Path:
@@ -109,21 +137,21 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
     if not settings.has_auth:
         say("no tokens: every program on this machine may submit, read and stop the service (--no-auth)")
-    elif not has_users(settings.database_path):
+    elif not has_users(settings):
         say("nobody has a token yet; make the first one with")
         say(f"  fib-serve token create {arguments.dataset} --user NAME --scope maintainer")
     return Supervisor(settings).run()
 
 
-def has_users(path: Path) -> bool:
+def has_users(settings: Settings) -> bool:
     """Whether the database has an account."""
-    if not path.exists():
+    if not settings.has_database:
         return False
     from sqlalchemy import inspect, select
 
     from ..database.tables import users
 
-    database = Database(path)
+    database = open_database(settings)
     try:
         with database.read() as connection:
             return inspect(connection).has_table("users") and connection.execute(select(users.c.id)).first() is not None

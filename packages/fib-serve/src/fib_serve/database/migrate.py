@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from alembic import command
@@ -12,6 +13,7 @@ from sqlalchemy import Connection
 
 from ..errors import DatabaseUnusable
 from .engine import Database
+from .tables import metadata
 
 _FOLDER = Path(__file__).parent / "migrations"
 
@@ -31,7 +33,7 @@ def migrate(database: Database) -> None:
         except CommandError as error:
             newest = ScriptDirectory.from_config(config).get_current_head()
             problem = f"it was written by another version ({error}); this one knows up to {newest}: update fib-serve"
-            raise DatabaseUnusable(str(database.path), problem) from error
+            raise DatabaseUnusable(database.name, problem) from error
 
 
 def current_version(connection: Connection) -> str:
@@ -39,3 +41,21 @@ def current_version(connection: Connection) -> str:
     from alembic.runtime.migration import MigrationContext
 
     return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def problem_of_tables(connection: sqlite3.Connection) -> str:
+    """The reason why a SQLite database is not one of this service; empty if it is.
+
+    A database of an older version may lack tables; it has its version and the table of submissions.
+    """
+    query = "SELECT name FROM sqlite_master WHERE type = 'table'"
+    found = {name for (name,) in connection.execute(query)}
+    if not {"alembic_version", "submissions"} <= found:
+        return "it is no database of fib-serve: it has no submissions"
+    versions = [version for (version,) in connection.execute("SELECT version_num FROM alembic_version")]
+    script = ScriptDirectory(str(_FOLDER))
+    known = {revision.revision for revision in script.walk_revisions()}
+    if len(versions) != 1 or versions[0] not in known:
+        return f"it was written by another version ({', '.join(versions) or 'none is stated'}): update fib-serve"
+    lacking = sorted(metadata.tables.keys() - found) if versions[0] == script.get_current_head() else []
+    return f"it lacks the tables {', '.join(lacking)}" if lacking else ""

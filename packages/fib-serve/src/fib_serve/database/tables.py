@@ -17,6 +17,9 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+LARGEST_ID = 2**31 - 1
+"""Of a row: PostgreSQL's integers have four bytes, and it refuses to compare them with a larger number."""
+
 metadata = MetaData()
 
 users = Table(
@@ -125,6 +128,7 @@ devices = Table(
     Column("isolation_text", Text, nullable=False),
     Column("submission_id", String(32)),
     Column("seen_at", Float, nullable=False),
+    Column("problem", Text),
 )
 
 queue_clock = Table(

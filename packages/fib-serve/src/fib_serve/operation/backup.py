@@ -13,7 +13,7 @@ from pathlib import Path
 from fib_schema.files import copy_file, staged
 
 from ..database.engine import Database
-from ..database.migrate import migrate
+from ..database.migrate import migrate, problem_of_tables
 from ..errors import DatabaseUnusable, InvalidSetting
 from ..settings import Settings
 
@@ -22,8 +22,9 @@ def back_up(settings: Settings, target: Path) -> int:
     """Copy the database of a service, which may be running; returns the size in bytes.
 
     Raises:
-        InvalidSetting: The target exists, or there is no database.
+        InvalidSetting: The target exists, there is no database, or it is not SQLite.
     """
+    _check_sqlite(settings)
     if target.exists():
         raise InvalidSetting("BACKUP", f"{target} exists; name a new file")
     if not settings.database_path.exists():
@@ -46,9 +47,10 @@ def restore(settings: Settings, backup: Path) -> Path | None:
         Where the replaced database is kept, or None if there was none.
 
     Raises:
-        InvalidSetting: There is no such file.
+        InvalidSetting: There is no such file, or the database is not SQLite.
         DatabaseUnusable: The backup is damaged, or a later version wrote it.
     """
+    _check_sqlite(settings)
     if not backup.is_file():
         raise InvalidSetting("BACKUP", f"there is no file {backup}")
     path = settings.database_path
@@ -71,14 +73,22 @@ def restore(settings: Settings, backup: Path) -> Path | None:
     return kept
 
 
+def _check_sqlite(settings: Settings) -> None:
+    if settings.database is not None:
+        raise InvalidSetting("--database", "PostgreSQL has commands of its own: pg_dump, and pg_restore")
+
+
 def _check(path: Path) -> None:
     try:
         with closing(sqlite3.connect(path)) as connection:
             found = connection.execute("PRAGMA integrity_check").fetchone()[0]
+            problem = problem_of_tables(connection) if found == "ok" else ""
     except sqlite3.DatabaseError as error:
         raise DatabaseUnusable(str(path), f"it is damaged: {error}; use another backup") from error
     if found != "ok":
         raise DatabaseUnusable(str(path), f"it is damaged: {found}; use another backup")
+    if problem:
+        raise DatabaseUnusable(str(path), f"{problem}; use another backup")
 
 
 def _free_name(path: Path) -> Path:

@@ -12,8 +12,11 @@ from pathlib import Path
 import attrs
 from fib_bench import probe_isolation
 from fib_schema import FibError
+from fib_schema.display import counted
 
 from ..catalog import Catalog, check_hidden
+from ..database import open_database
+from ..database.migrate import problem_of_tables
 from ..settings import Settings
 
 _LEAST_FREE_BYTES = 1 << 30
@@ -37,8 +40,11 @@ def examine(settings: Settings) -> Iterator[Finding]:
         "state folder": _state,
         "database": _database,
         "disk": _disk,
+        "cluster": _cluster,
         "sandbox": _sandbox,
     }
+    unused = "sandbox" if settings.executor == "ray" else "cluster"  # the service tries the sandbox of each node
+    checks.pop(unused)
     for name, check in checks.items():
         try:
             yield check(settings)
@@ -49,13 +55,15 @@ def examine(settings: Settings) -> Iterator[Finding]:
 def _data_set(settings: Settings) -> Finding:
     catalog = Catalog.read(Path(settings.dataset))
     if catalog.problems:
-        text = f"{len(catalog.problems)} problems; run `fib-bench validate {settings.dataset}`"
+        text = f"{counted(len(catalog.problems), 'problem')}; run `fib-bench validate {settings.dataset}`"
         return Finding("data set", is_good=False, text=text)
     empty = [name for name, workloads in catalog.workloads.items() if not workloads]
     if empty or not catalog.definitions:
         text = f"definitions without workloads: {', '.join(empty[:5])}" if empty else "it has no definitions"
         return Finding("data set", is_good=False, text=f"{text}; nothing can be submitted for them")
-    return Finding("data set", is_good=True, text=f"{len(catalog.definitions)} definitions, all with workloads")
+    return Finding(
+        "data set", is_good=True, text=f"{counted(len(catalog.definitions), 'definition')}, none without workloads"
+    )
 
 
 def _hidden(settings: Settings) -> Finding:
@@ -64,7 +72,7 @@ def _hidden(settings: Settings) -> Finding:
     hidden = Catalog.read(Path(settings.hidden))
     check_hidden(Catalog.read(Path(settings.dataset)), hidden)
     count = sum(map(len, hidden.workloads.values()))
-    return Finding("hidden workloads", is_good=count > 0, text=f"{count} workloads")
+    return Finding("hidden workloads", is_good=count > 0, text=f"{counted(count, 'workload')}")
 
 
 def _state(settings: Settings) -> Finding:
@@ -77,13 +85,18 @@ def _state(settings: Settings) -> Finding:
 
 
 def _database(settings: Settings) -> Finding:
+    if settings.database is not None:
+        with closing(open_database(settings)) as database, database.read() as connection:
+            version = connection.exec_driver_sql("SHOW server_version").scalar()
+        return Finding("database", is_good=True, text=f"PostgreSQL {version} answers")
     path = settings.database_path
     if not path.exists():
         return Finding("database", is_good=True, text="it will be made by the first start")
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         found = connection.execute("PRAGMA quick_check").fetchone()[0]
-    text = "consistent" if found == "ok" else f"{found}; restore a backup"
-    return Finding("database", is_good=found == "ok", text=text)
+        problem = problem_of_tables(connection) if found == "ok" else found
+    text = f"{problem}; restore a backup" if problem else "consistent"
+    return Finding("database", is_good=not problem, text=text)
 
 
 def _disk(settings: Settings) -> Finding:
@@ -91,6 +104,24 @@ def _disk(settings: Settings) -> Finding:
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.1f} GB free at {place}" + ("" if free > _LEAST_FREE_BYTES else "; make room")
     return Finding("disk", is_good=free > _LEAST_FREE_BYTES, text=text)
+
+
+def _cluster(settings: Settings) -> Finding:
+    if settings.address is None:
+        return Finding("cluster", is_good=True, text="the service starts one on this machine")
+    from fib_bench.execution.ray_cluster import device_slots, ray  # imports Ray, which takes seconds
+
+    from ..worker.cluster_workers import connect_to
+
+    kind = "GPU" if settings.devices[0].startswith("cuda") else "CPU"
+    try:
+        connect_to(settings.address)
+        slots = device_slots(ray.nodes(), kind)
+    finally:
+        ray.shutdown()
+    nodes = counted(len({slot.node for slot in slots}), "node")
+    text = f"{counted(len(slots), f'{kind} device')} on {nodes}" + ("" if slots else "; add one with `ray start`")
+    return Finding("cluster", is_good=bool(slots), text=text)
 
 
 def _sandbox(settings: Settings) -> Finding:

@@ -14,30 +14,33 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 from sqlalchemy import delete
 
 from ..catalog import Catalog, check_hidden
-from ..database.engine import Database
-from ..database.migrate import migrate
+from ..cluster_address import require_answer
+from ..database import migrate, open_database
 from ..database.tables import devices
-from ..errors import InvalidSetting
+from ..errors import ClusterUnreachable, DatabaseUnreachable, InvalidSetting
 from ..logs import configure_logs
 from ..processes import REFUSED, SUPERVISOR_VARIABLE
 from ..queue.reconciliation import reconcile
 from ..queue.recording import Place
-from ..settings import Settings, make_state
+from ..settings import DATABASE_VARIABLE, Settings, make_state
 
 _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _API_SECONDS = 15.0
+_ANSWER_SECONDS = 30.0  # a database server or a cluster may start together with the service
 _LOCK_SECONDS = 3.0  # a child of a killed supervisor holds the lock until it has executed its program
 _LOG = logging.getLogger(__name__)
+Opened = TypeVar("Opened")
 
 
 @attrs.define(eq=False)
@@ -56,12 +59,13 @@ class Child:
     def start(self, settings: Settings) -> None:
         """Start it, in the empty folder."""
         self.started_at = time.monotonic()
+        database = {} if settings.database is None else {DATABASE_VARIABLE: settings.database}
         self.process = subprocess.Popen(
             [sys.executable, "-m", *self.command],
             cwd=settings.work_path,
             pass_fds=self.descriptors,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())},
+            env={**os.environ, **database, SUPERVISOR_VARIABLE: str(os.getpid())},
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -104,11 +108,9 @@ class Supervisor:
         configure_logs(settings.log_level, "supervisor")
         with prepared(settings), listening(settings) as listener:
             port = listener.getsockname()[1]
-            text = settings.to_json()
-            api = Child("api", ["fib_serve.web.process", text, str(listener.fileno())], (listener.fileno(),))
-            workers = [
-                Child(f"worker {device}", ["fib_serve.worker.process", text, device]) for device in settings.devices
-            ]
+            command = ["fib_serve.web.process", settings.to_json(), str(listener.fileno())]
+            api = Child("api", command, (listener.fileno(),))
+            workers = list(workers_of(settings))
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, self._on_signal)
             address = f"http://{settings.host}:{port}"
@@ -163,6 +165,26 @@ class Supervisor:
         self._wake.set()
 
 
+def workers_of(settings: Settings) -> Iterator[Child]:
+    """The workers of all devices. The judges of those that share a device take turns to time.
+
+    With Ray one process serves the devices of all nodes: they come and go while it runs.
+    """
+    if settings.executor == "ray":
+        yield Child("worker ray", ["fib_serve.worker.process", settings.to_json()])
+        return
+    from fib_bench import BenchmarkConfig
+    from fib_bench.execution.local import concurrency_of
+
+    config = BenchmarkConfig(concurrency=settings.concurrency)
+    for device in settings.devices:
+        count = concurrency_of(config, device, len(settings.devices))
+        text = attrs.evolve(settings, concurrency=count).to_json()
+        for index in range(count):
+            name = device if count == 1 else f"{device} (worker {index + 1} of {count})"
+            yield Child(f"worker {name}", ["fib_serve.worker.process", text, device, name])
+
+
 @contextmanager
 def prepared(settings: Settings) -> Iterator[None]:
     """The state folder, locked; the database of this version, in agreement with the trace files.
@@ -180,7 +202,9 @@ def prepared(settings: Settings) -> Iterator[None]:
             places.append(Place(hidden.root, is_hidden=True))
         for problem in public.problems:
             _LOG.warning("%s", problem)
-        database = Database(settings.database_path)
+        if settings.executor == "ray":
+            reached(lambda: require_answer(settings.address))
+        database = reached(lambda: open_database(settings))
         migrate(database)
         found = reconcile(database, tuple(places))
         _LOG.info("database and trace files agree: %s", found, extra={"fields": attrs.asdict(found)})
@@ -188,6 +212,25 @@ def prepared(settings: Settings) -> Iterator[None]:
             connection.execute(delete(devices))
         database.close()
         yield
+
+
+def reached(open_it: Callable[[], Opened]) -> Opened:
+    """The database or cluster, when it answers.
+
+    Raises:
+        DatabaseUnreachable: Its server does not answer in time.
+        DatabaseUnusable: It cannot be opened.
+        ClusterUnreachable: It does not answer in time.
+    """
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            return open_it()
+        except (DatabaseUnreachable, ClusterUnreachable) as error:
+            if time.monotonic() > deadline:
+                raise
+            _LOG.warning("%s", error)
+            time.sleep(1.0)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Solution, parse_json
-from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, and_, case, func, insert, select, update
 
 from ..database.engine import Database
 from ..database.tables import queue_clock, submissions, users
@@ -21,7 +21,11 @@ from .submission import State, Submission, select_submissions
 from .submitting import add_event
 
 MAX_ATTEMPTS = 3
-"""A submission during which so many workers died is not tried again: it may be what kills them."""
+"""A submission is not tried again if so many workers died during it, one after another and without a new trace: it may
+be what kills them."""
+
+
+_MOST_ERROR_CHARACTERS = 2000
 
 
 @attrs.frozen
@@ -86,9 +90,10 @@ def release(database: Database, lease: Lease, failure: str | None = None) -> Non
             stops, this does not count as an attempt.
     """
     with database.write() as connection:
-        if connection.execute(select(submissions.c.number).where(_is_held(lease))).first() is None:
+        attempts = connection.execute(select(submissions.c.attempts).where(_is_held(lease))).scalar()
+        if attempts is None:
             return
-        identifier, attempts = lease.submission.id, lease.submission.attempts
+        identifier = lease.submission.id
         if failure is not None and attempts >= MAX_ATTEMPTS:
             end(connection, identifier, State.FAILED, f"{attempts} attempts failed, the last one because {failure}")
             return
@@ -115,12 +120,21 @@ def cancel(database: Database, identifier: str) -> State:
 
 def end(connection: Connection, identifier: str, state: State, error: str | None) -> None:
     """End a submission that has no result of its own."""
+    if error is not None:
+        error = _shortened(error).replace("\0", "\\0")  # PostgreSQL stores no null characters
     connection.execute(
         update(submissions)
         .where(submissions.c.id == identifier)
         .values(state=state, error=error, finished_at=now(), lease=None, lease_expires_at=None)
     )
     add_event(connection, identifier, "state", {"state": state, "error": error})
+
+
+def _shortened(text: str) -> str:
+    """A text that lists of submissions can show: it may quote names that a submitter chose."""
+    if len(text) <= _MOST_ERROR_CHARACTERS:
+        return text
+    return f"{text[:_MOST_ERROR_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _is_held(lease: Lease) -> ColumnElement[bool]:
@@ -178,7 +192,7 @@ def _next_user(connection: Connection) -> Any:
     if clock is None:
         connection.execute(insert(queue_clock).values(id=1, virtual_time=0.0))
         clock = 0.0
-    start = func.max(users.c.virtual_time, clock)
+    start = case((users.c.virtual_time > clock, users.c.virtual_time), else_=clock)
     query = (
         select(users.c.id, users.c.weight, start.label("start"))
         .join(waiting, waiting.c.user_id == users.c.id)

@@ -47,6 +47,12 @@ class DeviceState:
     isolation_text: str
     submission_id: str | None
     seen_at: float
+    problem: str | None
+    """The reason why the device is not used, if it is not."""
+
+    def is_healthy(self, oldest: float) -> bool:
+        """Whether the device is used, and its worker has reported since a time."""
+        return self.problem is None and self.seen_at > oldest
 
 
 def get_submission(connection: Connection, identifier: str) -> Submission | None:

@@ -66,7 +66,11 @@ def record(database: Database, lease: Lease, place: Place, definition: Definitio
         path.parent.mkdir(parents=True, exist_ok=True)
         append_jsonl_file([marked], path)
         add_result(connection, lease.submission.id, marked, is_hidden=place.is_hidden)
-        add_event(connection, lease.submission.id, "progress", _progress(marked, is_hidden=place.is_hidden))
+        if not place.is_hidden:  # times of hidden workloads would tell what a solution encodes in them
+            add_event(connection, lease.submission.id, "progress", _progress(marked))
+        if lease.submission.attempts > 1:  # this one has made progress: earlier ones do not count any more
+            chosen = submissions.c.id == lease.submission.id
+            connection.execute(update(submissions).where(chosen).values(attempts=1))
 
 
 def recover(database: Database, lease: Lease, place: Place, definition: Definition) -> None:
@@ -173,9 +177,7 @@ def _marked(trace: Trace, submission: str) -> Trace:
     return attrs.evolve(trace, evaluation=attrs.evolve(evaluation, extra=extra))
 
 
-def _progress(trace: Trace, *, is_hidden: bool) -> dict[str, Any]:
-    """The event of an evaluation; of a hidden one, clients learn only that it happened."""
-    if is_hidden:
-        return {"is_hidden": True}
+def _progress(trace: Trace) -> dict[str, Any]:
+    """The event of an evaluation."""
     assert trace.evaluation is not None
-    return {"is_hidden": False, "workload": trace.workload.uuid, "status": str(trace.evaluation.status)}
+    return {"workload": trace.workload.uuid, "status": str(trace.evaluation.status)}

@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Solution, format_json, parse_json
+from fib_schema.display import counted
 from sqlalchemy import Connection, and_, func, insert, or_, select
 
 from ..database.engine import Database
@@ -86,7 +87,7 @@ def _by_key(connection: Connection, new: NewSubmission) -> int | None:
 
 
 def _identical(connection: Connection, new: NewSubmission) -> int | None:
-    present = select(devices.c.hardware, devices.c.harness).distinct().subquery()
+    present = select(devices.c.hardware, devices.c.harness).where(devices.c.problem.is_(None)).distinct().subquery()
     is_current = (
         select(present.c.hardware)
         .where(present.c.hardware == submissions.c.hardware, present.c.harness == submissions.c.harness)
@@ -111,7 +112,9 @@ def _check_quotas(connection: Connection, user_id: int) -> None:
     if used["queued"] >= user["max_queued"]:
         raise TooMany(f"{used['queued']} of your submissions are queued, the limit; wait until some are evaluated", 10)
     if used["day"] >= user["max_per_day"]:
-        raise TooMany(f"you made {used['day']} submissions in the last 24 hours, the limit; try again later", 3600)
+        raise TooMany(
+            f"you made {counted(used['day'], 'submission')} in the last 24 hours, the limit; try again later", 3600
+        )
 
 
 def usage(connection: Connection, user_id: int) -> dict[str, int]:

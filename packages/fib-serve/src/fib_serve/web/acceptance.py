@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from fib_schema import Solution
+from fib_schema import Solution, to_plain
 from fib_schema.codec import structure
+from fib_schema.display import counted
 from starlette.concurrency import run_in_threadpool
 
 from ..errors import NotFound, Refused, Unavailable, Unprocessable
@@ -65,11 +67,25 @@ async def accept(service: Service, principal: Principal, request: Request) -> tu
 
 def _parse(plain: Mapping[str, Any]) -> Solution:
     solution = structure(dict(plain), Solution, source="the request")
+    _check_encodable(solution)
     if len(solution.name) > _MOST_NAME_CHARACTERS:
         raise Unprocessable(f"solution.name: {len(solution.name)} characters, at most {_MOST_NAME_CHARACTERS}")
     if len(solution.sources) > _MOST_SOURCES:
-        raise Unprocessable(f"solution.sources: {len(solution.sources)} files, at most {_MOST_SOURCES}")
+        raise Unprocessable(f"solution.sources: {counted(len(solution.sources), 'file')}, at most {_MOST_SOURCES}")
     return solution
+
+
+def _check_encodable(solution: Solution) -> None:
+    """Refuse texts that no answer can contain.
+
+    Raises:
+        Unprocessable: A text has half of a surrogate pair, which JSON can escape and UTF-8 cannot encode.
+    """
+    try:
+        json.dumps(to_plain(solution), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(error.object[error.start]):x}"
+        raise Unprocessable(f"solution: a text has {half}, half of a surrogate pair; send valid Unicode") from error
 
 
 def _owned(service: Service, principal: Principal, solution: Solution) -> Solution:

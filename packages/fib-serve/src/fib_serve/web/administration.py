@@ -8,6 +8,7 @@ import attrs
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 
+from ..database.tables import LARGEST_ID
 from ..errors import NotFound
 from ..queue.rejecting import reject, restore
 from ..users.accounts import (
@@ -95,7 +96,7 @@ async def delete_token(number: int, service: OfService, principal: Maintainer) -
             revoke_token(connection, number)
             add_entry(connection, principal, "revoke token", f"{number}")
 
-    if not 0 < number < 2**53:
+    if not 0 < number < LARGEST_ID:
         raise NotFound(f"no token has the number {number}")
     await run_in_threadpool(write)
 
@@ -130,7 +131,7 @@ async def restore_submission(identifier: str, service: OfService, principal: Mai
 async def audit(
     service: OfService,
     _: Maintainer,
-    cursor: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> list[dict[str, Any]]:
     """The audit log, the newest entries first; `cursor` is the id of the last entry of the previous page."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from .. import __version__
-from . import administration, documented, operations, pages, v1
+from . import administration, documented, oidc, operations, pages, v1
 from .access import Gate
 from .problems import add_handlers
 from .protection import Protection
@@ -40,5 +40,6 @@ def make_app(service: Service) -> FastAPI:
     for module in (documented, v1, administration, operations):
         app.include_router(module.router)
     pages.add_pages(app)
+    oidc.add_oidc(app, service.settings)
     app.add_middleware(Protection, max_body_bytes=service.settings.max_body_bytes, metrics=service.metrics)
     return app

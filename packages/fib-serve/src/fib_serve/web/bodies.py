@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
@@ -11,6 +11,9 @@ from ..identifiers import iso_time
 from ..queue.reading import DeviceState
 from ..queue.submission import State, Submission
 from ..users.roles import Principal, Role
+
+Name: TypeAlias = Annotated[str, Field(max_length=1000)]
+"""An identifier in a request. The bound also refuses halves of surrogate pairs, which no answer can quote."""
 
 _SOLUTION: JsonDict = {
     "name": "my_rmsnorm",
@@ -33,7 +36,7 @@ class SubmitRequest(BaseModel):
 
     solution: dict[str, Any]
     """In the format of flashinfer-trace."""
-    workload_uuids: Annotated[list[str], Field(max_length=10_000)] | None = None
+    workload_uuids: Annotated[list[Name], Field(max_length=10_000)] | None = None
     """Public workloads to run on; null means all. A choice does not rank."""
     priority: Annotated[int, Field(ge=-10, le=10)] = 0
     """Among the submissions of the same user."""
@@ -124,6 +127,8 @@ class Device(BaseModel):
     """The isolation level of workers: 0 to 3."""
     submission: str | None
     seen_at: str | None
+    problem: str | None
+    """The reason why the device is not used, if it is not."""
 
     @classmethod
     def of(cls, state: DeviceState) -> Device:
@@ -135,6 +140,7 @@ class Device(BaseModel):
             isolation=state.isolation,
             submission=state.submission_id,
             seen_at=iso_time(state.seen_at),
+            problem=state.problem,
         )
 
 

@@ -20,6 +20,7 @@ from ..queue.submission import State, Submission
 from ..users.roles import Principal, Role
 from . import acceptance
 from .access import Maintainer, OfService, Reader, Submitter, require
+from .bodies import Name
 from .state import Service
 
 router = APIRouter(tags=["flashinfer-bench"])
@@ -39,7 +40,7 @@ class EvaluateRequest(BaseModel):
     """A solution, and the workloads to run it on; without them, on all."""
 
     solution: dict[str, Any]
-    workload_uuids: Annotated[list[str], Field(max_length=10_000)] | None = None
+    workload_uuids: Annotated[list[Name], Field(max_length=10_000)] | None = None
 
 
 class EvaluateAnswer(BaseModel):
@@ -52,7 +53,7 @@ class EvaluateAnswer(BaseModel):
 class BatchRequest(BaseModel):
     """Tasks to wait for."""
 
-    task_ids: Annotated[list[str], Field(max_length=_MOST_TASKS)]
+    task_ids: Annotated[list[Name], Field(max_length=_MOST_TASKS)]
     timeout: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
 
 
@@ -84,7 +85,7 @@ async def health(service: OfService) -> dict[str, Any]:
     with service.database.read() as connection:
         devices, counts = list_devices(connection), count_by_state(connection)
     oldest = now() - 3 * service.settings.lease_seconds
-    workers = [{"device": device.name, "healthy": device.seen_at > oldest} for device in devices]
+    workers = [{"device": device.name, "healthy": device.is_healthy(oldest)} for device in devices]
     return {"status": "ok", "workers": workers, "queue_size": counts["queued"]}
 
 

@@ -23,7 +23,7 @@ async def ready(service: OfService) -> dict[str, str]:
     oldest = now() - 3 * service.settings.lease_seconds
     with service.database.read() as connection:
         devices = list_devices(connection)
-    if not any(device.seen_at > oldest for device in devices):
+    if not any(device.is_healthy(oldest) for device in devices):
         raise Unavailable("no device worker is running")
     return {"status": "ready"}
 

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from ..database.tables import LARGEST_ID
 from ..errors import Forbidden, NotFound
 from ..identifiers import iso_time, now
 from ..queue.reading import (
@@ -43,7 +44,7 @@ _LIMIT = 100
 _NEWEST = 10
 _MOST_TRACES = 1000
 _COOKIE_SECONDS = 30 * 86_400
-_Cursor = Annotated[int | None, Query(ge=1, le=2**53)]
+_Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
 
 
 def add_pages(app: FastAPI) -> None:
@@ -51,6 +52,7 @@ def add_pages(app: FastAPI) -> None:
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
     app.state.error_page = error_page
+    app.state.logged_in_page = lambda request: _page(request, None, "logged_in.html", "Logged in")
 
 
 def error_page(request: Request, status: int, title: str, detail: str) -> Response:
@@ -170,7 +172,7 @@ async def queue(request: Request, service: OfService, viewer: Viewer) -> Respons
     def read(connection: Connection) -> Response:
         oldest = now() - 3 * service.settings.lease_seconds
         devices = [
-            {**attrs.asdict(device), "is_healthy": device.seen_at > oldest} for device in list_devices(connection)
+            {**attrs.asdict(device), "is_healthy": device.is_healthy(oldest)} for device in list_devices(connection)
         ]
         waiting = [
             *list_submissions(connection, Filter(state=State.RUNNING), _LIMIT),
@@ -308,6 +310,7 @@ def _page(
         "has_auth": settings.has_auth,
         "has_hidden": settings.hidden is not None,
         "allow_unranked": settings.allow_unranked,
+        "has_oidc": settings.oidc_issuer is not None,
         "events": None,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **fields}), status)

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fib_schema import InvalidField, InvalidRecord
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, InterfaceError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -35,6 +35,8 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(InvalidField, _invalid_field)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(OperationalError, _database)
+    app.add_exception_handler(InterfaceError, _database)
+    app.add_exception_handler(DataError, _unstorable)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -93,7 +95,15 @@ def _http(_: Request, error: Exception) -> Response:
 
 def _database(_: Request, error: Exception) -> Response:
     _LOG.error("the database failed: %s", error)
-    return problem(503, "Service unavailable", "the database is busy or full; try again", {"Retry-After": "1"})
+    return problem(
+        503, "Service unavailable", "the database is busy, full or not reachable; try again", {"Retry-After": "1"}
+    )
+
+
+def _unstorable(_: Request, error: Exception) -> Response:
+    _LOG.warning("the database refuses a value: %s", error)
+    detail = "a value cannot be stored: it has a null character, or is too long or too large"
+    return problem(422, "Unprocessable content", detail)
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

@@ -11,9 +11,10 @@ import sys
 
 from fib_schema import FibError
 
-from ..database.engine import Database
+from ..database import open_database
+from ..errors import DatabaseUnreachable
 from ..logs import configure_logs
-from ..processes import REFUSED, end_with_parent
+from ..processes import REFUSED, end_with_parent, freeze_objects
 from ..settings import Settings
 from ..users.accounts import local_principal
 from .app import make_app
@@ -31,13 +32,18 @@ def main() -> int:
     configure_logs(settings.log_level, "api")
     listener = socket.socket(fileno=int(sys.argv[2]))
     try:
-        database = Database(settings.database_path)
+        database = open_database(settings)
         local = None if settings.has_auth else local_principal(database, settings)
         service = Service.open(settings, database, local, lambda: os.kill(supervisor, signal.SIGTERM))
+    except DatabaseUnreachable as error:
+        _LOG.error("%s", error)
+        return 1  # it is tried again
     except FibError as error:
         _LOG.error("%s", error)
         return REFUSED
-    asyncio.run(Server(make_app(service), service).serve([listener]))
+    server = Server(make_app(service), service)
+    freeze_objects()
+    asyncio.run(server.serve([listener]))
     return 0
 
 

@@ -30,6 +30,10 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._header_bytes = 0
+        self._header_count = 0
+        """Requests with complete headers so far."""
+        self._is_body = False
+        """Whether the next byte belongs to a body."""
         self._header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -43,12 +47,16 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count bytes until the headers are complete."""
-        if self._header_timer is not None:
-            self._header_bytes += len(data)
-        super().data_received(data)
-        if self._header_timer is not None and self._header_bytes > _MOST_HEADER_BYTES:
-            self._refuse(_TOO_LARGE)
+        """Parse data in pieces that end at the bound of headers: one read may bring more than the bound."""
+        while data and not self.transport.is_closing():
+            is_body, count = self._is_body, self._header_count
+            size = len(data) if is_body else _MOST_HEADER_BYTES - self._header_bytes
+            piece, data = data[:size], data[size:]
+            super().data_received(piece)
+            if not is_body and count == self._header_count:
+                self._header_bytes += len(piece)
+                if self._header_bytes >= _MOST_HEADER_BYTES:
+                    self._refuse(_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         """Expect the headers of the next request."""
@@ -58,7 +66,14 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     def on_headers_complete(self) -> None:
         """Stop the timer: the body has bounds of its own."""
         self._stop_timer()
+        self._header_count += 1
+        self._is_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Start to count the headers of the next request."""
+        self._is_body, self._header_bytes = False, 0
+        super().on_message_complete()
 
     def _expect_headers(self) -> None:
         self._stop_timer()

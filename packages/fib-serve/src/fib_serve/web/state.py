@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,6 +86,8 @@ class Service:
     """Ends the whole service."""
     started_at: float = attrs.field(factory=time.monotonic)
     is_draining: bool = False
+    streams: Counter[int] = attrs.field(factory=Counter)
+    """The open streams of events, by user."""
 
     @classmethod
     def open(cls, settings: Settings, database: Database, local: Principal | None, stop: Callable[[], None]) -> Service:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Annotated, Any
@@ -10,10 +12,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Path, Query, Response
 from fib_schema import to_plain
 from pydantic import AwareDatetime
+from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ..errors import Conflict, Forbidden, NotFound
+from ..database.tables import LARGEST_ID
+from ..errors import Conflict, Forbidden, NotFound, TooMany
 from ..queue.leasing import cancel
 from ..queue.reading import (
     Event,
@@ -57,6 +61,8 @@ _Key = Annotated[
     ),
 ]
 _HEARTBEAT_SECONDS = 15.0
+_MOST_STREAMS = 200  # of a user: all users together have 2000 connections
+_LOG = logging.getLogger(__name__)
 
 
 @router.post("/submissions", status_code=201, responses={200: {"description": "It is answered from the record"}})
@@ -85,7 +91,7 @@ async def submissions(
     user: Annotated[str | None, Query(max_length=40)] = None,
     definition: Annotated[str | None, Query(max_length=200)] = None,
     state: State | None = None,
-    cursor: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
     limit: _Limit = 100,
 ) -> SubmissionPage:
     """Submissions, the newest first."""
@@ -123,7 +129,7 @@ async def traces(
     identifier: _Id,
     service: OfService,
     principal: Reader,
-    cursor: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    cursor: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: _Limit = 100,
 ) -> TracePage:
     """The traces of a submission on public workloads. Logs in them are output of the solution: do not trust them."""
@@ -160,12 +166,16 @@ async def events(
     identifier: _Id,
     service: OfService,
     principal: Reader,
-    last_event_id: Annotated[str | None, Header(pattern=r"^\d{1,15}$")] = None,
+    last_event_id: Annotated[int, Header(ge=0, le=LARGEST_ID)] = 0,
 ) -> StreamingResponse:
     """The progress of a submission as server-sent events: ``state`` and ``progress``. It ends with the submission."""
     may_see = principal.may_see(_get(service, identifier).user_id)
-    stream = _stream(service, identifier, int(last_event_id or 0), may_see=may_see)
-    return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    if service.streams[principal.user_id] >= _MOST_STREAMS:
+        detail = f"{_MOST_STREAMS} of your streams of events are open, the limit; close some, or ask for states"
+        raise TooMany(detail, int(_HEARTBEAT_SECONDS))
+    stream = _stream(service, identifier, last_event_id, may_see=may_see)
+    counted = _counted(service.streams, principal.user_id, stream)
+    return StreamingResponse(counted, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @router.get("/leaderboards/{definition}")
@@ -230,13 +240,29 @@ def _timestamp(time: datetime | AwareDatetime | None) -> float | None:
     return None if time is None else time.timestamp()
 
 
+async def _counted(streams: Counter[int], user: int, stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """A stream that counts as open from its first event to its end or that of its connection."""
+    streams[user] += 1
+    try:
+        async for text in stream:
+            yield text
+    finally:
+        streams[user] -= 1
+        if not streams[user]:
+            del streams[user]
+
+
 async def _stream(service: Service, identifier: str, after: int, *, may_see: bool) -> AsyncIterator[str]:
-    """The events of a submission until it ends."""
+    """The events of a submission until it ends or the database fails: clients go on from the last id that they saw."""
     while True:
         change = service.changes.current()
-        with service.database.read() as connection:
-            found = list_events(connection, identifier, after)
-            submission = get_submission(connection, identifier)
+        try:
+            with service.database.read() as connection:
+                found = list_events(connection, identifier, after)
+                submission = get_submission(connection, identifier)
+        except (OperationalError, InterfaceError) as error:
+            _LOG.error("the database failed, and a stream of events ends: %s", error)
+            return
         for event in found:
             after = event.id
             yield "".join(_lines(event, may_see=may_see))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import attrs
+from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Skipped
-from fib_schema import Definition, Environment, Trace, Workload
+from fib_schema import Definition, Environment, Solution, Trace, Workload
 from fib_schema.hardware import Fit, fit_of
 
 from ..catalog import Catalog
@@ -18,7 +21,7 @@ from ..queue.recording import Place, complete, give_up, indexed, keep_solution, 
 from ..queue.submission import State
 from ..settings import Settings
 from ..standings import standing_of
-from .judges import Judges
+from .judges import DeviceJudges
 
 _HIDDEN_PROBLEM = "a hidden workload could not be evaluated; the maintainers find the reason in the log of the service"
 _LOG = logging.getLogger(__name__)
@@ -34,10 +37,10 @@ class Contest:
     """The public data set, then the hidden one if there is one."""
     harness: str
     notify: Callable[[], None] = lambda: None
-    """Called after each recorded trace."""
+    """Called after each recorded public trace."""
 
 
-def evaluate(contest: Contest, judges: Judges, lease: Lease) -> None:
+def evaluate(contest: Contest, judges: DeviceJudges, lease: Lease) -> None:
     """Evaluate a submission and record the results, without those that an earlier attempt has recorded.
 
     Raises:
@@ -53,13 +56,14 @@ def evaluate(contest: Contest, judges: Judges, lease: Lease) -> None:
         return
     traces: list[list[Trace]] = []
     problems: list[str] = []
-    for catalog, place in contest.catalogs:
-        definition = catalog.definitions.get(submission.definition)
-        workloads = _chosen(lease, catalog, place)
-        if definition is not None and workloads:
-            problems += _run(contest, judges, lease, place, definition, workloads)
-            path = place.traces_file(definition, lease.solution.author)
-            traces.append(list(traces_of(path, submission.id)))
+    with _build_cache(judges, lease.solution) as cache_key:
+        for catalog, place in contest.catalogs:  # the hidden data set last: public logs are complete by then
+            definition = catalog.definitions.get(submission.definition)
+            workloads = _chosen(lease, catalog, place)
+            if definition is not None and workloads:
+                problems += _run(contest, judges, lease, place, definition, workloads, cache_key)
+                path = place.traces_file(definition, lease.solution.author)
+                traces.append(list(traces_of(path, submission.id)))
     if problems:
         give_up(contest.database, lease, State.FAILED, "; ".join(dict.fromkeys(problems)))
         return
@@ -73,6 +77,20 @@ def evaluate(contest: Contest, judges: Judges, lease: Lease) -> None:
     is_partial = submission.workloads is not None  # a choice of workloads is for development
     values = {**attrs.asdict(standing), **place_values, "is_ranked": standing.is_ranked and not is_partial}
     complete(contest.database, lease, values)
+
+
+@contextmanager
+def _build_cache(judges: DeviceJudges, solution: Solution) -> Iterator[str]:
+    """The key of a build cache for one attempt, which is removed at the end.
+
+    A solution can write into its build cache. A later attempt or submission of the same sources could otherwise
+    print there what this one has seen of hidden workloads, or return outputs that this one has stored.
+    """
+    cache_key = secrets.token_hex(16)
+    try:
+        yield cache_key
+    finally:
+        judges.forget(solution, cache_key)
 
 
 def _unfit(lease: Lease, environment: Environment) -> str:
@@ -99,11 +117,12 @@ def _chosen(lease: Lease, catalog: Catalog, place: Place) -> tuple[Workload, ...
 
 def _run(
     contest: Contest,
-    judges: Judges,
+    judges: DeviceJudges,
     lease: Lease,
     place: Place,
     definition: Definition,
     workloads: Sequence[Workload],
+    cache_key: str,
 ) -> list[str]:
     """Run what is left to run; returns the reasons for workloads that could not be evaluated."""
     if lease.submission.attempts > 1:
@@ -115,12 +134,15 @@ def _run(
         return []
     keep_solution(place, definition, lease.solution)
     problems = []
-    for event in judges.run(place.root, definition, lease.solution, pending):
+    for event in judges.run(place.root, definition, lease.solution, pending, cache_key):
         if isinstance(event, Evaluated):
             _check_isolation(contest.settings, event.trace)
             record(contest.database, lease, place, definition, event.trace)
-            contest.notify()
+            if not place.is_hidden:
+                contest.notify()
         elif isinstance(event, Skipped):
+            if event.skip.is_crash:
+                raise JudgeFailed(event.skip.reason)  # the service tries the missing pairs again
             _LOG.warning("submission %s: %s", lease.submission.id, event.skip)
             problems.append(_HIDDEN_PROBLEM if place.is_hidden else event.skip.reason)
     return problems

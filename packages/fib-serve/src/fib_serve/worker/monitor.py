@@ -8,16 +8,16 @@ import time
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..database.engine import Database
-from ..database.tables import devices, submissions
-from ..identifiers import now
+from ..database.tables import submissions
 from ..queue.leasing import Lease, heartbeat
 from ..queue.submission import State
 from ..settings import Settings
-from .judges import Judges
+from .device_table import report_device
+from .judges import DeviceJudges
 
 _POLL_SECONDS = 0.5
 _RENEWALS_PER_LEASE = 6
@@ -36,7 +36,7 @@ class Monitor:
     """
 
     def __init__(
-        self, database: Database, lease: Lease, judges: Judges, settings: Settings, stop: threading.Event
+        self, database: Database, lease: Lease, judges: DeviceJudges, settings: Settings, stop: threading.Event
     ) -> None:
         self.outcome: tuple[State, str] | None = None
         """The final state and its reason, if the monitor has ended the evaluation."""
@@ -92,11 +92,3 @@ class Monitor:
         with self._database.read() as connection:
             query = select(submissions.c.is_cancelling).where(submissions.c.id == self._lease.submission.id)
             return bool(connection.execute(query).scalar_one())
-
-
-def report_device(database: Database, device: str, submission: str | None) -> None:
-    """Report that a device's worker is alive, and what it evaluates."""
-    with database.write() as connection:
-        connection.execute(
-            update(devices).where(devices.c.name == device).values(submission_id=submission, seen_at=now())
-        )

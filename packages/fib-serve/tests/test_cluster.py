@@ -1,0 +1,252 @@
+"""Tests of a service whose devices are nodes of a real Ray cluster on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+from fib_serve.cluster_address import require_answer
+from fib_serve.database import Database
+from fib_serve.errors import ClusterUnreachable, InvalidSetting
+from fib_serve.settings import Settings
+
+from .running_service import FAST, START_SECONDS, RunningService, submit, traces_by_submission, wait
+from .samples import GOOD, write_data_set
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read at the import: nodes at 127.0.0.1 only
+pytest.importorskip("ray", reason="needs the extra `ray`")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+WEAK = {"FIB_BENCH_ISOLATION": "1"}
+SLOW = "import time\ndef run(x):\n    time.sleep(0.05)\n    return x * 2\n"
+
+
+@attrs.frozen
+class Cluster:
+    """A head without processors; nodes are added by the tests."""
+
+    ray: Any
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--no-auth", "--max-running", "100", "--executor", "ray", "--address", str(self.ray.address))
+
+    def add(self, **environment: str) -> Any:
+        """Add a node with a processor; returns its name in the table of devices."""
+        return self.ray.add_node(num_cpus=1, env_vars=environment)
+
+    def kill(self, node: Any) -> None:
+        self.ray.remove_node(node, allow_graceful=False)
+
+
+@contextmanager
+def running_cluster() -> Iterator[Cluster]:
+    from ray.cluster_utils import Cluster as RayCluster
+
+    cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield Cluster(cluster)
+    finally:
+        cluster.shutdown()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with running_cluster() as cluster:
+        yield cluster
+
+
+def devices_of(client: httpx.Client, is_enough: Callable[[dict[str, Any]], bool]) -> dict[str, dict[str, Any]]:
+    """The devices by the first digits of their node, when they are as expected."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        found = {device["name"].split("/")[1]: device for device in client.get("/v1/devices").json()}
+        if is_enough(found):
+            return found
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+
+
+def usable(found: dict[str, Any]) -> list[str]:
+    return [node for node, device in found.items() if device["problem"] is None]
+
+
+def nodes_of(client: httpx.Client, identifiers: list[str]) -> list[str]:
+    return [client.get(f"/v1/submissions/{one}").json()["device"].split("/")[1] for one in identifiers]
+
+
+def wait_for_progress(client: httpx.Client, identifier: str) -> None:
+    with client.stream("GET", f"/v1/submissions/{identifier}/events") as stream:
+        for line in stream.iter_lines():
+            if "progress" in line:
+                return
+
+
+def evaluate_on(client: httpx.Client, nodes: set[str], name: str) -> list[str]:
+    """Submit until each of these nodes has evaluated a submission; returns all submissions."""
+    identifiers: list[str] = []
+    deadline = time.monotonic() + START_SECONDS
+    while not nodes <= set(nodes_of(client, identifiers)):
+        assert time.monotonic() < deadline, nodes_of(client, identifiers)
+        batch = [submit(client, f"{SLOW}# {len(identifiers) + index}", name=name) for index in range(4)]
+        assert [task["status"] for task in wait(client, batch)] == ["completed"] * 4
+        identifiers += batch
+    return identifiers
+
+
+def assert_evaluated_once(
+    root: Path, identifiers: list[str], prefix: str = "double", sizes: tuple[int, ...] = (4, 8)
+) -> None:
+    found = traces_by_submission(root)
+    assert {key: found[key] for key in found if key[0] in identifiers} == {
+        (one, f"{prefix}-{size}"): 1 for one in identifiers for size in sizes
+    }
+
+
+def test_submissions_are_evaluated_on_all_nodes_and_recorded_on_this_machine(cluster: Cluster, tmp_path: Path) -> None:
+    data_set = write_data_set(tmp_path / "data")
+    hidden = write_data_set(tmp_path / "hidden", "secret", (65537,))
+    nodes = {cluster.add().node_id[:8] for _ in range(2)}
+    with RunningService(data_set, *cluster.options, "--hidden", str(hidden)) as service, service.client() as client:
+        found = devices_of(client, lambda found: len(usable(found)) == 2)
+        assert found.keys() == nodes
+        assert {(device["hardware"], device["isolation"]) for device in found.values()} == {("cpu", 3)}
+        page = client.get("/queue").text
+        assert all(f"/{node}/cpu:0" in page for node in nodes)
+
+        identifiers = evaluate_on(client, nodes, "mine")
+        assert_evaluated_once(data_set, identifiers)
+        assert_evaluated_once(hidden, identifiers, "secret", (65537,))
+        texts = [client.get(f"/v1/submissions/{identifiers[0]}{end}").text for end in ("", "/traces", "/events")]
+        assert not any(re.search(r"\b65537\b|secret", text) for text in texts)
+
+        endless = submit(client, "def run(x):\n    while True: pass\n")
+        with client.stream("GET", f"/v1/submissions/{endless}/events") as stream:
+            next(line for line in stream.iter_lines() if '"running"' in line)
+        assert client.delete(f"/v1/submissions/{endless}").status_code == 202
+        evaluate_on(client, set(nodes_of(client, [endless])), "next")
+        assert client.get(f"/v1/submissions/{endless}").json()["state"] == "cancelled"
+    assert service.process.returncode == 0
+
+
+def test_a_node_that_is_killed_during_an_evaluation_loses_nothing_and_doubles_nothing(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    sizes = tuple(range(2, 7))
+    data_set = write_data_set(tmp_path / "data", sizes=sizes)
+    nodes = {node.node_id[:8]: node for node in (cluster.add(), cluster.add())}
+    with RunningService(data_set, *cluster.options) as service, service.client() as client:
+        devices_of(client, lambda found: len(usable(found)) == 2)
+        identifiers = [submit(client, f"{SLOW}# {index}") for index in range(4)]
+        wait_for_progress(client, identifiers[0])
+        (killed,) = nodes_of(client, identifiers[:1])
+        cluster.kill(nodes[killed])
+        assert [task["status"] for task in wait(client, identifiers)] == ["completed"] * 4
+        assert killed not in nodes_of(client, identifiers[:1])
+        assert_evaluated_once(data_set, identifiers, sizes=sizes)
+        found = devices_of(client, lambda found: "left" in str(found[killed]["problem"]))
+        assert usable(found) == list(nodes.keys() - {killed})
+        assert "its node has left the cluster" in client.get("/queue").text
+
+        added = cluster.add().node_id[:8]
+        devices_of(client, lambda found: added in usable(found))
+        evaluate_on(client, nodes.keys() - {killed} | {added}, "later")
+
+
+def test_a_cluster_that_does_not_answer_is_named(settings: Settings, database: Database) -> None:
+    from fib_serve.worker.cluster_workers import ClusterWorkers
+
+    settings = attrs.evolve(settings, executor="ray", address="127.0.0.1:1")
+    with pytest.raises(ClusterUnreachable, match=r"the Ray cluster 127\.0\.0\.1:1 does not answer: Connection refused"):
+        ClusterWorkers(settings, database)
+
+
+def test_a_service_refuses_to_start_without_its_cluster(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(write_data_set(tmp_path / "data")), "--no-auth"]
+    options = ["--port", "0", "--devices", "cpu", "--executor", "ray", "--address", "127.0.0.1:1"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=START_SECONDS, check=False)
+    assert done.returncode == 2
+    assert "the Ray cluster 127.0.0.1:1 does not answer: Connection refused; check --address" in done.stderr
+    assert "serving" not in done.stderr
+
+
+def test_the_doctor_finds_the_devices_of_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    data_set = write_data_set(tmp_path / "data")
+
+    def examine(address: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "fib_serve.cli.main", "doctor", str(data_set)]
+        options = ["--devices", "cpu", "--executor", "ray", "--address", address]
+        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=START_SECONDS, check=False)
+        (line,) = (line for line in done.stdout.splitlines() if "cluster:" in line)
+        return done.returncode, line
+
+    address = str(cluster.ray.address)
+    assert examine(address) == (1, "BAD cluster: 0 CPU devices on 0 nodes; add one with `ray start`")
+    cluster.add()
+    assert examine(address) == (0, "ok  cluster: 1 CPU device on 1 node")
+    code, line = examine("127.0.0.1:1")
+    assert (code, line[:60]) == (1, "BAD cluster: the Ray cluster 127.0.0.1:1 does not answer: Co")
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1:", "ray://127.0.0.1:10001", "127.0.0.1:x", ""])
+def test_other_forms_of_addresses_are_refused(settings: Settings, address: str) -> None:
+    with pytest.raises(InvalidSetting, match="write HOST:PORT, or auto"):
+        attrs.evolve(settings, executor="ray", devices=("cpu",), address=address)
+
+
+@pytest.mark.parametrize("port", [1, 99999])
+def test_an_address_is_connected_to_before_the_import_of_ray(port: int) -> None:
+    for host in ("127.0.0.1", "[::1]", "localhost"):
+        with pytest.raises(ClusterUnreachable, match=f"cluster {re.escape(host)}:{port} does not answer"):
+            require_answer(f"{host}:{port}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        require_answer(f"127.0.0.1:{server.getsockname()[1]}")
+    require_answer("auto")
+    require_answer(None)
+
+
+def test_a_node_whose_sandbox_is_weak_is_shown_and_not_used(cluster: Cluster, tmp_path: Path) -> None:
+    data_set = write_data_set(tmp_path / "data")
+    weak, good = (cluster.add(**environment).node_id[:8] for environment in (WEAK, {}))
+    with RunningService(data_set, *cluster.options) as service, service.client() as client:
+        found = devices_of(client, lambda found: len(found) == 2 and bool(usable(found)))
+        assert usable(found) == [good]
+        assert found[weak]["problem"] == "its sandbox reaches level 1, required is 3"
+        identifiers = [submit(client, f"{SLOW}# {index}") for index in range(3)]
+        assert [task["status"] for task in wait(client, identifiers)] == ["completed"] * 3
+        assert Counter(nodes_of(client, identifiers)) == {good: 3}
+
+
+def test_a_service_whose_nodes_all_have_a_weak_sandbox_refuses_to_start_unless_it_is_accepted(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    data_set = write_data_set(tmp_path / "data")
+    weak = cluster.add(**WEAK).node_id[:8]
+    command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(data_set), "--port", "0", *FAST]
+    done = subprocess.run(
+        [*command, "--devices", "cpu", *cluster.options],
+        capture_output=True,
+        text=True,
+        timeout=3 * START_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "the sandbox reaches level 1 on this machine, required is 3" in done.stderr
+    with (
+        RunningService(data_set, *cluster.options, "--allow-isolation", "1") as service,
+        service.client() as client,
+    ):
+        assert usable(devices_of(client, lambda found: bool(usable(found)))) == [weak]
+        assert [task["status"] for task in wait(client, [submit(client, GOOD)])] == ["completed"]
