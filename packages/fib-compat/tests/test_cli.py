@@ -88,7 +88,7 @@ class TestReport:
         save_json_file(definition("second"), other / "definitions" / "elementwise" / "second.json")
         code, out, _ = command("report", "summary", "--local", data_set, "--local", other)
         assert code == 0
-        assert out.startswith("2 definitions, 1 solutions, 2 workloads, 0 traces")
+        assert out.startswith("2 definitions, 1 solution, 2 workloads, 0 traces")
         code, out, _ = command("report", "merge", "--local", data_set, "--local", other, "--output", tmp_path / "both")
         assert code == 0
         assert sorted(TraceSet.from_path(tmp_path / "both").definitions) == ["rmsnorm_h64", "second"]

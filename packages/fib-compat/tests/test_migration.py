@@ -279,7 +279,7 @@ class TestCommand:
         captured = capsys.readouterr()
         assert captured.out == f"would rewrite {folder}/engine.py\n"
         assert f"{folder}/old.py:1: flashinfer_bench is imported but not used" in captured.err
-        assert captured.err.endswith("would change 1 files; 1 places need a look, 0 files are not valid Python\n")
+        assert captured.err.endswith("would change 1 file; to look at: 1 place; not valid Python: 0 files\n")
         assert cli(["migrate-imports", "--diff", str(folder)]) == 0
         out = capsys.readouterr().out
         assert out.startswith(f"--- a/{folder}/engine.py\n+++ b/{folder}/engine.py\n")

@@ -71,7 +71,7 @@ def test_tests_run_by_pytest(tmp_path: Path) -> None:
 def test_the_command_line_runs(tmp_path: Path, data_set: Path) -> None:
     words = ("report", "summary", "--local", data_set)
     out, _ = python("-m", "fib_compat", "cli", *words, cwd=tmp_path)
-    assert out.startswith("1 definitions")
+    assert out.startswith("1 definition")
     assert out == python("-m", "fib_compat", "-m", "flashinfer_bench", *words, cwd=tmp_path)[0]
 
 

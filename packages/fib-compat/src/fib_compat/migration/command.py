@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fib_schema.display import counted
 from fib_schema.files import write_output
 
 from ..errors import MissingExtra
@@ -58,7 +59,9 @@ def migrate(paths: Sequence[str], *, is_check: bool, shows_diff: bool) -> int:
         if is_check or not shows_diff:
             print(f"{'would rewrite' if is_check else 'rewrote'} {path}")
     verb = "would change" if is_check or shows_diff else "changed"
-    print(f"{verb} {changed} files; {found} places need a look, {invalid} files are not valid Python", file=sys.stderr)
+    broken = counted(invalid, "file")
+    text = f"{verb} {counted(changed, 'file')}; to look at: {counted(found, 'place')}; not valid Python: {broken}"
+    print(text, file=sys.stderr)
     return 1 if invalid or (is_check and changed) else 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import attrs
 from fib_schema import InvalidRecord, Problem
-from fib_schema.display import escape_line
+from fib_schema.display import counted, escape_line
 from fib_schema.files import write_output
 
 __all__ = [
@@ -180,7 +180,7 @@ def render_text_report(report: DatasetReport) -> str:
     counts = [(status, sum(d.status == status for d in report.definitions)) for status in _WORST_FIRST]
     shown = ", ".join(f"{count} {status}" for status, count in counts if count)
     errors = sum(m.level == "error" for m in _all_messages(report))
-    lines.append(f"{len(report.definitions)} definitions: {shown or 'none'}; {errors} errors")
+    lines.append(f"{counted(len(report.definitions), 'definition')}: {shown or 'none'}; {counted(errors, 'error')}")
     return "\n".join(map(escape_line, lines)) + "\n"
 
 

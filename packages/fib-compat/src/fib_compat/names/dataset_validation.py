@@ -23,6 +23,7 @@ from fib_schema import (
     parse_json,
     validate,
 )
+from fib_schema.display import counted
 from fib_schema.folder_walk import walk
 
 from .dataset_report import CheckMessage, CheckResult, DatasetReport, DefinitionReport, ReportConfig
@@ -173,7 +174,7 @@ class _Validation:
         missing = {trace.workload.uuid for trace in self.trace_set.workloads.get(name, [])}
         missing -= {trace.workload.uuid for trace in traces}
         if traces and missing:
-            found.append(CheckMessage("warning", f"there is no baseline trace of {len(missing)} workloads"))
+            found.append(CheckMessage("warning", f"there is no baseline trace of {counted(len(missing), 'workload')}"))
         return [*found, *(self._build(name, solutions) if self.builds_baselines else [])]
 
     def _build(self, name: str, solutions: Mapping[str, Solution]) -> list[CheckMessage]:
