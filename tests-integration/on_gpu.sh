@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Run transformer_block.py on a machine that has torch, Triton, nvcc and a GPU, but neither a network nor our packages.
 # usage, from the root of the repository: on_gpu.sh WHEELS DATA_SET [options of transformer_block.py]
+#                                         on_gpu.sh WHEELS DATA_SET graphs
 # WHEELS is a folder with the wheels that the machine lacks. Reports go to $OUT, or ./out.
+# `graphs` needs FlashInfer and pytest instead. It runs the GPU tests of page numbers in buffers of CUDA graphs, and
+# replays runs of FlashInfer's wrappers for CUDA graphs after later plans.
 set -euo pipefail
 wheels=$1
 data_set=$2
@@ -11,7 +14,18 @@ if [ ! -d "$site" ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$wheels"/*.whl
 fi
 root=$PWD
-packages=$root/packages
-export PYTHONPATH=$site:$packages/fib-schema/src:$packages/fib-compile/src:$packages/fib-bench/src:$packages/fib-apply/src
-export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+PYTHONPATH=$site
+for name in schema compile bench apply tracer integrations; do
+  PYTHONPATH=$PYTHONPATH:$root/packages/fib-$name/src
+done
+export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+if [ "${1:-}" = graphs ]; then
+  export FIB_TEST_DATASET=$data_set
+  status=0
+  python3 -m pytest -p no:cacheprovider -m gpu "$root/packages/fib-bench/tests/test_padding_check.py" \
+    "$root/packages/fib-bench/tests/test_graph_safety.py" || status=1
+  python3 -m pytest -p no:cacheprovider -m gpu -k padded "$root/tests-integration/test_attention_solutions.py" || status=1
+  python3 "$root/tests-integration/graph_wrappers.py" "$data_set" || status=1
+  exit $status
+fi
 python3 "$root/tests-integration/transformer_block.py" "$data_set" --out "${OUT:-out}" "$@"

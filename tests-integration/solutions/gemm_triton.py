@@ -4,8 +4,8 @@ import triton.language as tl
 
 @triton.jit
 def gemm_tile(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    rows = tl.program_id(0) * BM + tl.arange(0, BM)
-    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    rows = tl.program_id(0).to(tl.int64) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1).to(tl.int64) * BN + tl.arange(0, BN)
     total = tl.zeros((BM, BN), dtype=tl.float32)
     for start in range(0, K, BK):
         depth = start + tl.arange(0, BK)

@@ -3,6 +3,9 @@
 The keys of a sequence are split among programs; a second kernel joins what they find. All query heads
 of one key head are rows of the same tile. Definitions with pages of more than one token pass
 ``kv_last_page_len`` before ``sm_scale``.
+
+``kv_indices`` may be a longer buffer: only offsets say which pages are read, and they are read on the device.
+The length of the buffer decides among how many programs the keys are split.
 """
 
 import math

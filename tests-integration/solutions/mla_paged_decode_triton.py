@@ -3,6 +3,9 @@
 All heads are rows of one tile, for they share their keys, whose compressed part is their value too. The
 keys of a sequence are split among programs; a second kernel joins what they find. Definitions with
 pages of more than one token pass ``kv_last_page_len`` before ``sm_scale``.
+
+``kv_indices`` may be a longer buffer: only offsets say which pages are read, and they are read on the device.
+The length of the buffer decides among how many programs the keys are split.
 """
 
 import math

@@ -4,7 +4,7 @@ import triton.language as tl
 
 @triton.jit
 def rmsnorm_rows(x, weight, y, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
+    row = tl.program_id(0).to(tl.int64)
     offsets = tl.arange(0, BLOCK)
     inside = offsets < columns
     values = tl.load(x + row * columns + offsets, mask=inside, other=0.0).to(tl.float32)

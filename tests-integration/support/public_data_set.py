@@ -78,4 +78,4 @@ def narrowed(definition: Definition) -> Definition:
 
 def size_bytes(definition: Definition) -> int:
     """The size of the inputs and outputs of the definition's small workload."""
-    return call_bytes(definition, small_workload(definition).axes)
+    return call_bytes(definition, small_workload(definition))

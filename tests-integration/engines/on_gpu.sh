@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Compare vLLM with and without routing on a GPU machine. Each command takes less than nine minutes; call this script
+# again until it says "complete": it continues where it stopped. The tables are in OUT/report.md.
+# usage, from the root of the repository: on_gpu.sh SITE DEFINITIONS OUT [options of vllm_arms.py]
+# SITE has vLLM and what it needs, DEFINITIONS the definitions of the public data set.
+set -euo pipefail
+site=$1 definitions=$2 out=$3
+shift 3
+root=$PWD
+for package in schema compile bench apply tracer integrations; do path=${path:-}:$root/packages/fib-$package/src; done
+export PYTHONPATH=$site$path PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export FIB_CACHE_PATH=${FIB_CACHE_PATH:-$out/cache} TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$out/triton}
+arms=(python3 "$root/tests-integration/engines/vllm_arms.py")
+data_sets=(python3 "$root/tests-integration/engines/arm_data_sets.py")
+limit=(timeout --kill-after=10 530)
+mkdir -p "$out/dataset"
+if [ ! -e "$out/traced.json" ]; then
+  cp -r "$definitions" "$out/dataset/definitions"
+  "${limit[@]}" "${arms[@]}" trace "$out" "$@"
+  echo "traced: call this again"; exit 75
+fi
+if [ ! -e "$out/benched" ]; then
+  "${data_sets[@]}" solutions "$out"
+  python3 -m fib_integrations.cli baselines "$out/dataset" > /dev/null
+  "${limit[@]}" python3 -m fib_bench.cli.main run "$out/dataset" --resume --max-workloads 8 ||
+    { echo "benchmark is not complete: call this again"; exit 75; }
+  "${data_sets[@]}" arms "$out"
+  for arm in "$out"/arms/*; do
+    "${limit[@]}" python3 -c 'import sys; from fib_apply.cli import main; sys.exit(main())' warm "$arm"
+  done
+  touch "$out/benched"
+  echo "benchmarked: call this again"; exit 75
+fi
+"${arms[@]}" measure "$out" --seconds 500 "$@"
+"${arms[@]}" report "$out" "$@" | tee "$out/report.md"
+echo complete

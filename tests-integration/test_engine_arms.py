@@ -1,0 +1,272 @@
+"""The harness of engines: its rounds, its statistics and its claims, with a process in place of the engine."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet
+from public_data_set import needs_data_set, public_set, small_workload
+
+ENGINES = Path(__file__).parent / "engines"
+FAKE = """
+import json, pathlib, sys
+arguments = dict(zip(sys.argv[3::2], sys.argv[4::2]))
+state = pathlib.Path(sys.argv[2])
+calls = state / "calls"
+with calls.open("a") as file:
+    file.write(arguments["--mode"] + " " + arguments["--arm"] + "\\n")
+if (state / "fails").exists():
+    sys.exit(3)
+number = len(calls.read_text().splitlines())
+arm = arguments["--arm"]
+slow = {"routed": 0.99, "winners": 1.1, "slow": 0.8}.get(arm, 1.0)
+record = {
+    "machine": "H200 a", "shape": {"layers": int(arguments["--layers"])}, "start_seconds": 10.0,
+    "tokens_per_second": [slow * (6000 + number)] * 3, "first_token_ms": [5.0, 5.1, 5.2], "tokens": "same",
+    "hits": {"decode": 7} if slow != 1 else {}, "misses": {"decode: being built": 1} if slow != 1 else {},
+    "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow},
+}
+pathlib.Path(arguments["--record"]).write_text(json.dumps(record))
+"""
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ENGINES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def arms() -> ModuleType:
+    return load("vllm_arms")
+
+
+@pytest.fixture(scope="module")
+def data_sets() -> ModuleType:
+    return load("arm_data_sets")
+
+
+@pytest.fixture
+def options() -> argparse.Namespace:
+    return argparse.Namespace(
+        rounds=5, arms=["plain", "off", "routed"], modes=["eager"], layers=2, repetitions=3, seconds=500.0, longest=60.0
+    )
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> list[str]:
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    return [sys.executable, str(script)]
+
+
+def calls(out: Path) -> list[str]:
+    return (out / "calls").read_text().splitlines()
+
+
+def ticking(step: float) -> Callable[[], float]:
+    """A clock that advances with each reading."""
+    readings: Iterator[float] = iter(step * n for n in range(10_000))
+    return lambda: next(readings)
+
+
+class TestRounds:
+    def test_arms_rotate_within_each_round_and_mode(self, arms: Any) -> None:
+        found = list(arms.planned(2, ["plain", "off", "routed"], ["eager", "graphs"]))
+        assert [arm for number, mode, arm in found if (number, mode) == (0, "eager")] == ["plain", "off", "routed"]
+        assert [arm for number, mode, arm in found if (number, mode) == (1, "graphs")] == ["off", "routed", "plain"]
+        assert len(found) == len(set(found)) == 12
+
+    def test_a_whole_measurement(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert len(calls(tmp_path)) == 15
+        assert len(list((tmp_path / "rounds").glob("*.json"))) == 15
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert len(calls(tmp_path)) == 15  # nothing is measured twice
+
+    def test_it_stops_before_the_time_ends_and_goes_on(
+        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+    ) -> None:
+        options.seconds, options.longest = 200.0, 20.0
+        codes = []
+        while not codes or codes[-1] == arms.AGAIN:
+            codes.append(arms.measure(tmp_path, options, engine, ticking(10.0)))
+        assert codes[-1] == 0
+        assert len(codes) > 2
+        assert len(calls(tmp_path)) == 15
+
+    def test_it_starts_nothing_that_does_not_fit(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+        options.seconds, options.longest = 100.0, 90.0
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == arms.AGAIN
+        assert not (tmp_path / "calls").exists()
+
+    def test_a_process_that_fails_leaves_no_record(
+        self, arms: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "fails").touch()
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 1
+        assert "000-eager-plain: the engine process ended with code 3" in capsys.readouterr().err
+        assert not list((tmp_path / "rounds").glob("*.json"))
+
+    def test_a_record_that_was_being_written_is_measured_again(
+        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+    ) -> None:
+        (tmp_path / "rounds").mkdir()
+        (tmp_path / "rounds" / "000-eager-plain.partial").write_text("{")
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert calls(tmp_path)[0] == "eager plain"
+        assert json.loads((tmp_path / "rounds" / "000-eager-plain.json").read_text())["tokens"] == "same"
+
+
+class TestStatistics:
+    def test_an_interval_is_that_of_student(self, arms: Any) -> None:
+        values = [9.0, 10.0, 11.0, 10.5, 9.5]
+        half = 2.776 * statistics.stdev(values) / 5**0.5
+        assert arms.interval(values) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
+        assert arms.interval([3.0]) == (3.0, -float("inf"), float("inf"))
+        assert arms.interval([3.0] * 100) == (3.0, 3.0, 3.0)
+
+    def test_ratios_are_paired(self, arms: Any) -> None:
+        """A machine that gets slower from round to round changes no ratio."""
+        mean, low, high = arms.ratio([(0.9 * speed, speed) for speed in (100.0, 50.0, 10.0, 5.0)])
+        assert (mean, low, high) == pytest.approx((0.9, 0.9, 0.9))
+        mean, low, high = arms.ratio([(2.0, 1.0), (1.0, 2.0), (1.0, 1.0)])
+        assert mean == pytest.approx(1.0)
+        assert low < 1 < high
+        assert low * high == pytest.approx(1.0)
+
+
+class TestReport:
+    @pytest.fixture
+    def out(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> Path:
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        return tmp_path
+
+    def change(self, out: Path, pattern: str, **fields: Any) -> None:
+        for path in (out / "rounds").glob(pattern):
+            path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+    def test_it_has_a_row_for_each_arm(
+        self, arms: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert arms.report(out, options) == 0
+        printed = capsys.readouterr().out
+        rows = [line for line in printed.splitlines() if line.startswith("| eager")]
+        assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed"]
+        assert "0.99" in rows[2].split(" | ")[4]
+        assert 'H200 a; {"layers": 2}' in printed
+        assert "eager, routed, hits: 35\n- decode: 35" in printed
+        assert "eager, routed, misses: 5\n- decode: being built: 5" in printed
+        assert "| `decode` | 5.00 | 5.00 | 5.05 |\n| all | 35.00 | 35.00 | 35.05 |" in printed
+
+    def test_rankings_must_carry_over(
+        self, arms: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options.arms = list(arms.ARMS)
+        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        self.change(tmp_path, "*-winners.json", tokens="rounded otherwise")
+        assert arms.report(tmp_path, options) == 0
+        self.change(tmp_path, "*-slow.json", tokens_per_second=[9000.0])
+        self.change(tmp_path, "*-winners.json", tokens_per_second=[3000.0])
+        assert arms.report(tmp_path, options) == 1
+        problems = capsys.readouterr().err
+        assert "eager, slow: not slower than plain, although its solutions are" in problems
+        assert "eager, winners: slower than plain" in problems
+
+    @pytest.mark.parametrize(
+        ("pattern", "fields", "problem"),
+        [
+            ("002-eager-routed.json", {"hits": {}}, "eager, routed: a run has no hits"),
+            ("002-eager-routed.json", {"tokens": "others"}, "eager, routed: other tokens than plain"),
+            ("002-*.json", {"machine": "H100 b"}, "the rounds are of 2 machines: H100 b, H200 a"),
+            ("002-*.json", {"shape": {"layers": 3}}, "the rounds have 2 shapes of models or versions"),
+        ],
+        ids=["hits", "tokens", "machines", "shapes"],
+    )
+    def test_a_claim_that_does_not_hold_is_a_failure(
+        self, arms: Any, options: Any, out: Path, pattern: str, fields: Any, problem: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        self.change(out, pattern, **fields)
+        assert arms.report(out, options) == 1
+        assert f"problem: {problem}" in capsys.readouterr().err
+
+    def test_incomplete_rounds_do_not_count(
+        self, arms: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (out / "rounds" / "004-eager-off.json").unlink()
+        assert arms.report(out, options) == 1
+        assert "eager: 4 complete rounds, fewer than 5" in capsys.readouterr().err
+
+    def test_nothing_is_a_failure(self, arms: Any, options: Any, tmp_path: Path) -> None:
+        assert arms.report(tmp_path, options) == 1
+
+
+def test_the_model_states_its_layers(arms: Any, tmp_path: Path) -> None:
+    arms.write_model(tmp_path / "model", 2)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 2
+
+
+@needs_data_set
+class TestDataSets:
+    TRACED = ("rmsnorm_h4096", "fused_add_rmsnorm_h4096", "gqa_paged_decode_h32_kv8_d128_ps64")
+
+    @pytest.fixture
+    def out(self, tmp_path: Path) -> Path:
+        (tmp_path / "dataset").mkdir()
+        data_set = TraceSet.from_path(tmp_path / "dataset")
+        definitions = [public_set().get_definition(name) for name in self.TRACED]
+        data_set.add_definitions(definitions)
+        data_set.add_traces([Trace(d.name, small_workload(d)) for d in definitions])
+        return tmp_path
+
+    def test_each_arm_has_its_own_solutions(self, data_sets: Any, out: Path) -> None:
+        data_sets.write_solutions(out)
+        data_sets.write_solutions(out)  # a script that goes on adds nothing
+        source = TraceSet.from_path(out / "dataset")
+        evaluation = Evaluation(
+            EvaluationStatus.PASSED, Environment("H200"), "2026-01-01T00:00:00", "", Correctness(), Performance(1, 2, 2)
+        )
+        for name, solutions in source.solutions.items():
+            workload = source.workloads[name][0].workload
+            source.add_traces([Trace(name, workload, each.name, evaluation) for each in solutions])
+        data_sets.write_arms(out)
+        found = {arm: TraceSet.from_path(out / "arms" / arm) for arm in ("routed", "winners", "slow")}
+        names = {arm: set(data_set.solution_names()) for arm, data_set in found.items()}
+        traced = {arm: {t.solution for d in s.definitions for t in s.traces[d]} for arm, s in found.items()}
+        assert names == traced
+        norm, decode = "rmsnorm_h4096", "gqa_paged_decode_h32_kv8_d128_ps64"
+        assert names["routed"] == {f"engine_{norm}", f"engine_{decode}"}
+        assert names["slow"] == {f"slow_{norm}", f"slow_{decode}"}
+        assert names["winners"] > names["routed"] | {f"own_triton_{norm}", f"own_triton_{decode}"}
+
+    def test_a_slow_kernel_is_the_engines_kernel_twice(self, data_sets: Any) -> None:
+        definition = public_set().get_definition("gqa_paged_decode_h32_kv8_d128_ps64")
+        slow = next(s for s in data_sets.solutions_for(definition) if s.name.startswith("slow_"))
+        code = "calls = []\ndef run(x, *, plan):\n    calls.append((x, plan))\n    return len(calls)\n"
+        space: dict[str, Any] = {}
+        exec(code + slow.sources[0].content.partition("# routed\n")[2], space)
+        assert space["run"](1, plan=2) == 2
+        assert space["calls"] == [(1, 2)] * 2
+        assert list(inspect.signature(space["run"]).parameters) == ["x", "plan"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM and a GPU; engines/on_gpu.sh runs it")
+def test_a_routed_engine_generates_the_same_tokens(arms: Any, tmp_path: Path) -> None:
+    assert arms.main(["measure", str(tmp_path), "--arms", "plain", "off", "--modes", "eager", "--rounds", "1"]) == 0
+    plain, off = (json.loads(arms.place(tmp_path, 0, "eager", arm).read_text()) for arm in ("plain", "off"))
+    assert plain["tokens"] == off["tokens"]

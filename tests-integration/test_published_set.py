@@ -1,0 +1,23 @@
+"""Tests of the choice of solutions for the published run, over the public data set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fib_schema import TraceSet
+from public_data_set import data_set_path, needs_data_set
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "packages" / "fib-bench" / "benchmarks"))
+
+from published_set import choose  # noqa: E402
+
+pytestmark = needs_data_set
+
+
+def test_a_run_covers_forty_definitions_with_solutions_of_our_own() -> None:
+    chosen = choose(TraceSet.from_path(data_set_path()), "NVIDIA H200", 3)
+    assert len(chosen) > 100
+    assert sum(any(solution.author == "fib" for solution in one.solutions) for one in chosen) > 100
+    assert all(1 <= len(one.workloads) <= 3 for one in chosen)

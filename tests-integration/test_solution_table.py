@@ -1,0 +1,61 @@
+"""The table of honest solutions: what it covers, and that solutions compile and never wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from ahead_compilation import Ahead, AheadCase
+from public_data_set import definition_names, needs_data_set
+from solution_table import FOLDER, capturable_entry, entries_for, solution_table
+
+pytestmark = needs_data_set
+CASES = [
+    AheadCase(entry.file, name, is_large)
+    for name in definition_names()
+    for entry in entries_for(name, device="cuda")
+    if entry.is_capturable and entry.file.endswith(".py")
+    for is_large in (False, True)
+]
+FEW_CASES = list({(case.solution, case.is_large): case for case in CASES}.values())
+"""One definition for each solution."""
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ahead]:
+    if find_spec("triton") is None:
+        pytest.skip("needs the extra 'triton'")
+    yield from Ahead.children(tmp_path_factory.mktemp("cache"))
+
+
+def test_every_definition_has_a_solution_that_a_graph_can_capture() -> None:
+    assert [name for name in definition_names() if capturable_entry(name) is None] == []
+
+
+def test_every_file_has_an_entry_that_implements_a_definition() -> None:
+    entries = {entry.file: entry for entry in solution_table()}
+    assert set(entries) == {file.name for file in FOLDER.iterdir() if file.suffix in {".py", ".cu", ".cpp"}}
+    assert len(entries) == len(solution_table())
+    unused = [file for file, entry in entries.items() if not any(map(entry.implements, definition_names()))]
+    assert unused == []
+
+
+def test_a_file_that_waits_for_the_device_is_found(tmp_path: Path) -> None:
+    """The check itself: ``gqa_paged_prefill_torch.py`` reads offsets on the host."""
+    case = AheadCase("gqa_paged_prefill_torch.py", "gqa_paged_prefill_causal_h32_kv8_d128_ps1", False)
+    for ahead in Ahead.children(tmp_path):
+        with pytest.raises(pytest.fail.Exception, match="DataDependent"):
+            ahead(case)
+
+
+@pytest.mark.parametrize("case", FEW_CASES, ids=str)
+def test_solution_compiles_and_never_waits(case: AheadCase, ahead: Ahead) -> None:
+    ahead(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_solution_compiles_for_every_definition(case: AheadCase, ahead: Ahead) -> None:
+    ahead(case)
