@@ -1,6 +1,7 @@
 """Pytest configuration for the tests of all packages."""
 
 import importlib.util
+import logging
 import os
 import sys
 import tempfile
@@ -36,6 +37,17 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     with open(os.open(path, flags, 0o600)) as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)
         return (yield)
+
+
+@pytest.fixture(autouse=True)
+def _root_logging() -> Generator[None]:
+    """Remove handlers that commands add to the root logger, as an MCP server does: they keep the stderr of a test."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    for handler in [handler for handler in root.handlers if handler not in before]:
+        root.removeHandler(handler)
+    root.setLevel(level)
 
 
 @pytest.fixture(scope="module", autouse=True)

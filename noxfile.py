@@ -199,8 +199,12 @@ def pictures(session: nox.Session) -> None:
 
 @nox.session
 def bundle(session: nox.Session) -> None:
-    """Collect all wheels that a GPU machine without a network needs: `bundle DIR [PYTHON]`, PYTHON such as 3.12."""
-    folder, version = Path(session.posargs[0]).resolve(), (*session.posargs[1:], "3.12")[0]
+    """Collect wheels for a GPU machine without a network: `bundle DIR [PYTHON [serve]]`, PYTHON such as 3.12.
+
+    All that our packages and their tests need; with `serve` only what fib-serve needs.
+    """
+    folder, version = Path(session.posargs[0]).resolve(), (*session.posargs[1:2], "3.12")[0]
+    listed = "-".join(("tools/bundle", *session.posargs[2:]))
     build(session, find_packages(ROOT), "--wheel")
     folder.mkdir(parents=True, exist_ok=True)
     for package in find_packages(ROOT):
@@ -210,7 +214,7 @@ def bundle(session: nox.Session) -> None:
     platforms = [part for tag in glibc for part in ("--platform", f"manylinux{tag}_x86_64")]
     target = ["--no-deps", "--only-binary=:all:", "--implementation", "cp", "--python-version", version, *platforms]
     command = [sys.executable, "-m", "pip", "download", "--quiet", *target, "--dest", str(folder)]
-    session.run(*command, "--requirement", "tools/bundle.txt")
+    session.run(*command, "--requirement", f"{listed}.txt")
     session.log(f"install there: python{version} -m pip install --no-index --no-deps {folder.name}/*.whl")
 
 

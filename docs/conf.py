@@ -25,7 +25,7 @@ extensions = [
     "public_names",
     "repository_links",
 ]
-exclude_patterns = ["tests", "pictures", "examples"]
+exclude_patterns = ["tests", "pictures", "examples", "published"]
 html_theme = "furo"
 html_title = "FIB"
 html_show_sphinx = False
@@ -36,6 +36,10 @@ copybutton_line_continuation_character = "\\"
 copybutton_here_doc_delimiter = "EOF"
 html_extra_path = [str(Path(__file__).parents[1] / ".dev" / "docs" / "files")]
 write_schemas(Path(html_extra_path[0]) / "schemas")
+for report in Path(__file__).with_name("published").glob("*.html"):  # finished pages, made by make_published.py
+    copy = Path(html_extra_path[0]) / "published" / report.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(report.read_bytes())
 suppress_warnings = [
     "myst.header",  # READMEs that are included begin below the page's own title
     "ref.python",  # `type` in a signature is Python's own, whatever fields are called so

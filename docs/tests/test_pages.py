@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ OPTION = re.compile(r":([\w-]+): *(.*)\n")
 FRONT = re.compile(r"\A---\n(.*?)^---\n", re.MULTILINE | re.DOTALL)
 LOOSELY = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SECONDS = 200
+PORT = "8765"
+"""The port of services in pages: it may be in use, also by another run of these tests."""
 QUICK = "--warmup-runs 2 --iterations 5 --measure-seconds 0.05"
 PROGRAM = re.compile(r"(?P<set>(?:[A-Z_]+=\S+ )*)(?P<program>(?:python \S+\.py|fib-[a-z]+)[^|&<>;$]*)")
 """A command that needs no shell."""
@@ -134,8 +137,11 @@ def shell() -> Iterator[Shell]:
 
 
 def follow(page: str, folder: Path, shell: Shell) -> None:
-    """Save the files of a page and run its commands."""
+    """Save the files of a page and run its commands, with a port that is free instead of the page's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
     for block in blocks_of(page):
+        block = attrs.evolve(block, text=block.text.replace(PORT, port))
         if "caption" in block.options:
             path = folder / block.options["caption"]
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,6 +187,27 @@ def test_the_commands_of_a_page_give_the_shown_output(page: str, read: Callable[
     if needed and importlib.util.find_spec(needed) is None:
         pytest.skip(f"needs {needed}")
     read(page)
+
+
+JOURNEYS = {
+    "Write kernels": ("bring-your-own-kernel",),
+    "Maintain a data set": ("collect-workloads", "maintain-a-data-set"),
+    "Let a model write kernels": ("write-an-agent-loop",),
+    "Build an engine": ("put-the-winner-into-an-engine",),
+}
+"""The tutorials behind the doors of the README for four kinds of users."""
+
+
+def test_the_doors_of_the_readme_are_tutorials_that_are_always_followed() -> None:
+    text = (DOCS.parent / "README.md").read_text()
+    for door, names in JOURNEYS.items():
+        line = re.search(rf"^- {door}: (.*\n(?:  .*\n)*)", text, re.MULTILINE)
+        assert line, door
+        assert re.findall(r"\(docs/tutorials/([\w-]+)\.md\)", line[1]) == list(names)
+        for page in (f"tutorials/{name}.md" for name in names):
+            assert page in PAGES
+            assert "needs" not in front_matter(page), f"{page} would be skipped where something is not installed"
+            assert any(block.language == "console" for block in blocks_of(page))
 
 
 @pytest.mark.slow
@@ -237,6 +264,19 @@ def test_the_architecture_names_modules_that_exist() -> None:
     assert named
     lost = [name for name in sorted(named) if importlib.util.find_spec(name) is None]
     assert lost == []
+
+
+def test_the_measurements_of_a_package_are_those_of_its_page() -> None:
+    """Both state one run: `python tools/dev.py bench NAME` is the command, ``measured/fib-NAME.md`` the page."""
+    table = (DOCS / "explanation" / "measurements.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| CPU \| `python tools/dev\.py bench (\w+)` \|$", table, re.MULTILINE)
+    assert len({package for *_, package in rows}) == 3
+    number, links = re.compile(r"\d[\d,.]*"), re.compile(r"\(\[.*\)|H200")
+    for title, cell, package in rows:
+        page = (DOCS / "measured" / f"fib-{package}.md").read_text().replace(",", "")
+        known = set(number.findall(page))
+        stated = [found.rstrip(".,").replace(",", "") for found in number.findall(links.sub("", cell))]
+        assert [found for found in stated if found not in known] == [], title
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -8,12 +8,27 @@ import importlib.metadata
 import pkgutil
 import re
 import sys
+from contextlib import suppress
+
+
+def optional_modules(distribution: str, extra: str = "") -> set[str]:
+    """The modules that an extra installs, or any extra; also through extras of other distributions, as "a[b]"."""
+    found = set()
+    for line in importlib.metadata.requires(distribution) or ():
+        condition = re.search(r"extra == ['\"](.*?)['\"]", line)
+        if condition is None or (extra and condition[1] != extra):
+            continue
+        name, extras = re.match(r"([\w.-]+)(?:\[(.*?)\])?", line).groups()
+        found.add(name.replace("-", "_").lower())
+        for inner in filter(None, (extras or "").split(",")):
+            with suppress(importlib.metadata.PackageNotFoundError):  # itself optional, and not installed
+                found |= optional_modules(name, inner.strip())
+    return found
 
 
 def import_all(distribution: str, package: str) -> None:
     """Import all modules of a package but `__main__`."""
-    lines = [line for line in importlib.metadata.requires(distribution) or () if "extra ==" in line]
-    optional = {re.split(r"[^\w.-]", line)[0].replace("-", "_").lower() for line in lines}
+    optional = optional_modules(distribution)
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
         try:
             if not module.name.endswith(".__main__"):

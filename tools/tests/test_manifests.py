@@ -57,14 +57,27 @@ def test_torch_is_pinned_to_one_version_for_development():
     assert re.search(r"^torch==[\d.]+$", (ROOT / "tools/constraints.txt").read_text(), re.MULTILINE)
 
 
+def listed_in_bundle(*files):
+    """Names of the projects that a bundle brings, and of those that the machine has."""
+    text = "\n".join((ROOT / "tools" / file).read_text() for file in files)
+    lines = [line.partition("#")[0].strip() for line in text.splitlines() if not line.startswith("--requirement")]
+    (present,) = re.findall("^# present: (.+)$", (ROOT / "tools/bundle.txt").read_text(), re.MULTILINE)
+    return {Requirement(line).name.lower() for line in lines if line} | set(present.split())
+
+
 def test_the_bundle_has_every_dependency_that_a_gpu_machine_lacks():
-    text = (ROOT / "tools/bundle.txt").read_text()
-    (present,) = re.findall("^# present: (.+)$", text, re.MULTILINE)
-    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    available = {Requirement(line).name for line in lines if line} | set(present.split())
+    available = listed_in_bundle("bundle.txt", "bundle-serve.txt")
+    assert "--requirement bundle-serve.txt" in (ROOT / "tools/bundle.txt").read_text().splitlines()
     for package in PACKAGES:
         project = package.manifest["project"]
         needed = {Requirement(text).name.lower() for text in (*project["dependencies"], *package.test_requirements)}
+        assert needed <= available | {other.name for other in PACKAGES}, package.name
+
+
+def test_the_bundle_of_the_service_has_what_it_and_the_packages_below_it_depend_on():
+    available = listed_in_bundle("bundle-serve.txt")
+    for package in find_packages(ROOT, ["schema", "compile", "bench", "serve"]):
+        needed = {Requirement(text).name.lower() for text in package.manifest["project"]["dependencies"]}
         assert needed <= available | {other.name for other in PACKAGES}, package.name
 
 
