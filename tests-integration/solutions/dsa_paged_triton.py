@@ -20,9 +20,9 @@ KEYS = 64
 
 @triton.jit
 def product(a, b, INTERPRETED: tl.constexpr):
-    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers
+    if INTERPRETED:  # the interpreter takes the bits of bfloat16 for integers, and truncates to bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
-    return tl.dot(a, b)
+    return tl.dot(a.to(b.dtype), b)
 
 
 @triton.jit
@@ -60,7 +60,7 @@ def attend(
         weights = tl.exp2(logits - shift[:, None])
         fade = tl.exp2(peak - shift)
         total = total * fade + tl.sum(weights, 1)
-        found = found * fade[:, None] + product(weights.to(ckv.dtype), ckv, INTERPRETED)
+        found = found * fade[:, None] + product(weights, ckv, INTERPRETED)
         peak = higher
 
     to = row * SPLITS + split
