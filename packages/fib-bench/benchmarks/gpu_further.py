@@ -1,19 +1,24 @@
-"""Further sections: faults, evaluators, throughput, several devices."""
+"""Further sections: faults, evaluators, throughput, single evaluations, several devices."""
 
 from __future__ import annotations
 
 import os
 import re
+import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from fib_bench import Benchmark, BenchmarkConfig
+from fib_bench.api import close, evaluate
 from fib_bench.benchmark import RunResult
-from fib_bench.events import Event, Observer, Phase, Working
+from fib_bench.events import Event, Observer, Working
 from fib_bench.plan import DefinitionPlan
+from fib_bench.worker.process_tree import children
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
 from gpu_session import PLAIN_RMSNORM, Bench, plan_of
@@ -129,8 +134,7 @@ def _small(bench: Bench, definition: Definition) -> Workload:
 # -- throughput ----------------------------------------------------------------------------------
 
 _PAIRS = "rmsnorm_h(512|4096|7168)|gemm_n256_k7168"
-_AT_WORK = (Phase.INPUTS, Phase.REFERENCE, Phase.CHECK, Phase.WARM_UP, Phase.TIME, Phase.AUDIT)
-"""Phases in which the device computes or is measured."""
+_SAMPLE_SECONDS = 0.05
 
 
 def throughput(bench: Bench) -> None:
@@ -141,15 +145,74 @@ def throughput(bench: Bench) -> None:
     os.environ["FIB_CACHE_PATH"] = tempfile.mkdtemp(prefix="fib-throughput-")
     for state in ("nothing built", "everything built"):
         begin = time.perf_counter()
-        result = _benchmark(bench, solutions, chosen, device=bench.device)
+        with _judge_seconds() as used:
+            result = _benchmark(bench, solutions, chosen, device=bench.device, concurrency=bench.concurrency)
         seconds = time.perf_counter() - begin
         passed = sum(trace.is_successful() for trace in result.traces)
         phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
-        share = sum(result.seconds.get(phase, 0.0) for phase in _AT_WORK) / seconds
-        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", f"{share:.0%}", phases))
-        bench.report.numbers[state] = {"seconds": seconds, "phases": dict(result.seconds)}
-    header = ("run", "passed", "seconds", "share in which the device is busy or measured", "seconds by phase")
+        busy = "not known" if result.device_busy_share is None else f"{result.device_busy_share:.0%}"
+        each = f"{sum(used.values()) / max(len(result.traces), 1) * 1e3:.0f}"
+        rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", busy, each, phases))
+        bench.report.numbers[state] = {
+            "seconds": seconds,
+            "phases": dict(result.seconds),
+            "device busy": result.device_busy_share,
+            "judge cpu seconds": list(used.values()),
+        }
+    header = ("run", "passed", "seconds", "device busy (driver)", "judge's CPU ms per evaluation", "seconds by phase")
     bench.report.table("Throughput", header, rows)
+
+
+@contextmanager
+def _judge_seconds() -> Iterator[dict[int, float]]:
+    """Sample the CPU seconds of this process's children, the judges, by process; their start is included."""
+    used: dict[int, float] = {}
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            for pid in children():
+                with suppress(OSError):  # it has ended
+                    used[pid] = time.clock_gettime(~pid << 3 | 2)  # the clock of all its threads
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield used
+    finally:
+        stop.set()
+        thread.join()
+
+
+# -- single --------------------------------------------------------------------------------------
+
+_SINGLE_RUNS = 9
+
+
+def single(bench: Bench) -> None:
+    """Seconds of `evaluate` in a warm process, for a small function that is new each time. It knows no budget."""
+    workload = Workload({"n": 100_000}, {"x": RandomInput()}, "small")
+    rows = []
+    for is_quick in (False, True):
+        config = BenchmarkConfig(device=bench.device, measure_seconds=0.2, quick=is_quick)
+        taken, statuses = [], set()
+        for index in range(_SINGLE_RUNS + 2):  # the first two start processes and draw the inputs
+            source = f"def run(x):\n    return x + x  # {is_quick} {index}\n"
+            solution = bench.solution(f"sum_{is_quick}_{index}", DOUBLE, "sum.py", source, returns=True)
+            begin = time.perf_counter()
+            (trace,) = evaluate(DOUBLE, solution, [workload], config).traces
+            taken.append(time.perf_counter() - begin)
+            statuses.add(status_of(trace))
+        warm = taken[2:]
+        shown = (f"{seconds:.2f}" for seconds in (taken[0], statistics.median(warm), min(warm), max(warm)))
+        rows.append(("quick" if is_quick else "full", ", ".join(sorted(statuses)), *shown))
+        bench.report.numbers["quick" if is_quick else "full"] = taken
+    close()
+    header = ("evaluation", "status", "first, seconds", "median of 9", "fastest", "slowest")
+    bench.report.table("One evaluation in a warm process", header, rows)
+
+
+# -- devices -------------------------------------------------------------------------------------
 
 
 def devices(bench: Bench) -> None:

@@ -25,12 +25,14 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
     Definitions with an evaluator of their own: the reference as the solution, and a wrong one.
 ``throughput``
     At least 130 pairs in three languages, with nothing built and with everything built.
+``single``
+    `evaluate()` of a small function in a warm process, full and quick.
 ``devices``
     The same work on one device and on two.
 ``steps``
     The judge's own time: calls and milliseconds of each step of an evaluation.
 
-The last five run only where they are asked for.
+The last six run only where they are asked for.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from pathlib import Path
 import attrs
 from cupti_agreement import cupti
 from fib_schema import TraceSet
-from gpu_further import devices, evaluators, faults, throughput
+from gpu_further import devices, evaluators, faults, single, throughput
 from gpu_honesty import coverage, exploits, honest
 from gpu_report import Report, where_and_when
 from gpu_sections import exclusive, repeat, same, uncertainty
@@ -64,6 +66,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "faults": faults,
     "evaluators": evaluators,
     "throughput": throughput,
+    "single": single,
     "devices": devices,
     "steps": steps,
 }
