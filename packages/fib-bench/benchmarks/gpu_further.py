@@ -151,6 +151,7 @@ def throughput(bench: Bench) -> None:
         passed = sum(trace.is_successful() for trace in result.traces)
         phases = ", ".join(f"{phase} {taken:.1f}" for phase, taken in result.seconds.items())
         busy = "not known" if result.device_busy_share is None else f"{result.device_busy_share:.0%}"
+        print(f"  {state}: {passed}/{len(result.traces)} in {seconds:.1f} s, device busy {busy}: {phases}", flush=True)
         each = f"{sum(used.values()) / max(len(result.traces), 1) * 1e3:.0f}"
         rows.append((state, f"{passed}/{len(result.traces)}", f"{seconds:.1f}", busy, each, phases))
         bench.report.numbers[state] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +28,12 @@ from solution_table import capturable_entry, entry_of, solution_table
 RMSNORM, GEMM = r"(fused_add_)?rmsnorm_h\d+", r"gemm_.*"
 PLAIN_RMSNORM = r"rmsnorm_h\d+"
 _GRACE_SECONDS = 5.0  # for the evaluations that run when a budget is spent
+_PROGRESS_SECONDS = 20.0
 T = TypeVar("T")
+
+
+class Terminated(Exception):
+    """The process was asked to end: what is measured is reported."""
 
 
 class Session:
@@ -51,16 +57,24 @@ class Session:
         found: list[Trace] = []
         if self.budget.is_spent:
             return found
-        with local_scheduler(self._config, self._root, {}) as scheduler, _ended_with(self.budget, scheduler):
-            for event in scheduler.execute(plans):
-                match event:
-                    case Evaluated(trace=trace):
-                        found.append(trace)
-                        _tell(trace)
-                    case Skipped(skip=skip):
-                        self.skipped.append(skip)
-                    case PhaseTimes(seconds=seconds):
-                        self.seconds.update({str(phase): taken for phase, taken in seconds.items()})
+        wanted, told = sum(plan.count for plan in plans), time.monotonic()
+        try:
+            with local_scheduler(self._config, self._root, {}) as scheduler, _ended_with(self.budget, scheduler):
+                for event in scheduler.execute(plans):
+                    match event:
+                        case Evaluated(trace=trace):
+                            found.append(trace)
+                            _tell(trace)
+                        case Skipped(skip=skip):
+                            self.skipped.append(skip)
+                        case PhaseTimes(seconds=seconds):
+                            self.seconds.update({str(phase): taken for phase, taken in seconds.items()})
+                    if time.monotonic() > told + _PROGRESS_SECONDS:
+                        told = time.monotonic()
+                        print(f"  {self.budget.used:.0f} s: {len(found)} of {wanted}", flush=True)
+        except Terminated:
+            print("  stopped by a signal", flush=True)
+            self.budget = attrs.evolve(self.budget, seconds=0.0)
         self.traces += found
         return found
 

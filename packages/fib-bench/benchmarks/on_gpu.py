@@ -38,6 +38,7 @@ The last six run only where they are asked for.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 import traceback
@@ -51,7 +52,7 @@ from gpu_further import devices, evaluators, faults, single, throughput
 from gpu_honesty import coverage, exploits, honest
 from gpu_report import Report, where_and_when
 from gpu_sections import exclusive, repeat, same, uncertainty
-from gpu_session import Bench
+from gpu_session import Bench, Terminated
 from gpu_steps import steps
 
 SECTIONS: Mapping[str, Callable[[Bench], None]] = {
@@ -86,9 +87,16 @@ def main() -> None:
         concurrency=options.concurrency,
     )
     environment = where_and_when(options.device)
+    signal.signal(signal.SIGTERM, _terminate)
     results = {name: _run(name, bench, environment) for name in options.sections}
     if failed := [name for name, is_good in results.items() if not is_good]:
         sys.exit(f"failed: {', '.join(failed)}")
+
+
+def _terminate(*_: object) -> None:
+    """End what is measured, once; a second signal ends the process."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise Terminated
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,7 @@ import torch
 from fib_bench import ReferenceFailed, ResolvedEvalConfig
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.variation import Variation
+from fib_bench.judge import prepare as preparation
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.prepare import VARIANTS, needed_bytes, slot_count
 from fib_bench.judge.prepared import InputSet, PreparedWorkload
@@ -184,12 +185,14 @@ class TestMemory:
             (4 << 20, CPU, 16),
             (1 << 40, CPU, 2),
             (1 << 20, CUDA, 64),
+            (1 << 26, CUDA, 20),  # a 64th of the device
             (1 << 40, CUDA, 2),
         ],
     )
     def test_a_pass_has_as_many_slots_as_fit_and_at_least_two(
-        self, size_bytes: int, device: torch.device, count: int
+        self, monkeypatch: pytest.MonkeyPatch, size_bytes: int, device: torch.device, count: int
     ) -> None:
+        monkeypatch.setattr(preparation, "total_bytes", lambda _: 80 << 30)
         assert slot_count(size_bytes, device) == count
 
     def test_sets_and_slots_are_counted(self, definition: Definition, make_workload: MakeWorkload) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+import attrs
 import msgspec
 import pytest
+import torch
+from fib_bench import EvaluatorFailed
+from fib_bench.judge import solution_run
 from fib_bench.judge.baselines import InterleavedBaselines
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.function_worker import FunctionWorker
-from fib_bench.judge.prepared import InputSet
+from fib_bench.judge.prepared import InputSet, PreparedWorkload
 from fib_bench.judge.rpc import Rejected
+from fib_bench.judge.solution_run import SolutionRun
 from fib_bench.judge.timed_function import TimedFunction
 from fib_bench.transport.messages import Build
 from fib_bench.worker.client import Worker
@@ -40,6 +45,7 @@ def run(
 
 
 Run = Callable[..., dict[str, Evaluation]]
+RunShared = Callable[..., dict[str, Evaluation | EvaluatorFailed]]
 
 
 @pytest.fixture
@@ -202,3 +208,80 @@ class TestReference:
         assert evaluation.performance is not None
         assert evaluation.performance.extra is not None
         assert "the reference stumbled" in evaluation.performance.extra["not_verified"]
+
+
+class TestMemory:
+    """A device that several judges share may have too little memory for one of them, for a while."""
+
+    @pytest.fixture
+    def run(
+        self,
+        make_judge: Callable[..., Judge],
+        make_workload: MakeWorkload,
+        make_solution: MakeSolution,
+        definition: Definition,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Callable[..., dict[str, Evaluation | EvaluatorFailed]]:
+        """Evaluate code on two workloads; `is_shared` as on a device with several judges."""
+        monkeypatch.setattr(solution_run, "wait_for_memory", lambda _: None)
+
+        def run(code: str, *, is_shared: bool) -> dict[str, Evaluation | EvaluatorFailed]:
+            judge = make_judge()
+            judge._context = attrs.evolve(judge.context, is_shared=is_shared)
+            prepared = [judge.prepare(definition, make_workload(definition, {"n": n}, f"n{n}")) for n in (3, 4)]
+            return {workload.uuid: e for workload, e in judge.evaluate(definition, make_solution(code), prepared)}
+
+        return run
+
+    @pytest.fixture
+    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+        """Have the first comparisons of the second workload fail for lack of memory; notes the workloads compared."""
+
+        def fail(times: int) -> list[str]:
+            compared: list[str] = []
+            check = SolutionRun._check
+
+            def checked(self: SolutionRun, prepared: PreparedWorkload) -> object:
+                compared.append(prepared.workload.uuid)
+                if prepared.workload.uuid == "n4" and compared.count("n4") <= times:
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 240.00 MiB.")
+                return check(self, prepared)
+
+            monkeypatch.setattr(SolutionRun, "_check", checked)
+            return compared
+
+        return fail
+
+    def test_a_judge_that_lacks_it_once_begins_the_workload_anew(
+        self, run: RunShared, failing: Callable[[int], list[str]]
+    ) -> None:
+        compared = failing(1)
+        found = run(DOUBLE, is_shared=True)
+        assert {uuid: str(e.status) for uuid, e in found.items()} == {"n3": "PASSED", "n4": "PASSED"}
+        assert compared.count("n4") == 2
+
+    def test_a_judge_that_lacks_it_again_says_so_and_judges_the_other_workload(
+        self, run: RunShared, failing: Callable[[int], list[str]]
+    ) -> None:
+        compared = failing(9)
+        found = run(DOUBLE, is_shared=True)
+        assert str(found["n3"].status) == "PASSED"
+        assert found["n4"].reason == "CUDA out of memory. Tried to allocate 240.00 MiB."
+        assert compared.count("n4") == 2
+
+    def test_a_judge_that_is_alone_does_not_repeat(self, run: RunShared, failing: Callable[[int], list[str]]) -> None:
+        compared = failing(9)
+        found = run(DOUBLE, is_shared=False)
+        assert isinstance(found["n4"], EvaluatorFailed)
+        assert compared.count("n4") == 1
+
+    @pytest.mark.parametrize(("is_shared", "workers"), [(True, 2), (False, 1)])
+    def test_a_solution_that_lacks_it_fails_after_another_attempt(
+        self, run: RunShared, requests: Counter[str], is_shared: bool, workers: int
+    ) -> None:
+        fails = "raise torch.OutOfMemoryError('CUDA out of memory')"
+        code = f"import torch\ndef run(x):\n    if len(x) == 4:\n        {fails}\n    return x * 2\n"
+        found = run(code, is_shared=is_shared)
+        assert {uuid: str(e.status) for uuid, e in found.items()} == {"n3": "PASSED", "n4": "RUNTIME_ERROR"}
+        assert "CUDA out of memory" in found["n4"].log
+        assert requests["Build"] == workers

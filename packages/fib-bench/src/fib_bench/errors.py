@@ -91,6 +91,7 @@ class EvaluatorFailed(FibError, RuntimeError):
     definition: str
     workload: str
     evaluator: str
+    """Its name; empty if something else failed, such as the allocation of memory in the judge."""
     problem: str
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class EvaluatorFailed(FibError, RuntimeError):
     @property
     def reason(self) -> str:
         """The problem without the workload, for tables that name it already."""
-        return f"the evaluator {self.evaluator!r} failed: {self.problem}"
+        return f"the evaluator {self.evaluator!r} failed: {self.problem}" if self.evaluator else self.problem
 
 
 @attrs.frozen

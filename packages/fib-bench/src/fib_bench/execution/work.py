@@ -20,7 +20,8 @@ from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, PhaseTimes, Skipped, Working
 from ..judge.device_lock import room_of
-from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge, available_bytes
+from ..judge.device_memory import available_bytes
+from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge
 from ..judge.prepared import PreparedWorkload
 from ..plan import DefinitionPlan, Skip
 from ..worker.server_client import ForkServerClient

@@ -69,6 +69,8 @@ class DeviceContext:
     """Held by the one run that times a function on the device."""
     bursts: BurstLock | None = None
     """Separates timed passes from all other device work of the judges of this user; None on the CPU."""
+    is_shared: bool = False
+    """Whether this run has several judges on the device."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
 
     def restore_settings(self) -> tuple[SettingChange, ...]:

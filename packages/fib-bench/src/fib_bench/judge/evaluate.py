@@ -25,7 +25,6 @@ from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..plan import BuildFailure
-from ..sandbox.limits import free_memory_bytes
 from ..timing.clock_monitor import watch_clock
 from ..timing.device_state import settings_of
 from ..timing.measuring import CHAINS
@@ -39,6 +38,7 @@ from .burst_lock import bursts_of
 from .definition_settings import DefinitionSettings
 from .device_context import Calibration, DeviceContext
 from .device_lock import identity_of, lock_of
+from .device_memory import available_bytes, lacks_memory, wait_for_memory
 from .function_worker import FunctionWorker, solution_request
 from .output_checker import EvaluatorRaised
 from .phase_timer import PhaseTimer
@@ -149,6 +149,7 @@ class Judge:
                 phases=self.phases,
                 lock=lock_of(self.device),
                 bursts=bursts_of(self.device) if self.device.type == "cuda" else None,
+                is_shared=(self._config.concurrency or 1) > 1 and self.device.type == "cuda",
             )
         return self._context
 
@@ -185,7 +186,7 @@ class Judge:
         self._check_size(definition, workload)
         try:
             with self.phases.during(Phase.REFERENCE):
-                return self._prepare(definition, workload)
+                return self._prepare_or_wait(definition, workload)
         except (WorkerLost, Rejected) as error:
             current = self._baselines.current(REFERENCE)
             log = str(error) if current is None else log_of(str(error), current.worker)
@@ -209,6 +210,21 @@ class Judge:
             config = self._settings.of(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
         return self._evaluators[definition.name]
+
+    def _prepare_or_wait(self, definition: Definition, workload: Workload) -> PreparedWorkload:
+        """Prepare a workload, and once more if other judges of the device left too little memory."""
+        try:
+            return self._prepare(definition, workload)
+        except torch.OutOfMemoryError:
+            if not self.context.is_shared:
+                raise
+        except Rejected as error:
+            if not (self.context.is_shared and lacks_memory(error.message)):
+                raise
+        self._baselines.close()
+        with self.phases.during(Phase.WAIT):
+            wait_for_memory(self.device)
+        return self._prepare(definition, workload)
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         evaluator = self._evaluator(definition)
@@ -331,11 +347,3 @@ class Judge:
     def _build(self, candidate: FunctionWorker) -> BuildFailure | None:
         with self.phases.during(Phase.BUILD):
             return attempt(candidate, self._config.timeout_seconds, device_work=self._device_work)
-
-
-def available_bytes(device: torch.device) -> int:
-    """The free memory of a device, in bytes."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # cached blocks of this process count as free
-        return torch.cuda.mem_get_info(device)[0]
-    return free_memory_bytes()

@@ -24,6 +24,7 @@ from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
+from .device_memory import total_bytes
 from .output_checker import OutputChecker
 from .prepared import InputSet, PaddedCall, PaddedCalls, PreparedWorkload, two_of
 from .rpc import Rejected
@@ -33,6 +34,7 @@ from .timed_function import TimedFunction
 VARIANTS = 4
 _INTEGER_SETS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
+_SLOT_SHARE = 1 / 64  # of a CUDA device at most, because several judges share it
 _MOST_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
@@ -57,7 +59,10 @@ def _leniently(config: ResolvedEvalConfig) -> ResolvedEvalConfig:
 
 def slot_count(size_bytes: int, device: torch.device) -> int:
     """The number of calls of one timed pass, by the bytes of a call: at least two, so that addresses differ."""
-    return int(max(2, min(_MOST_SLOTS[device.type], _SLOT_BYTES[device.type] // max(size_bytes, 1))))
+    room = _SLOT_BYTES[device.type]
+    if device.type == "cuda":
+        room = min(room, int(_SLOT_SHARE * total_bytes(device)))
+    return int(max(2, min(_MOST_SLOTS[device.type], room // max(size_bytes, 1))))
 
 
 class _Unjudged(Check):

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TypeVar
 
 import attrs
+import torch
 from fib_schema import Definition, Evaluation, EvaluationStatus, Performance, Solution
 
 from ..checking.comparison import Comparison
@@ -29,6 +30,7 @@ from .background_activity import BackgroundActivity
 from .baselines import Baselines, InterleavedBaselines
 from .build import attempt
 from .device_context import DeviceContext
+from .device_memory import lacks_memory, trim, wait_for_memory
 from .function_worker import FunctionWorker
 from .graph_safety import GraphEvidence, graph_fields
 from .integrity import check_code
@@ -82,6 +84,8 @@ class SolutionRun:
     context: DeviceContext
     baselines: Baselines
     recorder: EvaluationRecorder
+    _lacked_memory: set[str] = attrs.field(init=False, factory=set)
+    """Workloads that were begun anew after the device had too little memory."""
 
     def evaluate(
         self, workloads: Sequence[PreparedWorkload]
@@ -101,9 +105,9 @@ class SolutionRun:
                 batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
 
     @property
-    def _known_limits(self) -> tuple[bool, str]:
+    def _known_limits(self) -> tuple[bool, str, int]:
         """The attempts that are not repeated after they have cost a worker."""
-        return self.candidate.may_capture, self.candidate.padding_problem
+        return self.candidate.may_capture, self.candidate.padding_problem, len(self._lacked_memory)
 
     def _evaluate_batch(
         self, batch: Sequence[PreparedWorkload]
@@ -140,7 +144,30 @@ class SolutionRun:
         return self.recorder.evaluation(self.solution, failure.status, failure.log)
 
     def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Evaluation | EvaluatorFailed | None:
-        """Run a step; a failure becomes an evaluation. None: repeat it in a worker without captures."""
+        """Run a step; a failure becomes an evaluation. None: repeat it in a fresh worker.
+
+        A lack of memory is none of the solution where several judges share the device: it is repeated once.
+        """
+        try:
+            return self._attempt_once(prepared, step)
+        except torch.OutOfMemoryError as error:
+            problem = str(error)
+        self.candidate.worker.close()
+        if self.context.is_shared and prepared.workload.uuid not in self._lacked_memory:
+            self._lacked_memory.add(prepared.workload.uuid)
+            with self.context.phases.during(Phase.WAIT):
+                wait_for_memory(self.context.device)
+            return None
+        return EvaluatorFailed(self.definition.name, prepared.workload.uuid, "", problem)
+
+    def _attempt_once(
+        self, prepared: PreparedWorkload, step: Callable[[], T]
+    ) -> T | Evaluation | EvaluatorFailed | None:
+        """Run a step.
+
+        Raises:
+            torch.OutOfMemoryError: The judge has too little memory, or the worker may have too little beside others.
+        """
         candidate = self.candidate
         try:
             with self.context.device_work(), self.context.phases.during(Phase.CHECK):
@@ -157,6 +184,9 @@ class SolutionRun:
                 self.solution, EvaluationStatus.RUNTIME_ERROR, str(error), prepared=prepared
             )
         except Rejected as error:
+            is_begun_anew = not self.context.is_shared or prepared.workload.uuid in self._lacked_memory
+            if not is_begun_anew and error.status is EvaluationStatus.RUNTIME_ERROR and lacks_memory(error.message):
+                raise torch.OutOfMemoryError(error.message) from error
             return self._rejected(prepared, error)
         except WorkerLost as lost:
             log = log_of(str(lost), candidate.worker)
@@ -265,6 +295,7 @@ class SolutionRun:
             candidate.worker.confirm()
             printed = item.printed + candidate.worker.printed()
         function.raise_if_lost()
+        trim(self.context.device)
         return self.recorder.evaluation(
             self.solution,
             EvaluationStatus.PASSED,

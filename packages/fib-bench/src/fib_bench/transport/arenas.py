@@ -189,6 +189,12 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
     return Arena(_cuda_bytes(int(pointer), handle.size_bytes, device), handle, -1, release)
 
 
+def release_unused(device: torch.device, most_bytes: int) -> None:
+    """Give memory back that torch holds without using it, if it is more than so many bytes of a CUDA device."""
+    if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > most_bytes:
+        torch.cuda.empty_cache()
+
+
 def ipc_handle_bytes(handle: Any) -> ctypes.Array[ctypes.c_ubyte]:
     """The memory of an IPC handle, valid while that lives; its only field has no name since cuda-bindings 13.4."""
     return (ctypes.c_ubyte * _IPC_HANDLE_BYTES).from_address(handle.getPtr())

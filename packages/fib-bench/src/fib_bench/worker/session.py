@@ -29,7 +29,7 @@ from ..timing.cuda import persisting_bytes, set_no_lines_aside
 from ..timing.host import HostStopwatch
 from ..timing.kernels import kernels_of
 from ..timing.linked.native import Native, open_native
-from ..transport.arenas import Arena, tensor_in
+from ..transport.arenas import Arena, release_unused, tensor_in
 from ..transport.messages import (
     CANDIDATES,
     Bind,
@@ -76,6 +76,7 @@ from .passes import Passes, settle
 from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
+_MOST_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
 
 
@@ -331,6 +332,8 @@ class Session:
         self._stopwatch = HostStopwatch([])
         for arena in self._arenas:
             arena.close()
+        if self._arenas and self._device.type == "cuda":
+            release_unused(self._device, _MOST_UNUSED_BYTES)
         self._arenas = []
 
     def _finish(self) -> None:
