@@ -16,7 +16,7 @@ from typing import Any
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.api import close, evaluate
 from fib_bench.benchmark import RunResult
-from fib_bench.events import Event, Observer, Working
+from fib_bench.events import Event, Observer, PhaseTimes, Working
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker.process_tree import children
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
@@ -196,21 +196,32 @@ def single(bench: Bench) -> None:
     rows = []
     for is_quick in (False, True):
         config = BenchmarkConfig(device=bench.device, measure_seconds=0.2, quick=is_quick)
-        taken, statuses = [], set()
+        taken, statuses, phases = [], set(), []
+
+        def note(event: Event, phases: list[PhaseTimes] = phases) -> None:
+            if isinstance(event, PhaseTimes):
+                phases.append(event)
+
         for index in range(_SINGLE_RUNS + 2):  # the first two start processes and draw the inputs
             source = f"def run(x):\n    return x + x  # {is_quick} {index}\n"
             solution = bench.solution(f"sum_{is_quick}_{index}", DOUBLE, "sum.py", source, returns=True)
             begin = time.perf_counter()
-            (trace,) = evaluate(DOUBLE, solution, [workload], config).traces
+            (trace,) = evaluate(DOUBLE, solution, [workload], config, observe=note).traces
             taken.append(time.perf_counter() - begin)
             statuses.add(status_of(trace))
         warm = taken[2:]
         shown = (f"{seconds:.2f}" for seconds in (taken[0], statistics.median(warm), min(warm), max(warm)))
-        rows.append(("quick" if is_quick else "full", ", ".join(sorted(statuses)), *shown))
-        bench.report.numbers["quick" if is_quick else "full"] = taken
+        name = "quick" if is_quick else "full"
+        rows.append((name, ", ".join(sorted(statuses)), *shown, _milliseconds(phases[0]), _milliseconds(phases[-1])))
+        bench.report.numbers[name] = taken
     close()
-    header = ("evaluation", "status", "first, seconds", "median of 9", "fastest", "slowest")
+    seconds = ("first, seconds", "median of 9", "fastest", "slowest")
+    header = ("evaluation", "status", *seconds, "ms by phase, first", "ms by phase, last")
     bench.report.table("One evaluation in a warm process", header, rows)
+
+
+def _milliseconds(times: PhaseTimes) -> str:
+    return ", ".join(f"{phase} {taken * 1e3:.0f}" for phase, taken in times.seconds.items() if taken >= 5e-4)
 
 
 # -- devices -------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ data_set=$2
 shift 2
 site=${SITE:-${TMPDIR:-/tmp}/fib-site}
 if [ ! -d "$site" ]; then
-  python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$wheels"/*.whl
+  python3 -m pip install -q --no-index --no-deps --no-cache-dir --upgrade --target "$site" "$wheels"/*.whl
 fi
 root=$PWD
 export PYTHONPATH=$site:$root/packages/fib-schema/src:$root/packages/fib-compile/src:$root/packages/fib-bench/src
-export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+export PYTHONUNBUFFERED=1
+python3 -m compileall -q "$root"/packages/*/src  # as an installation does
 python3 "$root/packages/fib-bench/benchmarks/on_gpu.py" --dataset "$data_set" --output "${OUT:-out}" "$@"
