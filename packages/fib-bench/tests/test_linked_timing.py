@@ -89,6 +89,13 @@ class TestEnough:
         assert not timer_of(*[(10_000.0, 10_000.0)] * 5).is_done(self.RULE)
         assert timer_of(*[(10_000.0, 10_000.0)] * 6).is_done(self.RULE)
 
+    @pytest.mark.parametrize(("calls", "passes"), [(10, 6), (6, 10), (2, 12)])
+    def test_passes_of_few_calls_are_more(self, calls: int, passes: int) -> None:
+        for count in (passes - 1, passes):
+            timer = timer_of(*[(10_000.0, 10_000.0)] * count)
+            timer._calls = calls
+            assert timer.is_done(self.RULE) == (count == passes)
+
     def test_a_bound_that_is_not_precise_is_measured_again(self) -> None:
         timer = timer_of(*[(10_000.0, 10_000.0), (10_900.0, 10_000.0)] * 6)
         timer._busy_seconds = 1.0

@@ -185,14 +185,14 @@ class TestMemory:
             (4 << 20, CPU, 16),
             (1 << 40, CPU, 2),
             (1 << 20, CUDA, 64),
-            (1 << 26, CUDA, 20),  # a 64th of the device
+            (1 << 26, CUDA, 16),  # a 40th of the device
             (1 << 40, CUDA, 2),
         ],
     )
     def test_a_pass_has_as_many_slots_as_fit_and_at_least_two(
         self, monkeypatch: pytest.MonkeyPatch, size_bytes: int, device: torch.device, count: int
     ) -> None:
-        monkeypatch.setattr(preparation, "total_bytes", lambda _: 80 << 30)
+        monkeypatch.setattr(preparation, "total_bytes", lambda _: 40 << 30)
         assert slot_count(size_bytes, device) == count
 
     def test_sets_and_slots_are_counted(self, definition: Definition, make_workload: MakeWorkload) -> None:

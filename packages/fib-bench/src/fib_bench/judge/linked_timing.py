@@ -41,6 +41,7 @@ from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction
 from .verification import Verifier
 
+_LEAST_CALLS, _MOST_PASSES_FOR_CALLS = 60, 12  # few calls fit into a pass where their tensors are large
 _MOST_PASSES = 60
 _FEW_CALLS, _PASS_NS = 2, 1.5e6  # a pass of long calls has fewer calls, but at least two
 _BURST_NS = 1e8  # other judges wait meanwhile
@@ -259,7 +260,7 @@ class LinkedTimer:
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough passes."""
         count = len(self._quiet_readings())
-        if count < LEAST_PASSES:
+        if count < self._least_passes:
             return self._seconds > 10 * rule.max_seconds and count > 0
         if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
             return True
@@ -271,6 +272,11 @@ class LinkedTimer:
         share = _ERROR_SHARE_OF_BOUNDS if self.is_raised else _ERROR_SHARE
         is_bound_known = self._is_trusted or bound.error_ns <= max(fine_ns, share * _tolerated_ns(bound.latency_ns))
         return is_bound_known and median_error(spans) <= fine_ns
+
+    @property
+    def _least_passes(self) -> int:
+        """Passes of few calls are more, because the time of a call of a large gemm varies by some percent."""
+        return max(LEAST_PASSES, min(-(-_LEAST_CALLS // max(self._calls, 1)), _MOST_PASSES_FOR_CALLS))
 
     def _quiet_readings(self) -> Sequence[Reading]:
         """Readings of passes that no other process interrupted, as far as these are enough or at least half of them.

@@ -34,7 +34,7 @@ from .timed_function import TimedFunction
 VARIANTS = 4
 _INTEGER_SETS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
-_SLOT_SHARE = 1 / 64  # of a CUDA device at most, because several judges share it
+_SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
 _MOST_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
