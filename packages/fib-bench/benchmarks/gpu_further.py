@@ -210,12 +210,15 @@ def single(bench: Bench) -> None:
             taken.append(time.perf_counter() - begin)
             statuses.add(status_of(trace))
         warm = taken[2:]
-        shown = (f"{seconds:.2f}" for seconds in (taken[0], statistics.median(warm), min(warm), max(warm)))
+        begin = time.perf_counter()
+        close()
+        ended = time.perf_counter() - begin
         name = "quick" if is_quick else "full"
-        rows.append((name, ", ".join(sorted(statuses)), *shown, _milliseconds(phases[0]), _milliseconds(phases[-1])))
+        shown = (f"{seconds:.2f}" for seconds in (taken[0], statistics.median(warm), min(warm), max(warm), ended))
+        by_phase = _milliseconds(phases[0]), _milliseconds(phases[-1])
+        rows.append((name, ", ".join(sorted(statuses)), *shown, *by_phase))
         bench.report.numbers[name] = taken
-    close()
-    seconds = ("first, seconds", "median of 9", "fastest", "slowest")
+    seconds = ("first, seconds", "median of 9", "fastest", "slowest", "end")
     header = ("evaluation", "status", *seconds, "ms by phase, first", "ms by phase, last")
     bench.report.table("One evaluation in a warm process", header, rows)
 
