@@ -261,7 +261,12 @@ class TestPieces:
 
     def test_of_what_is_large_are_some_of_its_workloads(self) -> None:
         found = self.sizes([part("large", 16), part("small", 1)], 2)
-        assert sorted(found) == [("large", 2), *[("large", 6)] * 5, ("small", 2)]
+        assert sorted(found) == sorted([*(("large", size) for size in (10, 10, 4, 4, 2, 2)), ("small", 2)])
+
+    def test_become_smaller(self) -> None:
+        assert [size for _, size in self.sizes([part(name, 10) for name in "abcd"], 1)] == [20] * 4
+        found = Counter(size for _, size in self.sizes([part(name, 10) for name in "abcd"], 4))
+        assert found == {12: 4, 4: 8}
 
 
 def test_devices_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:

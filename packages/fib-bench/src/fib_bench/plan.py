@@ -90,6 +90,15 @@ class DefinitionPlan:
                 pending[uuid] = left
         return attrs.evolve(self, pending=pending, workloads=tuple(w for w in self.workloads if w.uuid in pending))
 
+    def shares(self, fractions: Iterable[float]) -> Iterator[DefinitionPlan]:
+        """About these fractions of the workloads, one after the other; some may be empty."""
+        begin, taken = 0, 0.0
+        for fraction in fractions:
+            taken += fraction
+            end = round(taken * len(self.workloads))
+            some, begin = self.workloads[begin:end], end
+            yield attrs.evolve(self, workloads=some, pending={w.uuid: self.pending[w.uuid] for w in some})
+
     def split(self, pieces: int) -> Iterator[DefinitionPlan]:
         """The same work in about so many pieces, each with some of the workloads and all their solutions.
 

@@ -25,7 +25,7 @@ from .judge_process import finished_pairs
 
 _MAX_FAILURES = 3  # of a worker in succession
 _MAX_FAILED_WORKERS = 2  # that may fail on one item
-_PIECES_PER_WORKER = 4  # small enough that no worker idles for long at the end of a run
+_ROUNDS = (0.6, 0.25, 0.15)  # of the work: pieces that become smaller, so that no worker idles for long at the end
 
 
 class DeviceWorker(Protocol):
@@ -295,12 +295,16 @@ class Scheduler:
 def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan]:
     """Split the work for several workers, the largest pieces first.
 
-    Starting a definition takes seconds on each worker, so only large plans are split.
+    Each piece has a process for each solution, and starting a definition takes seconds, so only large plans are split.
     """
     if workers == 1:
         return list(parts)
-    most = -(-sum(part.count for part in parts) // (_PIECES_PER_WORKER * workers))
-    pieces = [piece for part in parts for piece in part.split(-(-part.count // max(most, 1)))]
+    each = sum(part.count for part in parts) / workers
+    pieces: list[DefinitionPlan] = []
+    for part in parts:
+        rounds = zip(_ROUNDS, part.shares(_ROUNDS), strict=True) if part.count > _ROUNDS[-1] * each else [(1.0, part)]
+        for share, some in rounds:
+            pieces += some.split(round(some.count / max(share * each, 1.0)))
     return sorted(pieces, key=lambda piece: -piece.count)
 
 
