@@ -173,6 +173,23 @@ def test_a_cluster_that_does_not_answer_is_named(settings: Settings, database: D
         ClusterWorkers(settings, database)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("Version mismatch: the cluster has Ray 2.9\nthis one"), ValueError()])
+def test_a_cluster_that_refuses_is_named(
+    settings: Settings, database: Database, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    from fib_serve.worker import cluster_workers
+
+    def refuse(_: str | None) -> None:
+        raise error
+
+    monkeypatch.setattr(cluster_workers, "connect", refuse)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        settings = attrs.evolve(settings, executor="ray", address=f"127.0.0.1:{server.getsockname()[1]}")
+        reason = "Version mismatch: the cluster has Ray 2.9; check" if str(error) else "ValueError; check"
+        with pytest.raises(ClusterUnreachable, match=reason):
+            cluster_workers.ClusterWorkers(settings, database)
+
+
 def test_a_service_refuses_to_start_without_its_cluster(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(write_data_set(tmp_path / "data")), "--no-auth"]
     options = ["--port", "0", "--devices", "cpu", "--executor", "ray", "--address", "127.0.0.1:1"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 from fib_bench import BenchmarkConfig
-from fib_bench.execution.ray_cluster import DeviceSlot, connect, device_slots, ray
+from fib_bench.execution.ray_cluster import DeviceSlot, RayError, connect, device_slots, ray
 from fib_schema import FibError
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -193,13 +193,14 @@ def connect_to(address: str | None) -> None:
         address: Of the cluster; None starts one on this machine.
 
     Raises:
-        ClusterUnreachable: It does not answer.
+        ClusterUnreachable: It does not answer, or refuses, e.g. because it has another version of Ray.
     """
     require_answer(address)
     try:
         connect(address)
-    except OSError as error:
-        raise ClusterUnreachable(address or "on this machine", error.strerror or str(error)) from error
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        problem = getattr(error, "strerror", None) or next(iter(str(error).split("\n")), "")
+        raise ClusterUnreachable(address or "on this machine", problem or type(error).__name__) from error
 
 
 def _short(error: Exception) -> str:
