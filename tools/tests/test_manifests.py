@@ -53,6 +53,26 @@ def test_changelog_fragments_have_names_that_towncrier_understands(package):
     assert [name for name in names if not FRAGMENT.fullmatch(name)] == []
 
 
+ENGINE_PINS = {  # by the metadata of vLLM 0.26.0, and a resolution with SGLang 0.5.17
+    "torch": ["2.11.0"],
+    "apache-tvm-ffi": ["0.1.10", "0.1.11"],
+    "filelock": ["4.3.1"],
+    "msgspec": ["0.22.0"],
+    "attrs": ["26.1.0"],
+}
+IN_ENGINES = {"fib-schema", "fib-compile", "fib-apply", "fib-tracer", "fib-integrations"}
+
+
+def test_packages_can_be_installed_beside_engines():
+    """Engines pin versions, and a package that excludes one of them cannot be installed with the engine."""
+    packages = [package for package in PACKAGES if package.name in IN_ENGINES]
+    assert len(packages) == len(IN_ENGINES)
+    for package in packages:
+        for requirement in map(Requirement, package.manifest["project"]["dependencies"]):
+            for version in ENGINE_PINS.get(requirement.name, []):
+                assert version in requirement.specifier, f"{package.name} excludes {requirement.name} {version}"
+
+
 def test_torch_is_pinned_to_one_version_for_development():
     assert re.search(r"^torch==[\d.]+$", (ROOT / "tools/constraints.txt").read_text(), re.MULTILINE)
 
