@@ -295,3 +295,22 @@ def test_an_internal_error_while_a_device_opens_ends_the_run() -> None:
 
     with pytest.raises(RuntimeError, match="a bug"):
         run([Fake, broken], PARTS)
+
+
+def test_workers_are_closed_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    @attrs.define
+    class Slow(Fake):
+        def close(self) -> None:
+            both.wait()  # breaks if one is closed after the other
+            self.is_closed = True
+
+    opened: list[Slow] = []
+
+    def open_() -> DeviceWorker:
+        opened.append(Slow())
+        return opened[-1]
+
+    run([open_] * 2, [part("a", 4)])
+    assert [worker.is_closed for worker in opened] == [True, True]

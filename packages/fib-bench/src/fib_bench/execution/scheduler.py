@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
@@ -180,13 +181,13 @@ class Scheduler:
             self._change.notify_all()
 
     def close(self) -> None:
-        """Terminate all workers."""
+        """Terminate all workers, at the same time: device contexts take a second to end."""
         self.stop()
         with self._change:
             workers = list(self._workers.values())
             self._workers.clear()
-        for worker in workers:
-            worker.close()
+        with ThreadPoolExecutor(max(len(workers), 1), "fib-bench-close") as pool:
+            list(pool.map(lambda worker: worker.close(), workers))
         self._is_closed.set()
         self._has_begun.set()
 
