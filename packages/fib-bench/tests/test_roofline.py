@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -80,6 +84,33 @@ def test_an_impossible_latency_is_refused_with_the_numbers() -> None:
     assert LIGHT.objection(work, 1.0) == ""
     assert LIGHT.objection(work, 0.98) == ""
     assert "reading 1000000000 bytes" in LIGHT.objection(work, 0.9)
+
+
+def test_judges_that_start_together_measure_a_device_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Peaks that several judges measure at the same time would be too low, and the last one stays in the cache."""
+    turn, measured, both = threading.Lock(), [], threading.Barrier(2, timeout=60)
+    load = roofline._load
+
+    def load_when_both_are_there(name: str) -> dict[str, float] | None:
+        if not turn.locked():
+            both.wait()
+        return load(name)
+
+    def measure(_: torch.device) -> dict[str, float]:
+        measured.append(turn.locked())
+        return {"bytes_per_second": 3e12, "half_operations_per_second": 8e14}
+
+    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+    monkeypatch.setattr(roofline, "theoretical_peaks", lambda _: Peaks(4e12, 1e15, 50 << 20))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="a"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(roofline, "_load", load_when_both_are_there)
+    monkeypatch.setattr(roofline, "_measure", measure)
+    device = torch.device("cuda:0")
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: roofline.speed_of_light_of(device, lambda: turn), range(2)))
+    assert measured == [True]
+    assert [light.measured for light in found] == [Peaks(3e12, 8e14, 50 << 20)] * 2
 
 
 def test_a_device_of_unknown_peaks_refuses_nothing() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -138,17 +138,18 @@ class Judge:
     def context(self) -> DeviceContext:
         """Calibration and tools of this device; measured at the first access."""
         if self._context is None:
+            bursts = bursts_of(self.device) if self.device.type == "cuda" else None
             self._context = DeviceContext(
                 device=self.device,
                 timeout_seconds=self._config.timeout_seconds,
                 calibration=self._calibrate(),
-                light=speed_of_light_of(self.device),
+                light=speed_of_light_of(self.device, nullcontext if bursts is None else bursts.alone),
                 watch=self._watch,
                 settings=(settings := settings_of(self.device)),
                 settings_before=None if settings is None else settings.read(),
                 phases=self.phases,
                 lock=lock_of(self.device),
-                bursts=bursts_of(self.device) if self.device.type == "cuda" else None,
+                bursts=bursts,
                 is_shared=(self._config.concurrency or 1) > 1 and self.device.type == "cuda",
             )
         return self._context

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import attrs
@@ -34,7 +34,7 @@ _MARGIN = 0.97
 _GRAIN_MS = 0.0005  # uncertainty of the clock's own cost
 _MEASURED_BYTES = 2 << 30
 _MEASURED_SIDE = 8192
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 
 @attrs.frozen
@@ -98,12 +98,22 @@ class SpeedOfLight:
         return extra
 
 
-def speed_of_light_of(device: torch.device) -> SpeedOfLight:
-    """The peaks of a device; measures them if that has not been done yet, which takes a second."""
+def speed_of_light_of(
+    device: torch.device, alone: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> SpeedOfLight:
+    """The peaks of a device; measures them if that has not been done yet, which takes seconds.
+
+    Args:
+        device: Which.
+        alone: Gives a block in which nobody else uses the device; peaks are measured in it.
+    """
     if device.type == "cpu":
         return SpeedOfLight(None, None)
     theoretical = theoretical_peaks(device)
-    return SpeedOfLight(theoretical, _measured_peaks(device, theoretical.l2_bytes))
+    name = f"peaks-v{_CACHE_VERSION}-{torch.cuda.get_device_properties(device).uuid}.json"
+    measured = _load(name) or _measure_once(device, name, alone)
+    peaks = Peaks(measured["bytes_per_second"], measured["half_operations_per_second"], theoretical.l2_bytes)
+    return SpeedOfLight(theoretical, peaks)
 
 
 def theoretical_peaks(device: torch.device) -> Peaks:
@@ -126,15 +136,18 @@ def theoretical_peaks(device: torch.device) -> Peaks:
     return Peaks(bytes_per_second, rate or None, properties.L2_cache_size)
 
 
-def _measured_peaks(device: torch.device, l2_bytes: int) -> Peaks:
-    uuid = str(torch.cuda.get_device_properties(device).uuid)
-    name = f"peaks-v{_CACHE_VERSION}-{uuid}.json"
-    known = _load(name)
-    if known is None:
-        known = _measure(device)
+def _measure_once(
+    device: torch.device, name: str, alone: Callable[[], AbstractContextManager[None]]
+) -> dict[str, float]:
+    """Measure and cache, unless another judge has done so while this one waited for the device."""
+    with alone():
+        if (known := _load(name)) is not None:
+            return known
+        measured = _measure(device)
         with suppress(OSError):  # a full or unsafe cache: the next run measures again
-            atomic_write(_cache_folder() / name, json.dumps(known).encode(), mode=0o600)
-    return Peaks(known["bytes_per_second"], known["half_operations_per_second"], l2_bytes)
+            atomic_write(_cache_folder() / name, json.dumps(measured).encode(), mode=0o600)
+        torch.cuda.empty_cache()  # several GiB, which torch would keep
+    return measured
 
 
 def _cache_folder() -> Path:
