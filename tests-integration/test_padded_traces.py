@@ -28,9 +28,7 @@ def test_the_benchmark_finds_it(file: str, name: str) -> None:
     solution = entry_of(file).solution(definition, "cpu")
     workload = small_workload(definition)
     trace_set = TraceSet(None, {name: definition}, {name: [solution]}, {name: [Trace(name, workload)]}, {})
-    config = BenchmarkConfig(
-        device="cpu", defaults=EvalConfig(num_trials=1, iterations=2, measure_seconds=0.01)
-    )
+    config = BenchmarkConfig(device="cpu", defaults=EvalConfig(num_trials=1, iterations=2, measure_seconds=0.01))
     with Benchmark(trace_set, config) as run:
         run.run_all()
     (trace,) = trace_set.traces[name]
