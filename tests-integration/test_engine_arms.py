@@ -6,7 +6,9 @@ import argparse
 import importlib.util
 import inspect
 import json
+import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -253,6 +255,15 @@ class TestDataSets:
         assert names["slow"] == {f"slow_{norm}", f"slow_{decode}"}
         assert names["winners"] > names["routed"] | {f"own_triton_{norm}", f"own_triton_{decode}"}
 
+    def test_a_definition_that_was_not_evaluated_has_no_traces(self, data_sets: Any, out: Path) -> None:
+        data_sets.write_solutions(out)
+        (out / "arms" / ".routed").mkdir(parents=True)  # a command was killed
+        data_sets.write_arms(out)
+        routed = TraceSet.from_path(out / "arms" / "routed")
+        assert "engine_rmsnorm_h4096" in routed.solution_names()
+        assert not list(routed.traces)
+        assert sorted(path.name for path in (out / "arms").iterdir()) == ["routed", "slow", "winners"]
+
     def test_a_slow_kernel_is_the_engines_kernel_twice(self, data_sets: Any) -> None:
         definition = public_set().get_definition("gqa_paged_decode_h32_kv8_d128_ps64")
         slow = next(s for s in data_sets.solutions_for(definition) if s.name.startswith("slow_"))
@@ -262,6 +273,81 @@ class TestDataSets:
         assert space["run"](1, plan=2) == 2
         assert space["calls"] == [(1, 2)] * 2
         assert list(inspect.signature(space["run"]).parameters) == ["x", "plan"]
+
+
+VLLM = """
+import types
+
+import torch
+
+__version__ = "0.26.0"
+
+
+class SamplingParams:
+    def __init__(self, **settings):
+        self.max_tokens = settings["max_tokens"]
+
+
+class LLM:
+    def __init__(self, **settings):
+        assert settings["load_format"] == "dummy"
+
+    def generate(self, requests, wanted, use_tqdm):
+        import flashinfer
+
+        for _ in range(wanted.max_tokens):
+            hidden = torch.ones(len(requests), 4096, dtype=torch.bfloat16)
+            flashinfer.rmsnorm(hidden, torch.ones(4096, dtype=torch.bfloat16), 1e-5)
+        tokens = types.SimpleNamespace(token_ids=[1] * wanted.max_tokens)
+        return [types.SimpleNamespace(outputs=[tokens])] * len(requests)
+"""
+
+
+@needs_data_set
+@pytest.mark.slow
+class TestEngineProcess:
+    """The process of an arm, with a stand-in for vLLM that calls a norm of FlashInfer's stand-ins."""
+
+    @pytest.fixture
+    def start(self, tmp_path: Path) -> Any:
+        """Run an arm on the CPU; its record."""
+        library, support = tmp_path / "library", ENGINES.parents[1] / "packages/fib-integrations/tests/support"
+        (library / "vllm").mkdir(parents=True)
+        (library / "vllm" / "__init__.py").write_text(VLLM)
+        code = f"import flashinfer_stand_ins as f, pathlib; f.write(pathlib.Path({str(library)!r}), '0.6.4')"
+        paths = os.pathsep.join([str(library), str(support), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": paths, "FIB_CACHE_PATH": str(tmp_path / "cache")}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        run_on_cpu = (
+            f"import sys; sys.path.insert(0, {str(ENGINES)!r}); import vllm_arms as arms\n"
+            "arms._machine = lambda torch: 'cpu'; arms._device_times = lambda torch, call: call() or {}\n"
+            "sys.exit(arms.main())"
+        )
+
+        def start(arm: str, *options: str) -> dict[str, Any]:
+            record = tmp_path / f"{arm}.json"
+            command = [sys.executable, "-c", run_on_cpu, "engine", str(tmp_path), "--arm", arm, *options]
+            command += ["--record", str(record), "--repetitions", "1"]
+            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert run.returncode == 0, run.stderr
+            return dict(json.loads(record.read_text()))
+
+        return start
+
+    def test_arms_are_traced_and_routed(self, data_sets: Any, start: Any, tmp_path: Path) -> None:
+        (tmp_path / "dataset").mkdir()
+        data_set = TraceSet.from_path(tmp_path / "dataset")
+        data_set.add_definitions([public_set().get_definition("rmsnorm_h4096")])
+        traced = start("traced")
+        found = TraceSet.from_path(tmp_path / "dataset").workloads["rmsnorm_h4096"]
+        assert {trace.workload.axes["batch_size"] for trace in found} == {1, 32}
+        data_sets.write_solutions(tmp_path)
+        data_sets.write_arms(tmp_path)
+        records = {arm: start(arm) for arm in ("plain", "off", "routed", "winners", "slow")}
+        assert {record["tokens"] for record in records.values()} == {traced["tokens"]}
+        for arm in ("routed", "winners", "slow"):  # nothing was evaluated, so that nothing serves a call
+            assert records[arm]["hits"] == {}
+            assert set(records[arm]["misses"]) == {"rmsnorm_h4096: not recorded"}
 
 
 @pytest.mark.gpu

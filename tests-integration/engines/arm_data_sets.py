@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -100,14 +101,17 @@ def write_arms(out: Path) -> None:
         folder = out / "arms" / arm
         if folder.exists():
             continue
-        folder.mkdir(parents=True)
-        target = TraceSet.from_path(folder)
+        partial = folder.with_name(f".{arm}")  # a command that was killed leaves no arm
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        target = TraceSet.from_path(partial)
         known = [s for solutions in source.solutions.values() for s in solutions]
         of_arm = [s for s in known if s.name.startswith(prefixes)]
         definitions = [source.get_definition(name) for name in dict.fromkeys(s.definition for s in of_arm)]
         target.add_definitions(definitions)
         target.add_solutions(of_arm)
-        target.add_traces([t for d in definitions for t in source.traces[d.name] if _is_of(t, prefixes)])
+        target.add_traces([t for d in definitions for t in source.traces.get(d.name, []) if _is_of(t, prefixes)])
+        partial.rename(folder)
 
 
 def _is_of(trace: Trace, prefixes: tuple[str, ...]) -> bool:
