@@ -13,6 +13,7 @@ from fib_schema import (
     DuplicateName,
     InvalidRecord,
     NoRoot,
+    Problem,
     Trace,
     TraceSet,
     UnknownName,
@@ -20,6 +21,7 @@ from fib_schema import (
     format_json,
     save_json_file,
 )
+from fib_schema.data_files import DataFile, read_lines
 from fib_schema.folder_walk import remove_tree
 
 # -- opening -----------------------------------------------------------------------------------
@@ -549,3 +551,22 @@ def test_an_earlier_snapshot_does_not_see_later_traces_and_adding_copies_none(tr
     assert len(trace_set.traces["gemm"]) == 3
     lists = {id(traces.with_traces([make_trace(uuid="e")])._added["gemm"][0]) for traces in [trace_set.traces]}
     assert lists == {id(trace_set.traces._added["gemm"][0])}
+
+
+class TestLinesThatAreBeingAppended:
+    """A file may be found in the middle of an append: its size grows before the line is whole."""
+
+    @pytest.mark.parametrize(("found_bytes", "count"), [(4, 1), (6, 2), (9, 2), (10, 3)])
+    def test_a_line_that_had_begun_is_read_whole(self, tmp_path: Path, found_bytes: int, count: int) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b"[1]\n[22]\n[333]\n")
+        problems: list[Problem] = []
+        file = DataFile(str(path), "a.jsonl", found_bytes)
+        lines = [b"[1]\n", b"[22]\n", b"[333]\n"]
+        assert [line for _, line in read_lines(file, problems)] == lines[:count]
+        assert problems == []
+
+    def test_a_line_that_is_not_whole_is_read_as_far_as_it_was_found(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(b"[1]\n[22, 3")
+        assert [line for _, line in read_lines(DataFile(str(path), "a.jsonl", 7), [])] == [b"[1]\n", b"[22"]

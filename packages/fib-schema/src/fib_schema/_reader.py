@@ -130,8 +130,8 @@ def parse_line(
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a JSON Lines file that hold something, with their numbers, one at a time.
 
-    Reading stops at the size that the file had when it was found. What makes the whole file or a
-    line unreadable is reported and left out.
+    Reading stops at the size that the file had when it was found, or at the end of a line that was being appended
+    then. What makes the whole file or a line unreadable is reported and left out.
     """
     is_empty = True
     left, limit = file.size_bytes, MAX_RECORD_BYTES + 1
@@ -151,7 +151,7 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
                 number += 1
                 size = len(line)
                 left -= size
-                if left < 0:
+                if left < 0 and not line.endswith(b"\n"):
                     line = line[:left]
                 if size == limit:
                     rest = 0 if line.endswith(b"\n") else _skip_line(readline, min(left, MAX_LINE_BYTES))

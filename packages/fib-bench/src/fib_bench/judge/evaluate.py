@@ -187,7 +187,15 @@ class Judge:
         self._check_size(definition, workload)
         try:
             with self.phases.during(Phase.REFERENCE):
-                return self._prepare_or_wait(definition, workload)
+                try:
+                    return self._prepare(definition, workload)
+                except (torch.OutOfMemoryError, Rejected) as error:
+                    if not (self.context.is_shared and lacks_memory(str(error))):
+                        raise
+                self._baselines.close()  # other judges left too little memory: once more, when they have finished
+                with self.phases.during(Phase.WAIT):
+                    wait_for_memory(self.device)
+                return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
             current = self._baselines.current(REFERENCE)
             log = str(error) if current is None else log_of(str(error), current.worker)
@@ -211,21 +219,6 @@ class Judge:
             config = self._settings.of(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
         return self._evaluators[definition.name]
-
-    def _prepare_or_wait(self, definition: Definition, workload: Workload) -> PreparedWorkload:
-        """Prepare a workload, and once more if other judges of the device left too little memory."""
-        try:
-            return self._prepare(definition, workload)
-        except torch.OutOfMemoryError:
-            if not self.context.is_shared:
-                raise
-        except Rejected as error:
-            if not (self.context.is_shared and lacks_memory(error.message)):
-                raise
-        self._baselines.close()
-        with self.phases.during(Phase.WAIT):
-            wait_for_memory(self.device)
-        return self._prepare(definition, workload)
 
     def _prepare(self, definition: Definition, workload: Workload) -> PreparedWorkload:
         evaluator = self._evaluator(definition)
