@@ -75,9 +75,10 @@ def make_part(definition: Definition, make_workload: Callable[..., Workload]) ->
 
 
 def libraries(cache: Path, *solutions: Solution) -> dict[str, int]:
-    """Times at which the libraries of solutions were made, by their files."""
+    """Times at which the libraries of solutions were made, by their files; without those that are being built."""
     folders = [folder for s in solutions for folder in cache.glob(f"*/solution-{s.hash()[:32]}-*")]
-    return {str(path): path.stat().st_mtime_ns for folder in folders for path in folder.rglob("library-*.so")}
+    found = [path for folder in folders for path in folder.rglob("library-*.so") if path.parent.suffix != ".tmp"]
+    return {str(path): path.stat().st_mtime_ns for path in found}
 
 
 def built(cache: Path, *solutions: Solution) -> int:

@@ -305,7 +305,9 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
     for part in parts:
         rounds = zip(_ROUNDS, part.shares(_ROUNDS), strict=True) if part.count > _ROUNDS[-1] * each else [(1.0, part)]
         for share, some in rounds:
-            pieces += some.split(round(some.count / max(share * each, 1.0)))
+            count = round(some.count / max(share * each, 1.0))
+            may_share_workloads = len(part.workloads) < workers  # which each piece prepares
+            pieces += some.split(count if may_share_workloads else min(count, len(some.workloads)))
     return sorted(pieces, key=lambda piece: -piece.count)
 
 
