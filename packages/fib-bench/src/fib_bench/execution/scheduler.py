@@ -181,7 +181,7 @@ class Scheduler:
             self._change.notify_all()
 
     def close(self) -> None:
-        """Terminate all workers, at the same time: device contexts take a second to end."""
+        """Terminate all workers, at the same time, because each waits until its processes have ended."""
         self.stop()
         with self._change:
             workers = list(self._workers.values())
@@ -306,8 +306,9 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
         rounds = zip(_ROUNDS, part.shares(_ROUNDS), strict=True) if part.count > _ROUNDS[-1] * each else [(1.0, part)]
         for share, some in rounds:
             count = round(some.count / max(share * each, 1.0))
-            may_share_workloads = len(part.workloads) < workers  # which each piece prepares
-            pieces += some.split(count if may_share_workloads else min(count, len(some.workloads)))
+            if len(part.workloads) >= workers:
+                count = min(count, len(some.workloads))  # pieces that share a workload prepare it twice
+            pieces += some.split(count)
     return sorted(pieces, key=lambda piece: -piece.count)
 
 

@@ -192,7 +192,8 @@ class Judge:
                 except (torch.OutOfMemoryError, Rejected) as error:
                     if not (self.context.is_shared and lacks_memory(str(error))):
                         raise
-                self._baselines.close()  # other judges left too little memory: once more, when they have finished
+                with self._device_work():  # other judges left too little memory: once more, when they have finished
+                    self._baselines.close()
                 with self.phases.during(Phase.WAIT):
                     wait_for_memory(self.device)
                 return self._prepare(definition, workload)

@@ -275,7 +275,7 @@ class LinkedTimer:
 
     @property
     def _least_passes(self) -> int:
-        """Passes of few calls are more, because the time of a call of a large gemm varies by some percent."""
+        """The least number of passes: more if each has few calls: calls of a large gemm vary by some percent."""
         return max(LEAST_PASSES, min(-(-_LEAST_CALLS // max(self._calls, 1)), _MOST_PASSES_FOR_CALLS))
 
     def _quiet_readings(self) -> Sequence[Reading]:

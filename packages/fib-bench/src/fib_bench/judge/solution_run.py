@@ -144,15 +144,13 @@ class SolutionRun:
         return self.recorder.evaluation(self.solution, failure.status, failure.log)
 
     def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Evaluation | EvaluatorFailed | None:
-        """Run a step; a failure becomes an evaluation. None: repeat it in a fresh worker.
-
-        A lack of memory is none of the solution where several judges share the device: it is repeated once.
-        """
+        """Run a step; a failure becomes an evaluation. None: repeat it in a fresh worker, once for lack of memory."""
         try:
             return self._attempt_once(prepared, step)
         except torch.OutOfMemoryError as error:
             problem = str(error)
-        self.candidate.worker.close()
+        with self.context.device_work():  # the end of its device context disturbs passes
+            self.candidate.worker.close()
         if self.context.is_shared and prepared.workload.uuid not in self._lacked_memory:
             self._lacked_memory.add(prepared.workload.uuid)
             with self.context.phases.during(Phase.WAIT):
