@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,10 @@ import pytest
 import torch
 from fib_bench.judge.burst_lock import BurstLock
 from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.pass_verification import PassVerification
+from fib_bench.judge.timed_function import TimedFunction
+from fib_schema import Definition, Solution, Workload
 
 HOLDS = """
 import sys
@@ -204,3 +207,46 @@ def test_no_pass_runs_beside_other_work(tmp_path: Path, seeded_random: random.Ra
 def test_other_users_cannot_open_a_private_lock(tmp_path: Path) -> None:
     BurstLock(tmp_path / "own" / "d.bursts", is_private=True)
     assert os.stat(tmp_path / "own").st_mode & 0o077 == 0
+
+
+SLEEPS_IN_SETUP = """
+import time
+
+def setup(x):
+    time.sleep(0.5)
+    return {}
+
+def run(x, y):
+    y.copy_(x * 2)
+"""
+
+
+def test_a_first_setup_compiles_while_other_judges_time_passes(
+    path: Path,
+    make_judge: Callable[..., Judge],
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+    definition: Definition,
+) -> None:
+    judge = make_judge(num_trials=1)
+    judge._context = attrs.evolve(judge.context, bursts=BurstLock(path))
+    found: list[bool] = []
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.001):
+            found.append(is_free(path, "alone"))
+
+    prepared = judge.prepare(definition, make_workload(definition, {"n": 8}))
+    watching = threading.Thread(target=look)
+    with judge.context.device_work():
+        solution = make_solution(SLEEPS_IN_SETUP, dps=True)
+        candidate = judge._spawn(definition, solution)
+        assert judge._build(candidate) is None
+        with TimedFunction(candidate.worker, prepared.layout, 2, judge.context, has_setup=True) as function:
+            watching.start()
+            function.call(prepared.trials[0], is_first=True)
+            is_over.set()
+            watching.join()
+        candidate.worker.close()
+    assert found.count(True) > 50

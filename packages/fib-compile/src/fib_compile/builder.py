@@ -26,6 +26,7 @@ _JIT_VARIABLES = {
     "CUDA_TILE_CACHE_DIR": "cutile",
     "CUTE_DSL_CACHE_DIR": "cute_dsl",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",  # Helion's cache is below it
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
 }
 _INTERPRETERS = {SupportedLanguages.TRITON: "TRITON_INTERPRET", SupportedLanguages.HELION: "HELION_INTERPRET"}
 INTERPRETED_LANGUAGES = frozenset(_INTERPRETERS)

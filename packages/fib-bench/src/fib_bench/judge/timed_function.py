@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -169,8 +170,8 @@ class TimedFunction:
             item: The inputs.
             slot: The slot; None takes a secret one.
             setup_sees_values: Whether ``setup`` gets these very inputs, which it must not need.
-            is_first: Whether the function may compile: it then does so while others use the device, and kernels
-                that have to be tuned are called once more with the device alone.
+            is_first: Whether the function and its ``setup`` may compile: they then do so while others use the device,
+                and kernels that have to be tuned are called once more with the device alone.
 
         Raises:
             Rejected: The function raised, or wrote to its inputs.
@@ -178,7 +179,8 @@ class TimedFunction:
         """
         slot = self._called_slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
-            self.set_up([slot], item.inputs if setup_sees_values else other_floats(self.layout, item.inputs))
+            inputs = item.inputs if setup_sees_values else other_floats(self.layout, item.inputs)
+            self.set_up([slot], inputs, is_first=is_first)
         self.slots.load(slot, item.inputs)
         self.slots.outputs[slot].fill_(POISON)
         self.context.synchronize()
@@ -334,8 +336,13 @@ class TimedFunction:
 
     # -- slots of timed passes -------------------------------------------------------------------
 
-    def set_up(self, slots: Sequence[int], inputs: torch.Tensor) -> None:
+    def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
         """Run the function's ``setup`` on slots that hold these inputs.
+
+        Args:
+            slots: The slots.
+            inputs: The memory of the inputs, ``[bytes]``.
+            is_first: Whether it may compile: it then does so while others use the device.
 
         Raises:
             Rejected: It raised.
@@ -344,7 +351,8 @@ class TimedFunction:
         for slot in slots:
             self.slots.load(slot, inputs)
         self.context.synchronize()
-        reply = self.ask(SetUp(tuple(slots)), HasSetUp)
+        with self.context.no_device_work() if is_first else nullcontext():
+            reply = self.ask(SetUp(tuple(slots)), HasSetUp)
         if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
             raise WorkerLost(f"the worker answered a request to set up with {reply!r:.200}", is_forgery=True)
         self._setup_ns += reply.taken_ns
