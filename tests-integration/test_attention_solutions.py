@@ -108,6 +108,12 @@ PADDED_CASES = (
     ),
 )
 """Page numbers in a longer buffer whose rest is no pages, and other totals at the same addresses."""
+PACKED_CASES = tuple(
+    attrs.evolve(case, is_packed=True, about="packed")
+    for case in HARD_CASES
+    if case.solution in (GQA_DECODE, GQA_PAGED)
+)
+"""Queries cut out of the output of one product, and keys and values that lie in one tensor, as engines have them."""
 CUDA_CASES = (
     Case("rmsnorm.cu", "rmsnorm_h128", {"batch_size": 5}),
     Case("rmsnorm.cu", "rmsnorm_h1536", {"batch_size": 1}),
@@ -139,7 +145,7 @@ def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Check]:
 
 
 @needs_triton
-@pytest.mark.parametrize("case", HARD_CASES + PADDED_CASES, ids=str)
+@pytest.mark.parametrize("case", HARD_CASES + PADDED_CASES + PACKED_CASES, ids=str)
 def test_solution_agrees_with_the_reference(case: Case, interpreted: Check) -> None:
     interpreted(case)
 
@@ -152,7 +158,7 @@ def test_solution_agrees_for_every_definition_of_its_family(case: Case, interpre
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", HARD_CASES + PADDED_CASES + CUDA_CASES, ids=str)
+@pytest.mark.parametrize("case", HARD_CASES + PADDED_CASES + PACKED_CASES + CUDA_CASES, ids=str)
 def test_solution_agrees_on_a_device_and_from_a_cuda_graph(case: Case, on_gpu: Check) -> None:
     on_gpu(case)
 

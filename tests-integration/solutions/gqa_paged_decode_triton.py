@@ -2,7 +2,8 @@
 
 The keys of a sequence are split among programs; a second kernel joins what they find. All query heads
 of one key head are rows of the same tile. Definitions with pages of more than one token pass
-``kv_last_page_len`` before ``sm_scale``.
+``kv_last_page_len`` before ``sm_scale``. Queries and caches may be views, as those that engines cut out
+of one tensor; only a head must be contiguous.
 
 ``kv_indices`` may be a longer buffer: only offsets say which pages are read, and they are read on the device.
 The length of the buffer decides among how many programs the keys are split.
@@ -31,6 +32,7 @@ def product(a, b, INTERPRETED: tl.constexpr):
 @triton.jit
 def attend(
     q, k_cache, v_cache, kv_indptr, kv_indices, last_page_len, output, lse, scale,
+    Q_ROW, Q_HEAD, K_PAGE, K_TOKEN, K_HEAD, V_PAGE, V_TOKEN, V_HEAD,
     PAGE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -49,17 +51,21 @@ def attend(
     depth = tl.arange(0, DIM)
     inside = rows < GROUP
     row = (sequence * HEADS + head) * GROUP + rows
-    queries = tl.load(q + row[:, None] * DIM + depth[None, :], mask=inside[:, None], other=0.0)
+    place = sequence.to(tl.int64) * Q_ROW + (head * GROUP + rows) * Q_HEAD
+    queries = tl.load(q + place[:, None] + depth[None, :], mask=inside[:, None], other=0.0)
     peak = tl.full((ROWS,), -float("inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     found = tl.zeros((ROWS, DIM), tl.float32)
+    k_cache += head * K_HEAD
+    v_cache += head * V_HEAD
     for begin in range(start, stop, KEYS):
         token = begin + tl.arange(0, KEYS)
         valid = token < stop
         page = tl.load(kv_indices + first + token // PAGE, mask=valid, other=0).to(tl.int64)
-        place = ((page * PAGE + token % PAGE) * HEADS + head) * DIM
-        keys = tl.load(k_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
-        values = tl.load(v_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+        key_place = page * K_PAGE + token % PAGE * K_TOKEN
+        value_place = page * V_PAGE + token % PAGE * V_TOKEN
+        keys = tl.load(k_cache + key_place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+        values = tl.load(v_cache + value_place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
         logits = product(queries, tl.trans(keys), INTERPRETED) * scale
         logits = tl.where(valid[None, :], logits, -float("inf"))
         higher = tl.maximum(peak, tl.max(logits, 1))
@@ -115,6 +121,7 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, *rest):
     attend[batch, heads, splits](
         q, k_cache, v_cache, kv_indptr, kv_indices, last_page_len[0] if last_page_len else None,
         parts, parts_lse, sm_scale * math.log2(math.e),
+        *q.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3],
         PAGE=page, HEADS=heads, GROUP=group, DIM=dim, ROWS=max(16, triton.next_power_of_2(group)),
         KEYS=KEYS, SPLITS=splits, INTERPRETED=not q.is_cuda, num_warps=4, num_stages=3,
     )  # fmt: skip

@@ -3,7 +3,8 @@
 A row is one head of one query; the rows of a sequence that share a key head lie side by side, so no
 group size wastes any. A program takes ROWS of them. Which sequence it works for follows from the
 offsets alone: sequence b has the programs from ``offset[b] * GROUP // ROWS + b`` on, which are enough
-for it. Definitions with pages of more than one token pass ``kv_last_page_len`` before ``sm_scale``.
+for it. Definitions with pages of more than one token pass ``kv_last_page_len`` before ``sm_scale``. Queries and
+caches may be views, as those that engines cut out of one tensor; only a head must be contiguous.
 """
 
 import math
@@ -24,8 +25,8 @@ def product(a, b, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def sweep(
-    found, total, peak, queries, seen, begin, end, k_cache, v_cache, indices, scale,
-    PAGE: tl.constexpr, STRIDE: tl.constexpr, DIM: tl.constexpr, KEYS: tl.constexpr,
+    found, total, peak, queries, seen, begin, end, k_cache, v_cache, indices, scale, K_PAGE, K_TOKEN, V_PAGE, V_TOKEN,
+    PAGE: tl.constexpr, DIM: tl.constexpr, KEYS: tl.constexpr,
     MASKED: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Attend to the keys from begin to end; a row sees `seen` keys, which matters if MASKED."""
@@ -35,14 +36,16 @@ def sweep(
         if MASKED:
             valid = token < end
             page = tl.load(indices + token // PAGE, mask=valid, other=0).to(tl.int64)
-            place = (page * PAGE + token % PAGE) * STRIDE
-            keys = tl.load(k_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
-            values = tl.load(v_cache + place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+            key_place = page * K_PAGE + token % PAGE * K_TOKEN
+            value_place = page * V_PAGE + token % PAGE * V_TOKEN
+            keys = tl.load(k_cache + key_place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
+            values = tl.load(v_cache + value_place[:, None] + depth[None, :], mask=valid[:, None], other=0.0)
         else:
             page = tl.load(indices + token // PAGE).to(tl.int64)
-            place = (page * PAGE + token % PAGE) * STRIDE
-            keys = tl.load(k_cache + place[:, None] + depth[None, :])
-            values = tl.load(v_cache + place[:, None] + depth[None, :])
+            key_place = page * K_PAGE + token % PAGE * K_TOKEN
+            value_place = page * V_PAGE + token % PAGE * V_TOKEN
+            keys = tl.load(k_cache + key_place[:, None] + depth[None, :])
+            values = tl.load(v_cache + value_place[:, None] + depth[None, :])
         logits = product(queries, tl.trans(keys), INTERPRETED) * scale
         if MASKED:
             logits = tl.where(token[None, :] < seen[:, None], logits, -float("inf"))
@@ -61,6 +64,7 @@ def sweep(
 @triton.jit
 def attend(
     q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, last_page_len, output, lse, scale, sequences,
+    Q_ROW, Q_HEAD, K_PAGE, K_TOKEN, K_HEAD, V_PAGE, V_TOKEN, V_HEAD,
     PAGE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, SEQUENCES: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -84,8 +88,10 @@ def attend(
         token = rows // GROUP
         inside = token < queries_count
         row = ((begin + token) * HEADS + head) * GROUP + rows % GROUP
-        there = row.to(tl.int64)[:, None] * DIM + tl.arange(0, DIM)[None, :]
-        queries = tl.load(q + there, mask=inside[:, None], other=0.0)
+        depth = tl.arange(0, DIM)
+        there = row.to(tl.int64)[:, None] * DIM + depth[None, :]
+        from_ = (begin + token).to(tl.int64) * Q_ROW + (head * GROUP + rows % GROUP) * Q_HEAD
+        queries = tl.load(q + from_[:, None] + depth[None, :], mask=inside[:, None], other=0.0)
         peak = tl.full((ROWS,), -float("inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
         found = tl.zeros((ROWS, DIM), tl.float32)
@@ -93,16 +99,16 @@ def attend(
         last = tl.minimum((start + ROWS - 1) // GROUP, queries_count - 1)
         everyone_sees = tl.maximum(tl.minimum(start // GROUP + ahead, length), 0) // KEYS * KEYS
         someone_sees = tl.minimum(last + ahead, length)
-        k_cache += head * DIM
-        v_cache += head * DIM
+        k_cache += head * K_HEAD
+        v_cache += head * V_HEAD
         kv_indices += first
         found, total, peak = sweep(
             found, total, peak, queries, token + ahead, 0, everyone_sees, k_cache, v_cache, kv_indices, scale,
-            PAGE, HEADS * DIM, DIM, KEYS, False, INTERPRETED,
+            K_PAGE, K_TOKEN, V_PAGE, V_TOKEN, PAGE, DIM, KEYS, False, INTERPRETED,
         )  # fmt: skip
         found, total, peak = sweep(
             found, total, peak, queries, token + ahead, everyone_sees, someone_sees, k_cache, v_cache, kv_indices,
-            scale, PAGE, HEADS * DIM, DIM, KEYS, True, INTERPRETED,
+            scale, K_PAGE, K_TOKEN, V_PAGE, V_TOKEN, PAGE, DIM, KEYS, True, INTERPRETED,
         )  # fmt: skip
         tl.store(lse + row, peak + tl.log2(total), mask=inside)
         found = found / tl.where(total > 0, total, 1.0)[:, None]
@@ -115,11 +121,12 @@ def run(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, *rest):
     _, page, heads, _ = k_cache.shape
     group, sequences = query_heads // heads, len(qo_indptr) - 1
     rows = 128 if count * group > 64 * sequences else 64
-    output = torch.empty_like(q)
+    output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     lse = torch.empty((count, query_heads), dtype=torch.float32, device=q.device)
     attend[count * group // rows + sequences, heads](
         q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, last_page_len[0] if last_page_len else None,
         output, lse, sm_scale * math.log2(math.e), sequences,
+        *q.stride()[:2], *k_cache.stride()[:3], *v_cache.stride()[:3],
         PAGE=page, HEADS=heads, GROUP=group, DIM=dim, SEQUENCES=triton.next_power_of_2(max(sequences, 1)),
         ROWS=rows, KEYS=KEYS, INTERPRETED=not q.is_cuda, num_warps=rows // 16, num_stages=5,
     )  # fmt: skip

@@ -77,6 +77,8 @@ class Case:
     """The length of a buffer of page numbers that the solution gets, poisoned behind the total; 0 for none."""
     replays: Sequence[Mapping[str, Any]] = ()
     """Further offsets and lengths, written in place of the first ones before the same call, or graph, runs again."""
+    is_packed: bool = False
+    """Whether queries and caches are views of wider tensors, as engines pass them."""
     about: str = ""
     """The special trait, which tells cases of one definition apart."""
 
@@ -141,6 +143,8 @@ def _check(case: Case, device: str) -> None:
     reference = registry.build_reference(definition)
     inputs = _inputs(case, definition, device)
     given = _padded(definition, inputs, case.buffer)
+    if case.is_packed:
+        given = {name: _packed(name, value) for name, value in given.items()}
     arguments = list(given.values())
 
     def expect() -> dict[str, torch.Tensor]:
@@ -179,6 +183,19 @@ def _padded(definition: Definition, inputs: Mapping[str, Any], length: int) -> d
         buffers[name] = buffers[name].to(inputs[name].device)
         buffers[name][: len(inputs[name])] = inputs[name]
     return {**inputs, **buffers}
+
+
+def _packed(name: str, value: Any) -> Any:
+    """Queries as the first heads of wider rows, and caches as the second half of wider heads; the rest is NaN."""
+    if name == "q":
+        rows, heads, dim = value.shape
+        view = value.new_full((rows, heads + 3, dim), torch.nan)[:, :heads]
+    elif name in ("k_cache", "v_cache"):
+        *sizes, dim = value.shape
+        view = value.new_full((*sizes, 2 * dim), torch.nan)[..., dim:]
+    else:
+        return value
+    return view.copy_(value)
 
 
 def _with_integers(
