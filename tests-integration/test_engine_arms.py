@@ -36,6 +36,7 @@ record = {
     "machine": "H200 a", "shape": {"layers": int(arguments["--layers"])}, "start_seconds": 10.0,
     "tokens_per_second": [slow * (6000 + number)] * 3, "first_token_ms": [5.0, 5.1, 5.2], "tokens": "same",
     "hits": {"decode": 7} if slow != 1 else {}, "misses": {"decode: being built": 1} if slow != 1 else {},
+    "at_start": {"hits": {"decode": 2} if slow != 1 else {}, "misses": {}, "unsupported": {}},
     "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow},
 }
 pathlib.Path(arguments["--record"]).write_text(json.dumps(record))
@@ -172,6 +173,7 @@ class TestReport:
         assert 'H200 a; {"layers": 2}' in printed
         assert "eager, routed, hits: 35\n- decode: 35" in printed
         assert "eager, routed, misses: 5\n- decode: being built: 5" in printed
+        assert "eager, routed, at the start, hits: 10\n- decode: 10" in printed
         assert "| `decode` | 5.00 | 5.00 | 5.05 |\n| all | 35.00 | 35.00 | 35.05 |" in printed
 
     def test_rankings_must_carry_over(

@@ -1,6 +1,6 @@
 """Data sets of the arms that `vllm_arms.py` compares: each has the solutions of its arm alone.
 
-usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OUT/dataset
+usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OUT/dataset, FlashInfer's as well
        arm_data_sets.py arms OUT          OUT/arms/ARM from the evaluations in OUT/dataset
 
 - ``routed`` has the engine's own kernels, so that a difference from the plain engine is the overhead of routing.
@@ -80,6 +80,9 @@ def solutions_for(definition: Definition) -> Iterator[Solution]:
     if (kernel := engine_kernel(definition)) is None:
         return
     yield kernel
+    if kernel.author == "vllm":
+        made = (baseline_solution(adapter, definition, "flashinfer") for adapter in select_adapters(None))
+        yield from (one for one in made if one is not None)
     yield attrs.evolve(kernel, name=f"{SLOW}{definition.name}", sources=_extended(kernel, _TWICE))
     for entry in entries_for(definition.name, device="cuda"):
         if entry.is_capturable and entry.language != "python":

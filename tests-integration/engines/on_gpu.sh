@@ -21,7 +21,6 @@ if [ ! -e "$out/traced.json" ]; then
 fi
 if [ ! -e "$out/benched" ]; then
   "${data_sets[@]}" solutions "$out"
-  python3 -m fib_integrations.cli baselines "$out/dataset" > /dev/null
   status=0
   "${limit[@]}" python3 -m fib_bench.cli.main run "$out/dataset" --resume --max-workloads 8 || status=$?
   case $status in

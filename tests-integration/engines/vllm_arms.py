@@ -36,6 +36,10 @@ AGAIN = 75
 _LEAST_ROUNDS = 5
 _MOST_KERNELS = 12
 """Kernels in a table of device times."""
+_BLOCKS = 2048
+"""Blocks of the KV cache: their number is part of a key, and what vLLM finds free differs from start to start."""
+_REQUESTS = 32
+"""Requests of a generation; graphs are captured for as many, and for one."""
 _MARGIN = 1.3
 """Factor on the longest engine process so far that has to fit into the time that is left."""
 _T_975 = (
@@ -183,13 +187,8 @@ def report(out: Path, options: argparse.Namespace) -> int:
     for mode in options.modes:
         for arm in (arm for arm in options.arms if arm in ROUTED):
             routed = [record for (_, m, a), record in records.items() if (m, a) == (mode, arm)]
-            for kind in ("hits", "misses", "unsupported"):
-                total: Counter[str] = Counter()
-                for record in routed:
-                    total.update(record[kind])
-                print(f"\n{mode}, {arm}, {kind}: {sum(total.values())}")
-                for name, count in total.most_common():
-                    print(f"- {name}: {count}")
+            _print_counts(f"{mode}, {arm}", routed)
+            _print_counts(f"{mode}, {arm}, at the start", [record["at_start"] for record in routed])
         print_device_times(
             {arm: records[0, mode, arm]["device_ms"] for arm in options.arms if (0, mode, arm) in records}, mode
         )
@@ -197,6 +196,17 @@ def report(out: Path, options: argparse.Namespace) -> int:
     for problem in problems:
         print(f"problem: {problem}", file=sys.stderr)
     return int(bool(problems))
+
+
+def _print_counts(title: str, records: Sequence[Record]) -> None:
+    """Print the sums of what was counted; at the start of the engine, that includes the capture of graphs."""
+    for kind in ("hits", "misses", "unsupported"):
+        total: Counter[str] = Counter()
+        for record in records:
+            total.update(record[kind])
+        print(f"\n{title}, {kind}: {sum(total.values())}")
+        for name, count in total.most_common():
+            print(f"- {name}: {count}")
 
 
 def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> None:
@@ -259,12 +269,20 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         "model": str(out / "model"), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16",
         "max_model_len": 4096, "gpu_memory_utilization": 0.5, "enable_prefix_caching": False, "seed": 0,
         "block_size": 64, "attention_backend": "FLASHINFER", "enforce_eager": options.mode == "eager",
+        "num_gpu_blocks_override": _BLOCKS,
     }  # fmt: skip
+    if options.mode == "graphs":
+        arguments["cudagraph_capture_sizes"] = [1, _REQUESTS]
     if options.arm in (*ROUTED, "traced"):
         arguments["ir_op_priority"] = {"rms_norm": ["fib"], "fused_add_rms_norm": ["fib"]}
     llm = vllm.LLM(**arguments)
     started = time.perf_counter() - begin
-    prompts = [{"prompt_token_ids": list(range(1000 + i, 1128 + i))} for i in range(32)]
+    at_start = _counts(runtime)
+    if options.arm == "traced":  # what serves requests, rather than the engine's own start
+        from fib_tracer import enable_tracing
+
+        runtime = enable_tracing(out / "dataset")
+    prompts = [{"prompt_token_ids": list(range(1000 + i, 1128 + i))} for i in range(_REQUESTS)]
 
     def generate(requests: Any, count: int) -> tuple[float, list[list[int]]]:
         wanted = vllm.SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True, detokenize=False)
@@ -274,6 +292,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
 
     for _ in range(2):  # compiles, builds and loads; routed solutions are ready afterwards
         generate(prompts, 64)
+        generate(prompts[:1], 4)
         if runtime is not None and hasattr(runtime, "wait_until_built"):
             runtime.wait_until_built(240)
     before = _counts(runtime)
@@ -291,6 +310,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         "first_token_ms": first,
         "device_ms": device_ms,
         "tokens": hashlib.sha256(json.dumps(timed[0][1]).encode()).hexdigest(),
+        "at_start": {kind: dict(counts) for kind, counts in at_start.items()},
         **{kind: dict(after[kind] - before[kind]) for kind in after},
     }
     options.record.write_text(json.dumps(record))
@@ -314,20 +334,19 @@ def _switch_on(arm: str, out: Path) -> Any:
 
     install_flashinfer_integrations(count_calls=arm != "off")
     register_when_imported()
-    if arm == "traced":
-        from fib_tracer import enable_tracing
-
-        return enable_tracing(out / "dataset")
     if arm in ROUTED:
         from fib_apply import ApplyConfig, ApplyConfigRegistry, enable_apply
         from fib_schema import TraceSet
 
         dataset = out / "arms" / arm
-        if arm != "winners":
-            return enable_apply(dataset, ApplyConfig(require_speedup=False), stats=True)
-        names = TraceSet.from_path(dataset).definition_names()
-        known = {name: ApplyConfig(baseline=f"engine_{name}") for name in names}
-        return enable_apply(dataset, ApplyConfigRegistry(per_definition=known), stats=True)
+        config = ApplyConfigRegistry(default=ApplyConfig(require_speedup=False))
+        if arm == "winners":
+            names = TraceSet.from_path(dataset).definition_names()
+            known = {name: ApplyConfig(baseline=f"engine_{name}") for name in names}
+            config = ApplyConfigRegistry(per_definition=known)
+        runtime = enable_apply(dataset, config, stats=True)
+        print(runtime.warm_up(240), flush=True)  # before the engine captures graphs
+        return runtime
     return None
 
 
