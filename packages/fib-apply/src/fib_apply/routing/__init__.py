@@ -8,5 +8,6 @@
 4. `dispatcher`: holds both paths of one definition; errors, shadow comparison (`shadow`) and planned calls.
 
 Under ``torch.compile``, Dynamo traces a `compile_shim` instead: one operator (`operator_schema`, `custom_operator`)
-that calls the decorated function when the graph runs.
+that calls the decorated function when the graph runs. With `ApplyConfig.inline_compiled`, `inlining` may replace it by
+the launches of a Triton solution (`kernel_tracing`) or by the user's function.
 """

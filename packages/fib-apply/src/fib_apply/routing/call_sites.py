@@ -137,7 +137,13 @@ class CallSite:
             logger.warning("%s; the function serves its calls itself", error)
             return self._function, CompileShim(self._function, None, str(error))
         carriers = mapped.by_name(definition)
-        shim = make_compile_shim(self.wrapper, definition, function=self._function, arguments=carriers)
+        inlining = dispatcher.inlining
+        if inlining is not None and has_listeners():
+            inlining.note("all calls", "listeners are notified of each call")
+            inlining = None
+        shim = make_compile_shim(
+            self.wrapper, definition, function=self._function, arguments=carriers, inlining=inlining
+        )
         return dispatcher.route(self._label, mapped, self._function), shim
 
 

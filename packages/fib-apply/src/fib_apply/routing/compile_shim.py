@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_compile.signatures import default_values
@@ -28,8 +28,11 @@ from .codegen import compile_function
 from .custom_operator import CustomOperator
 from .operator_schema import OperatorSchema
 
+if TYPE_CHECKING:
+    from .inlining import InliningPolicy
+
 _ATTRIBUTE = "_torchdynamo_inline"
-_SHIMS = "_fib_apply_compile_shims"
+_SHIMS, _OPERATORS = "_fib_apply_compile_shims", "_fib_apply_operators"
 
 
 @attrs.frozen
@@ -53,8 +56,9 @@ def make_compile_shim(
     *,
     function: Callable[..., Any],
     arguments: Mapping[str, str] | None = None,
+    inlining: InliningPolicy | None = None,
 ) -> CompileShim:
-    """The compile shim of a decorated function for a definition; made once.
+    """The compile shim of a decorated function for a definition; made once, or once for each policy of inlining.
 
     The operator is registered when Dynamo first traces the shim. From then on, operator and wrapper live as long
     as the process, because graphs may call them at any time.
@@ -65,17 +69,26 @@ def make_compile_shim(
         function: The user's function, of the same signature.
         arguments: The parameter that carries each input or output, by the name of the latter; equal names unless
             given. With outputs, calls are destination-passing.
+        inlining: Chooses the calls that are inlined; None inlines none, nor are destination-passing calls inlined.
     """
     if arguments is None:
         arguments = {name: name for name in (*definition.inputs, *definition.outputs)}
     schema = OperatorSchema.of(definition, tuple(inspect.signature(function).parameters.values()), arguments)
     if reason := schema.unsupported_reason():
         return CompileShim(function, None, reason)
-    shims: dict[tuple[int, str], CompileShim] = wrapper.__dict__.setdefault(_SHIMS, {})
     digest = schema.digest(wrapper)
     key = (id(wrapper), digest)  # with the identity, because functools.wraps copies the dictionary to another wrapper
+    operators: dict[tuple[int, str], CustomOperator] = wrapper.__dict__.setdefault(_OPERATORS, {})
+    if key not in operators:
+        operators[key] = _make_operator(schema, _operator_name(definition, digest), wrapper)
+    if inlining is not None and schema.is_destination_passing:
+        inlining.note("destination-passing calls", "the caller passes the outputs")
+        inlining = None
+    shims: dict[tuple[int, str], CompileShim] = (
+        wrapper.__dict__.setdefault(_SHIMS, {}) if inlining is None else inlining.shims
+    )
     if key not in shims:
-        shims[key] = _generate(schema, _operator_name(definition, digest), wrapper, function)
+        shims[key] = _generate(schema, operators[key], function, inlining)
     return shims[key]
 
 
@@ -85,19 +98,19 @@ def _operator_name(definition: Definition, digest: str) -> str:
     return f"{readable}_{digest}" if readable[:1].isalpha() else f"op_{readable}_{digest}"
 
 
+def _make_operator(schema: OperatorSchema, name: str, wrapper: Callable[..., Any]) -> CustomOperator:
+    entry = compile_function(schema.entry_source(), "entry", {"_fib_wrapper": wrapper}, f"fib-apply operator {name}")
+    return CustomOperator.named(name, schema, entry)
+
+
 def _generate(
-    schema: OperatorSchema, name: str, wrapper: Callable[..., Any], function: Callable[..., Any]
+    schema: OperatorSchema, operator: CustomOperator, function: Callable[..., Any], inlining: InliningPolicy | None
 ) -> CompileShim:
     import torch
-
-    entry = compile_function(schema.entry_source(), "entry", {"_fib_wrapper": wrapper}, f"fib-apply operator {name}")
-    operator = CustomOperator.named(name, schema, entry)
 
     def register() -> bool:
         return operator.register()
 
-    # `torch.compiler.assume_constant_result` does this too, but imports Dynamo: seconds, in which engines stall.
-    vars(register)["_dynamo_marked_constant"] = True
     dtypes = {argument.spec.dtype for argument in schema.arguments if not argument.spec.is_scalar}
     scope = {
         **default_values(schema.parameters),
@@ -107,7 +120,34 @@ def _generate(
         "_fib_type": type,
         "_fib_tensors": (torch.Tensor, torch.nn.Parameter),
         # Dynamo calls it while it traces: registration takes a millisecond, which only users of torch.compile pay.
-        "_fib_register": register,
+        "_fib_register": _as_constant(register),
+        **({} if inlining is None else _inlining_scope(operator, inlining)),
     }
-    source = schema.traced_source(operator.name)
+    source = schema.traced_source(operator.name, inlines=inlining is not None)
     return CompileShim(compile_function(source, "traced", scope, f"fib-apply operator {operator.name}"), operator.name)
+
+
+def _inlining_scope(operator: CustomOperator, inlining: InliningPolicy) -> dict[str, Any]:
+    from .inlining import FUNCTION
+
+    def choose(*described: Any) -> str | None:
+        return inlining.choose(operator, described)
+
+    def choose_for_all_sizes() -> str | None:
+        return inlining.choose_for_all_sizes()
+
+    return {
+        "_fib_choose": _as_constant(choose),
+        "_fib_choose_for_all_sizes": _as_constant(choose_for_all_sizes),
+        "_fib_valid": inlining.valid,
+        "_fib_function_name": FUNCTION,
+    }
+
+
+def _as_constant(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make Dynamo call a function while it traces, and take its result for a constant.
+
+    `torch.compiler.assume_constant_result` does this too, but imports Dynamo: seconds, in which engines stall.
+    """
+    vars(function)["_dynamo_marked_constant"] = True
+    return function

@@ -44,6 +44,7 @@ class CustomOperator:
         self._schema = schema
         self._entry = entry
         self._is_registered = False
+        self._inlined: set[str] = set()
         self._device_index = next(i for i, one in enumerate(schema.arguments) if one is schema.device_argument)
         self._results: list[tuple[Any, tuple[int | list[tuple[int, int]], ...]]] = []
 
@@ -56,6 +57,11 @@ class CustomOperator:
             made = cls._by_name[free] = cls(free, schema, entry)
         return made
 
+    @property
+    def argument_names(self) -> list[str]:
+        """The inputs and outputs that its arguments are, in order."""
+        return [argument.name for argument in self._schema.arguments]
+
     def register(self) -> bool:
         """Register the operator, unless that was done; returns True, a constant for Dynamo."""
         with _lock:
@@ -64,6 +70,32 @@ class CustomOperator:
             self._is_registered = True
         return True
 
+    def register_inlined(self, digest: str, graph: Callable[..., Any]) -> str:
+        """Register an operator for calls of one kind that compilers replace by a graph; returns its name.
+
+        Where no compiler decomposes it, e.g. in the backend ``eager``, it calls the decorated function, too.
+
+        Args:
+            digest: Identifies the graph in all processes: torch caches compiled code under the operator's name.
+            graph: Takes the operator's arguments.
+        """
+        import torch
+        from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+        def decompose(mode: Any, operator: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            del operator, types
+            with mode:
+                return graph(*args, **kwargs)
+
+        name = f"{self.name}_inlined_{digest}"
+        with _lock:
+            if name not in self._inlined:
+                self._define(name)
+                rule = torch.library.register_torch_dispatch
+                rule(f"{NAMESPACE}::{name}", FunctionalTensorMode, decompose, lib=_library())
+                self._inlined.add(name)
+        return name
+
     def _register(self) -> None:
         import torch
 
@@ -71,13 +103,18 @@ class CustomOperator:
             axes = self._schema.result_axes(spec)
             sizes = tuple(axis if isinstance(axis, int) else self._schema.places[axis] for axis in axes)
             self._results.append((getattr(torch, TORCH_DTYPE_NAMES[spec.dtype]), sizes))
-        library = _library()
-        library.define(self.name + self._schema.schema(), tags=(torch.Tag.pt2_compliant_tag,))
-        library.impl(self.name, self._run, "CompositeExplicitAutograd")
+        self._define(self.name)
         if self._schema.is_destination_passing:
-            library.impl(self.name, self._mutate, "ADInplaceOrView", with_keyset=True)
-        torch.library.register_fake(f"{NAMESPACE}::{self.name}", self._fake, lib=library)
-        _registered.append(self.name)
+            _library().impl(self.name, self._mutate, "ADInplaceOrView", with_keyset=True)
+
+    def _define(self, name: str) -> None:
+        import torch
+
+        library = _library()
+        library.define(name + self._schema.schema(), tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(name, self._run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}", self._fake, lib=library)
+        _registered.append(name)
 
     def _mutate(self, keys: torch.DispatchKeySet, *args: Any) -> None:
         """Increment the versions of outputs, so that autograd notices that they are overwritten; then run."""

@@ -27,6 +27,7 @@ from .call_variant import Kernel
 from .candidates import CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
 from .guards import GuardOptions, compile_guard
+from .inlining import InliningPolicy
 from .native.module import loaded_guards
 from .parameter_map import ParameterMap
 from .resolver import Resolver, device_of, is_capturing, needs_alignment
@@ -68,6 +69,10 @@ class Dispatcher:
             catches=self.config.on_error is OnError.FALLBACK or is_counted,
             shadow_ratio=self.config.shadow_ratio,
         )
+        self.inlining: InliningPolicy | None = None
+        """Chooses the calls that are inlined into compiled graphs; None if none are."""
+        if self.config.inline_compiled:
+            self.inlining = InliningPolicy(pool, key_builder, self._resolver, self._metrics if is_counted else None)
         self._value_returning, self._destination_passing = self._resolver.variants()
         self._arity = len(self.definition.inputs)
         self._result_type = torch.Tensor if len(self.definition.outputs) == 1 else tuple
@@ -363,4 +368,5 @@ class Dispatcher:
 
     def count_invalid_arguments(self) -> None:
         """Count a call whose arguments do not match the definition."""
-        self._resolver.count_invalid_arguments()
+        if self._options.is_counted:
+            self._metrics.miss("arguments").increment()

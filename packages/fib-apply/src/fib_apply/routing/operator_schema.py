@@ -142,8 +142,8 @@ class OperatorSchema:
         count = 0 if self.is_destination_passing else len(self.definition.outputs)
         return f"({takes}) -> {'Tensor' if count == 1 else '(' + ', '.join(['Tensor'] * count) + ')'}"
 
-    def traced_source(self, operator: str) -> str:
-        """The function that Dynamo traces."""
+    def traced_source(self, operator: str, *, inlines: bool = False) -> str:
+        """The function that Dynamo traces; with `inlines` it asks ``_fib_choose`` for an operator that is inlined."""
         signature = parameter_list(self.parameters)
         passed = argument_list(self.parameters, by_name=True)
         operands = ", ".join(argument.parameter for argument in self.arguments)
@@ -153,9 +153,25 @@ class OperatorSchema:
             f"    if not ({checks}):",
             f"        return _fib_function({passed})",
             "    _fib_register()",
+            *(self._choosing_lines(operands, passed) if inlines else ()),
             f"    return _fib_torch.ops.{NAMESPACE}.{operator}.default({operands})",
         )
         return "\n".join(lines)
+
+    def _choosing_lines(self, operands: str, passed: str) -> Iterator[str]:
+        """Lines that call an inlined operator or the function if that is chosen for the call's sizes and scalars.
+
+        Dynamo reads the operator's attribute of ``_fib_valid`` when it traces, and so guards it.
+        """
+        described = ", ".join(map(_description, self.arguments))
+        yield f"    if {' and '.join(map(_static_condition, self.arguments))}:"
+        yield f"        _fib_name = _fib_choose({described})"
+        yield "    else:"
+        yield "        _fib_name = _fib_choose_for_all_sizes()"
+        yield "    if _fib_name == _fib_function_name:"
+        yield f"        return _fib_function({passed})"
+        yield "    if _fib_name is not None and getattr(_fib_valid, _fib_name):"
+        yield f"        return getattr(_fib_torch.ops.{NAMESPACE}, _fib_name).default({operands})"
 
     def entry_source(self) -> str:
         """The function that takes the operator's arguments and calls the wrapper."""
@@ -222,6 +238,24 @@ class OperatorSchema:
 
     def _size(self, axis: str, args: Sequence[Any]) -> Any:
         return next(args[index].shape[dim] for index, dim in self.places[axis] if args[index] is not None)
+
+
+def _static_condition(argument: OperatorArgument) -> str:
+    """Whether Dynamo traces a call for this value of a scalar, or these sizes and strides of a tensor, alone."""
+    at, is_static = argument.parameter, "_fib_torch.fx.experimental.symbolic_shapes.has_static_value"
+    values = [f"{at}.{part}({dim})" for dim in range(len(argument.axes)) for part in ("size", "stride")]
+    checks = " and ".join(f"{is_static}({value})" for value in ([at] if argument.spec.is_scalar else values)) or "True"
+    return f"({at} is None or {checks})" if argument.spec.optional else checks
+
+
+def _description(argument: OperatorArgument) -> str:
+    """A scalar, or the sizes, strides and device of a tensor."""
+    at, dims = argument.parameter, range(len(argument.axes))
+    if argument.spec.is_scalar:
+        return at
+    sizes, strides = (f"({''.join(f'{at}.{part}({dim}), ' for dim in dims)})" for part in ("size", "stride"))
+    description = f"({sizes}, {strides}, {at}.device)"
+    return f"(None if {at} is None else {description})" if argument.spec.optional else description
 
 
 def _schema_type(argument: OperatorArgument, index: int) -> str:

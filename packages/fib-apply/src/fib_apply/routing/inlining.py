@@ -1,0 +1,227 @@
+"""Inlining. Chooses, while Dynamo traces, the code that a compiled graph holds in place of an opaque operator.
+
+With `ApplyConfig.inline_compiled`, a compile shim asks an `InliningPolicy` for each call whose sizes are constants of
+the graph. If a Triton solution serves such calls, ran before and can be traced (`kernel_tracing`), the call becomes an
+operator that AOTAutograd decomposes into the solution's launches, as it does with those of `torch.library.triton_op`.
+If no solution is selected, Dynamo traces the user's function. No Python of ours runs in either case when the compiled
+graph runs. All other calls stay opaque operators, and `explain` states why.
+
+The trace decides all that the guards of a route check, and the guards of Dynamo check it from then on. A graph with an
+inlined call is traced again if another runtime or table becomes active, if listeners are added, or if the solution is
+quarantined.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import attrs
+import torch
+from fib_compile.device import torch_dtype
+from fib_schema import SupportedLanguages, TensorSpec
+
+from ..key import ApplyKey, ApplyKeyBuilder
+from ..log import logger
+from ..metrics import CallMetrics
+from .candidates import CandidatePool, LoadedCandidate
+from .kernel_tracing import Input, KernelGraph, NotInlined, TensorMeta, trace_kernels
+from .resolver import Resolver
+from .validation import Rejection
+
+if TYPE_CHECKING:
+    from .custom_operator import CustomOperator
+
+_TracedCall: TypeAlias = tuple[str, tuple[Input, ...]]
+"""A solution, and the inputs of a call."""
+
+FUNCTION = "function"
+"""The choice of the user's function."""
+_MOST_SECONDS = 30.0
+"""For one choice; the first trace imports parts of torch's compiler, in two seconds of processor time."""
+
+
+class Unserved(NotInlined):
+    """A call for which no solution is selected; the message is the reason."""
+
+
+@attrs.frozen
+class InlinedCall:
+    """A kind of call that was inlined into a graph, and the solution whose kernels the graph launches."""
+
+    inputs: tuple[Input, ...]
+    solution: str
+
+
+class ValidOperators:
+    """The names of inlined operators as attributes: whether their solutions still serve such calls."""
+
+
+class InliningPolicy:
+    """Chooses the inlined calls of one definition in one runtime.
+
+    Args:
+        pool: The candidates.
+        key_builder: Makes the keys of calls.
+        resolver: Knows which solutions ran before.
+        metrics: Counts an inlined call once, when it is traced; None counts nothing.
+    """
+
+    def __init__(
+        self, pool: CandidatePool, key_builder: ApplyKeyBuilder, resolver: Resolver, metrics: CallMetrics | None
+    ) -> None:
+        self.valid = ValidOperators()
+        self.shims: dict[tuple[int, str], Any] = {}
+        """The compile shims that ask this policy; `make_compile_shim` keeps them here."""
+        self._pool = pool
+        self._is_by_shape = key_builder.is_by_shape
+        self._resolver = resolver
+        self._metrics = metrics
+        self._graphs: dict[_TracedCall, KernelGraph | str] = {}
+        self._inlined: dict[str, InlinedCall] = {}
+        self._notes: dict[str, str] = {}
+        resolver.observers.append(self.revalidate)
+
+    def choose(self, operator: CustomOperator, described: Sequence[Any]) -> str | None:
+        """The name of the operator that is inlined for calls like one, `FUNCTION`, or None for the opaque operator.
+
+        The choice is made in a thread of its own, because it runs key builders and functions of solutions, and Dynamo
+        holds its lock: one of these that waits for a thread that compiles must not end in a deadlock.
+
+        Args:
+            operator: The opaque operator.
+            described: For each of its arguments the scalar, or the sizes, strides and device of the tensor.
+        """
+        found: list[str | None] = []
+        thread = threading.Thread(
+            target=lambda: found.append(self._choose(operator, described)), name="fib-apply inlining", daemon=True
+        )
+        thread.start()
+        thread.join(_MOST_SECONDS)
+        if not found:
+            self.note("a call of constant sizes", f"choosing failed, or took more than {_MOST_SECONDS:.0f} s")
+        return found[0] if found else None
+
+    def _choose(self, operator: CustomOperator, described: Sequence[Any]) -> str | None:
+        label = "a call of constant sizes"
+        try:
+            inputs = self._inputs(operator, described)
+            key = self._key(inputs)
+            label = f"{key}"
+            candidate = self._candidate(key, inputs)
+            graph = self._graph(candidate, inputs)
+        except Unserved as error:
+            self._notes[label] = f"the function is compiled: {error}"
+            if self._metrics is not None:
+                self._metrics.miss("nothing chosen").increment()
+            return FUNCTION
+        except NotInlined as error:
+            self.note(label, str(error))
+            return None
+        except Exception as error:  # noqa: BLE001 an engine goes on with the opaque operator
+            logger.exception("%s: a traced call stays an opaque operator", self._pool.definition.name)
+            self.note(label, f"{type(error).__name__}: {error}")
+            return None
+        name = operator.register_inlined(graph.digest, graph)
+        self._inlined[name] = InlinedCall(inputs, candidate.solution)
+        setattr(self.valid, name, True)
+        self._notes[label] = f"the kernels of {candidate.solution} are inlined"
+        if self._metrics is not None:
+            self._metrics.hit(key).increment()
+        return name
+
+    def choose_for_all_sizes(self) -> str | None:
+        """The choice for calls of which a size, stride or scalar is not a constant of the graph: `FUNCTION` or None."""
+        rankings = [one for found in self._pool.rankings.values() for one in (*found.by_key.values(), found.best)]
+        if any(ranking is not None and ranking.plain_candidates for ranking in rankings):
+            self.note("calls of other sizes", "a size, stride or scalar is not a constant of the graph")
+            return None
+        self._notes["calls of other sizes"] = "the function is compiled: no solution is selected for any size"
+        return FUNCTION
+
+    def note(self, label: str, reason: str) -> None:
+        """Note for `explain` why calls stay opaque operators."""
+        self._notes[label] = f"an opaque operator: {reason}"
+
+    def revalidate(self) -> None:
+        """Let graphs be traced again whose inlined solution no longer serves its calls."""
+        for name, call in self._inlined.copy().items():
+            try:
+                is_valid = self._candidate(self._key(call.inputs), call.inputs).solution == call.solution
+            except NotInlined:
+                is_valid = False
+            setattr(self.valid, name, is_valid)
+
+    def lines(self) -> list[str]:
+        """The code that graphs hold for the traced calls, for explanations."""
+        return [f"{label}: {note}" for label, note in sorted(self._notes.items())] or ["no call was traced"]
+
+    def _inputs(self, operator: CustomOperator, described: Sequence[Any]) -> tuple[Input, ...]:
+        """The definition's inputs; those that the function has no parameter for are None."""
+        by_name = dict(zip(operator.argument_names, described, strict=True))
+        return tuple(_to_input(by_name.get(name), spec) for name, spec in self._pool.definition.inputs.items())
+
+    def _key(self, inputs: Sequence[Input]) -> ApplyKey:
+        if not self._is_by_shape:
+            raise NotInlined("its key depends on values")
+        key = self._resolver.key([_without_memory(value) for value in inputs])
+        if isinstance(key, Rejection):
+            raise NotInlined(key.problem)
+        return key
+
+    def _candidate(self, key: ApplyKey, inputs: Sequence[Input]) -> LoadedCandidate:
+        """The solution that serves a call, if a graph may launch its kernels."""
+        pool = self._pool
+        if pool.agreed is not None:
+            raise NotInlined("replicas agree on what each call is served by")
+        if pool.config.shadow_ratio:
+            raise NotInlined("calls are compared with the fallback")
+        if torch.get_default_dtype() is not torch.float32:
+            raise NotInlined("the default dtype is not torch.float32")
+        if torch.compiler.is_exporting():
+            raise NotInlined("exported programs cannot hold kernels")
+        device = next(f"{value.device}" for value in inputs if isinstance(value, TensorMeta))
+        ranking = pool.ranking(key, device)
+        if ranking is None or not ranking.plain_candidates:
+            raise Unserved("no solution is selected" if ranking is None else ranking.reason)
+        loaded = pool.first_loaded(ranking)
+        if loaded is None:
+            raise NotInlined(pool.miss_reason(ranking))
+        if loaded.runnable.metadata.build_type != SupportedLanguages.TRITON:
+            raise NotInlined(f"{loaded.solution} is not written in Triton")
+        if not loaded.candidate.may_capture:
+            raise NotInlined(f"the traces of {loaded.solution} do not state graph_safe, and the graph may be captured")
+        ready_at = self._resolver.ready_at(loaded.solution, key, device)
+        if ready_at is None:
+            raise NotInlined(f"{loaded.solution} did not run before the call was traced")
+        if ready_at > pool.build_service.capture_gate:
+            raise NotInlined(f"{loaded.solution} became ready after the warm-up")
+        return loaded
+
+    def _graph(self, candidate: LoadedCandidate, inputs: tuple[Input, ...]) -> KernelGraph:
+        """The graph of a solution, traced once."""
+        call = candidate.solution, inputs
+        if call not in self._graphs:
+            try:
+                self._graphs[call] = trace_kernels(candidate.runnable, inputs)
+            except NotInlined as error:
+                self._graphs[call] = f"{candidate.solution}: {error}"
+                logger.info("%s: %s is not inlined: %s", self._pool.definition.name, candidate.solution, error)
+        graph = self._graphs[call]
+        if isinstance(graph, str):
+            raise NotInlined(graph)
+        return graph
+
+
+def _to_input(described: Any, spec: TensorSpec) -> Input:
+    if not isinstance(described, tuple):
+        scalar: bool | int | float | None = described
+        return scalar
+    sizes, strides, device = described
+    return TensorMeta(sizes, strides, torch_dtype(spec.dtype), device)
+
+
+def _without_memory(value: Input) -> Any:
+    """A tensor of the same shape and strides for key builders, which read no values; scalars as they are."""
+    return value.empty("meta") if isinstance(value, TensorMeta) else value
