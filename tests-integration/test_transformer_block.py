@@ -61,3 +61,14 @@ def test_times_and_overheads_are_reported(run: dict[str, Any]) -> None:
     ]
     assert [row["unit"] for row in run["overhead"]] == ["us", "us", "ns"]
     assert all(row["direct"] > 0 and row["routed"] > 0 for row in run["overhead"])
+
+
+def test_both_ways_of_compiling_are_compared(tmp_path: Path) -> None:
+    options = ["--device", "cpu", "--small", "--seconds", "0.01", "--batches", "1", "--inline"]
+    command = [sys.executable, HERE / "transformer_block.py", data_set_path(), "--out", tmp_path, *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    numbers: dict[str, Any] = json.loads((tmp_path / "numbers.json").read_text("utf-8"))
+    assert [part for _, part, _ in numbers["traced"]] == PARTS
+    assert all("opaque operator: " in line or "function is compiled: " in line for _, _, line in numbers["traced"])
+    assert [row.keys() >= {"without", "with", "inlined"} for row in numbers["block_us"]] == [True]

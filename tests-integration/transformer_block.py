@@ -7,6 +7,10 @@ are taken with bfloat16 instead, as the model's weights are.
 
 It exits with 1 if results with and without apply do not agree, if a chosen solution never served its part, or if a
 CUDA graph cannot be captured while a solution is built. Times are reported and judge nothing.
+
+With ``--inline`` it compares two ways of compiling a routed block in one run: opaque operators, and
+`ApplyConfig.inline_compiled`. Then only solutions are selected that are faster than the one in torch, CUDA solutions
+and all sections but the block's are left out, and on a GPU it exits with 1 if no kernel is inlined.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
-from fib_apply import ApplyConfig, ApplyKey, ApplyRuntime
+from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyKey, ApplyRuntime
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event
 from fib_compile.device import env_snapshot, hardware_from_device
@@ -114,6 +118,7 @@ class Options:
     seconds: float
     backend: str
     batches: tuple[int, ...]
+    inlines: bool = False
 
     @property
     def is_cuda(self) -> bool:
@@ -210,7 +215,9 @@ def fill(job: Job) -> None:
     trace_set = TraceSet.from_path(job.root)
     for part, definition in job.definitions.items():
         files = ON_GPU[part] if options.is_cuda else ON_CPU[part]
-        large = () if options.is_small or part not in LARGE else (LARGE[part],)
+        if options.inlines:
+            files = tuple(file for file in files if not file.endswith(".cu"))
+        large = () if options.is_small or options.inlines or part not in LARGE else (LARGE[part],)
         trace_set.add_definitions([definition])
         trace_set.add_solutions([solution_of(file, definition, options.device) for file in files])
         workloads = [workload_of(part, definition, batch) for batch in (*options.batches, *large)]
@@ -319,25 +326,64 @@ def modes_of(job: Job, block: Function, tensors: Tensors) -> dict[str, Callable[
     if job.options.is_cuda:
         modes["captured"] = lambda: graphed(block)
         modes["compiled, captured"] = lambda: graphed(compiled)
+    if job.options.inlines:
+        return {mode: make for mode, make in modes.items() if "compiled" in mode}
     return modes
 
 
 def run_batch(job: Job, block: Function, batch: int) -> None:
     """Check and time the block for one number of sequences, in all modes."""
     tensors = make_tensors(job.definitions, job.options.device, batch)
-    runtime = ApplyRuntime(job.root, ANY_SPEED)
-    until_ready(lambda: block(*tensors.all()), runtime)
+    runtimes = runtimes_of(job)
+    for runtime in filter(None, runtimes.values()):
+        until_ready(lambda: block(*tensors.all()), runtime)
     wanted = results_of(lambda: block(*tensors.all()), tensors)
     modes = modes_of(job, block, tensors)
     for mode, make in modes.items():
         print(f"batch {batch}, {mode}", flush=True)
         calls: dict[str, Call] = {}
-        for name, chosen in (("without", None), ("with", runtime)):
+        for name, chosen in runtimes.items():
             with enabled(chosen):
                 calls[name] = make()
                 compare(job, f"batch {batch}, {mode}, {name} apply", results_of(calls[name], tensors), wanted)
-        time_both(job, batch, mode, calls, runtime)
-    count_hits(job, batch, modes)
+        time_all(job, batch, mode, calls, runtimes)
+    if (inlining := runtimes.get("inlined")) is not None:
+        list_traced(job, batch, inlining)
+    else:
+        count_hits(job, batch, modes)
+
+
+def runtimes_of(job: Job) -> dict[str, ApplyRuntime | None]:
+    """The runtimes whose times are compared, by the name of their column; None is plain torch."""
+    if not job.options.inlines:
+        return {"without": None, "with": ApplyRuntime(job.root, ANY_SPEED)}
+    opaque, inlined = (
+        ApplyConfigRegistry(
+            per_definition={
+                definition.name: ApplyConfig(baseline=_baseline(job, part), inline_compiled=inlines)
+                for part, definition in job.definitions.items()
+            }
+        )
+        for inlines in (False, True)
+    )
+    return {"without": None, "with": ApplyRuntime(job.root, opaque), "inlined": ApplyRuntime(job.root, inlined)}
+
+
+def _baseline(job: Job, part: str) -> str:
+    """The solution in torch: its time is that of the function that a part uses without apply."""
+    file = (ON_GPU if job.options.is_cuda else ON_CPU)[part][0]
+    return solution_of(file, job.definitions[part], job.options.device).name
+
+
+def list_traced(job: Job, batch: int, runtime: ApplyRuntime) -> None:
+    """List what became of the calls of each part in compiled graphs."""
+    rows = []
+    for part, definition in job.definitions.items():
+        _, _, found = runtime.explain(definition.name).partition("in compiled graphs:\n")
+        rows += [(batch, part, line.strip()) for line in found.partition("\n\n")[0].splitlines()]
+    job.report.numbers.setdefault("traced", []).extend(rows)
+    if job.options.is_cuda and not any("are inlined" in line for _, _, line in rows):
+        job.fail(f"batch {batch}: no kernel is inlined")
 
 
 def results_of(call: Call, tensors: Tensors) -> list[torch.Tensor]:
@@ -360,12 +406,14 @@ def compare(job: Job, title: str, found: Sequence[torch.Tensor], wanted: Sequenc
     job.report.numbers.setdefault("agreement", []).append(row)
 
 
-def time_both(job: Job, batch: int, mode: str, calls: Mapping[str, Call], runtime: ApplyRuntime) -> None:
+def time_all(
+    job: Job, batch: int, mode: str, calls: Mapping[str, Call], runtimes: Mapping[str, ApplyRuntime | None]
+) -> None:
     """Median times of the block without and with apply, alternating."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for index in range(job.options.rounds + 1):
         for name, call in calls.items():
-            with enabled(runtime if name == "with" else None):
+            with enabled(runtimes[name]):
                 sample = sample_us(call, job.options)
             if index:  # the first round warms up
                 samples[name].append(sample)
@@ -446,6 +494,20 @@ def _judge(job: Job, part: str, batch: int, row: Mapping[str, Any]) -> None:
 def write_tables(job: Job) -> None:
     """Write the tables about the block."""
     numbers = job.report.numbers
+    if job.options.inlines:
+        title = "What compiled graphs hold for each part, with `inline_compiled`"
+        job.report.table(title, ("batch", "part", "calls"), numbers["traced"])
+    else:
+        _write_served(job)
+    names = ("hidden", "residual", "keys", "values")
+    rows = [(row["run"], *(f"{row[name]:.3%}" for name in names)) for row in numbers["agreement"]]
+    title = "Difference from the eager run without apply, root mean square relative to the result's"
+    job.report.table(title, ("run", *names), rows)
+    _write_times(job)
+
+
+def _write_served(job: Job) -> None:
+    numbers = job.report.numbers
     modes = dict.fromkeys(row["mode"] for row in numbers["block_us"])
     rows = [
         (row["batch"], row["part"], (row["solution"] or "-").removesuffix(f"_{row['definition']}"), row["candidates"],
@@ -457,25 +519,27 @@ def write_tables(job: Job) -> None:
     if job.options.is_cuda:
         job.report.say("A replay calls nothing: captured modes count one call before the capture and one in it.")
         job.report.say()
-    names = ("hidden", "residual", "keys", "values")
-    rows = [(row["run"], *(f"{row[name]:.3%}" for name in names)) for row in numbers["agreement"]]
-    title = "Difference from the eager run without apply, root mean square relative to the result's"
-    job.report.table(title, ("run", *names), rows)
-    _write_times(job)
 
 
 def _write_times(job: Job) -> None:
+    header = ["batch", "mode", "without apply", "with", "times as fast"]
+    if job.options.inlines:
+        header += ["inlined", "times as fast"]
     rows = [
         (
             row["batch"],
             row["mode"],
             f"{row['without']:.1f}",
-            f"{row['with']:.1f}",
-            f"{row['without'] / row['with']:.2f}",
+            *(
+                text
+                for name in ("with", "inlined")
+                if name in row
+                for text in (f"{row[name]:.1f}", f"{row['without'] / row[name]:.2f}")
+            ),
         )
         for row in job.report.numbers["block_us"]
     ]
-    job.report.table("The block's time, us", ("batch", "mode", "without apply", "with", "times as fast"), rows)
+    job.report.table("The block's time, us", header, rows)
     job.report.say(
         f"Medians of {job.options.rounds} samples in turn, each of calls in a row"
         + (", by CUDA events. The L2 cache is not flushed in between." if job.options.is_cuda else ".")
@@ -491,7 +555,8 @@ def run(job: Job) -> None:
     for batch in job.options.batches:
         sections[f"batch {batch}"] = lambda batch=batch: run_batch(job, block, batch)
     sections["tables"] = lambda: write_tables(job)
-    sections["overhead"] = lambda: overhead(job)
+    if not job.options.inlines:
+        sections["overhead"] = lambda: overhead(job)
     for name, section in sections.items():
         begin = time.perf_counter()
         try:
@@ -526,6 +591,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--seconds", type=float, default=0.2, help="for which fib-bench measures a solution")
     parser.add_argument("--backend", help="of torch.compile; inductor on a GPU and aot_eager elsewhere, by default")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="numbers of sequences")
+    parser.add_argument("--inline", action="store_true", help="compare opaque operators with inlined kernels")
     found = parser.parse_args(arguments)
     return Options(
         data_set=found.data_set,
@@ -535,6 +601,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         seconds=found.seconds,
         backend=found.backend or ("aot_eager" if found.device == "cpu" else "inductor"),
         batches=tuple(found.batches),
+        inlines=found.inline,
     )
 
 
