@@ -1,4 +1,8 @@
-"""Queries about submissions, results, events and devices."""
+"""Queries about submissions, results, events and devices.
+
+Queries with a subquery or ``IN`` are constants with parameters. SQLAlchemy links the parts of such a query in cycles: a
+query that is built for each request would leave up to 130 objects that only a full garbage collection frees.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,65 @@ from typing import Any
 
 import attrs
 from fib_schema import Solution, parse_json
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import Connection, Integer, Select, and_, bindparam, func, select
 
 from ..database.tables import devices, events, results, submissions, users
 from .submission import State, Submission, select_submissions
 
 _MOST_RECORDS = 1000
+_IS_RANKED = and_(
+    submissions.c.definition == bindparam("definition"),
+    submissions.c.is_ranked,
+    submissions.c.hardware == bindparam("hardware"),
+)
+_COUNTS = (
+    select(submissions.c.state, func.count())
+    .where(submissions.c.state.in_((State.QUEUED, State.RUNNING)))
+    .group_by(submissions.c.state)
+)
+_TOTALS = (
+    select(
+        submissions.c.definition,
+        func.count(submissions.c.user_id.distinct()).label("users"),
+        func.max(submissions.c.score).label("score"),
+    )
+    .where(submissions.c.is_ranked)
+    .group_by(submissions.c.definition)
+)
+_NEXT_RECORD = (
+    select_submissions()
+    .where(_IS_RANKED, submissions.c.number > bindparam("after"), submissions.c.score > bindparam("best"))
+    .order_by(submissions.c.number)
+    .limit(1)
+)
+
+
+def _make_ranked() -> Select[Any]:
+    best = (
+        select(submissions.c.user_id, func.max(submissions.c.score).label("score"))
+        .where(_IS_RANKED)
+        .group_by(submissions.c.user_id)
+        .subquery()
+    )
+    number = func.min(submissions.c.number)
+    first = (
+        select(number.label("number"), best.c.score)
+        .join(best, and_(best.c.user_id == submissions.c.user_id, best.c.score == submissions.c.score))
+        .where(_IS_RANKED)
+        .group_by(submissions.c.user_id, best.c.score)
+        .order_by(best.c.score.desc(), number)
+        .offset(bindparam("offset", type_=Integer))
+        .limit(bindparam("limit", type_=Integer))
+        .subquery()
+    )
+    return (
+        select_submissions()
+        .join(first, first.c.number == submissions.c.number)
+        .order_by(first.c.score.desc(), first.c.number)
+    )
+
+
+_RANKED = _make_ranked()
 
 
 @attrs.frozen
@@ -117,56 +174,20 @@ def list_devices(connection: Connection) -> list[DeviceState]:
 
 def count_by_state(connection: Connection) -> dict[str, int]:
     """The number of submissions in each state that is not final."""
-    query = (
-        select(submissions.c.state, func.count())
-        .where(submissions.c.state.in_((State.QUEUED, State.RUNNING)))
-        .group_by(submissions.c.state)
-    )
     counts = {str(State.QUEUED): 0, str(State.RUNNING): 0}
-    return counts | {row[0]: row[1] for row in connection.execute(query)}
+    return counts | {row[0]: row[1] for row in connection.execute(_COUNTS)}
 
 
 def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
     """The best ranked submission of each user, the best first; of equal ones the earlier."""
-    is_chosen = _is_ranked(definition, hardware)
-    best = (
-        select(submissions.c.user_id, func.max(submissions.c.score).label("score"))
-        .where(is_chosen)
-        .group_by(submissions.c.user_id)
-        .subquery()
-    )
-    number = func.min(submissions.c.number)
-    first = (
-        select(number.label("number"), best.c.score)
-        .join(best, and_(best.c.user_id == submissions.c.user_id, best.c.score == submissions.c.score))
-        .where(is_chosen)
-        .group_by(submissions.c.user_id, best.c.score)
-        .order_by(best.c.score.desc(), number)
-        .offset(offset)
-        .limit(limit)
-        .subquery()
-    )
-    query = (
-        select_submissions()
-        .join(first, first.c.number == submissions.c.number)
-        .order_by(first.c.score.desc(), first.c.number)
-    )
-    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+    values = {"definition": definition, "hardware": hardware, "offset": offset, "limit": limit}
+    return [Submission.from_row(row) for row in connection.execute(_RANKED, values).mappings()]
 
 
 def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
     """The number of ranked users of each definition, and its best submission; of equal ones the earliest."""
-    totals = (
-        select(
-            submissions.c.definition,
-            func.count(submissions.c.user_id.distinct()).label("users"),
-            func.max(submissions.c.score).label("score"),
-        )
-        .where(submissions.c.is_ranked)
-        .group_by(submissions.c.definition)
-    )
     found = {}
-    for definition, count, score in connection.execute(totals).all():
+    for definition, count, score in connection.execute(_TOTALS).all():
         query = (
             select_submissions()
             .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.score == score)
@@ -191,26 +212,16 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
 def records_over_time(connection: Connection, definition: str, hardware: str) -> list[Submission]:
     """The ranked submissions that were the best of all when they were made, oldest first.
 
-    Each query continues after the record before; together they read the index once.
+    Each query continues after the record before; together they read the index once. One query with ``IN`` would have
+    another text for each number of records, and each connection of SQLite would keep the 20 KiB of its compiled form.
     """
-    is_chosen = _is_ranked(definition, hardware)
-    numbers: list[int] = []
+    records: list[Submission] = []
     number, score = 0, -1.0
-    while len(numbers) < _MOST_RECORDS:
-        query = (
-            select(submissions.c.number, submissions.c.score)
-            .where(is_chosen, submissions.c.number > number, submissions.c.score > score)
-            .order_by(submissions.c.number)
-            .limit(1)
-        )
-        found = connection.execute(query).first()
-        if found is None:
+    while len(records) < _MOST_RECORDS:
+        values = {"definition": definition, "hardware": hardware, "after": number, "best": score}
+        row = connection.execute(_NEXT_RECORD, values).mappings().first()
+        if row is None:
             break
-        number, score = found
-        numbers.append(number)
-    query = select_submissions().where(submissions.c.number.in_(numbers)).order_by(submissions.c.number)
-    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
-
-
-def _is_ranked(definition: str, hardware: str) -> ColumnElement[bool]:
-    return and_(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
+        number, score = row["number"], row["score"]
+        records.append(Submission.from_row(row))
+    return records

@@ -1,4 +1,7 @@
-"""Acceptance of submissions. A submission is durable when `submit` returns."""
+"""Acceptance of submissions. A submission is durable when `submit` returns.
+
+Queries with a subquery or ``IN`` are constants, see `reading`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 import attrs
 from fib_schema import Solution, format_json, parse_json
 from fib_schema.display import counted
-from sqlalchemy import Connection, and_, func, insert, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, insert, or_, select
 
 from ..database.engine import Database
 from ..database.tables import devices, events, submissions, users
@@ -17,6 +20,31 @@ from .submission import State, Submission, select_submissions
 
 DAY_SECONDS = 86_400.0
 _PENDING = (State.QUEUED, State.RUNNING)
+_COUNTS = (
+    select(submissions.c.state, func.count())
+    .where(submissions.c.state.in_(_PENDING), submissions.c.user_id == bindparam("user_id"))
+    .group_by(submissions.c.state)
+)
+
+
+def _make_identical() -> Select[Any]:
+    present = select(devices.c.hardware, devices.c.harness).where(devices.c.problem.is_(None)).distinct().subquery()
+    is_current = (
+        select(present.c.hardware)
+        .where(present.c.hardware == submissions.c.hardware, present.c.harness == submissions.c.harness)
+        .exists()
+    )
+    is_answer = or_(
+        and_(submissions.c.state.in_(_PENDING), submissions.c.is_cancelling.is_(False)),
+        and_(submissions.c.state == State.COMPLETED, submissions.c.rejection.is_(None), is_current),
+    )
+    is_same = and_(
+        submissions.c.user_id == bindparam("user_id"), submissions.c.content_hash == bindparam("content_hash")
+    )
+    return select(submissions.c.number).where(is_same, is_answer).order_by(submissions.c.number.desc()).limit(1)
+
+
+_IDENTICAL = _make_identical()
 
 
 @attrs.frozen(kw_only=True)
@@ -87,23 +115,8 @@ def _by_key(connection: Connection, new: NewSubmission) -> int | None:
 
 
 def _identical(connection: Connection, new: NewSubmission) -> int | None:
-    present = select(devices.c.hardware, devices.c.harness).where(devices.c.problem.is_(None)).distinct().subquery()
-    is_current = (
-        select(present.c.hardware)
-        .where(present.c.hardware == submissions.c.hardware, present.c.harness == submissions.c.harness)
-        .exists()
-    )
-    is_answer = or_(
-        and_(submissions.c.state.in_(_PENDING), submissions.c.is_cancelling.is_(False)),
-        and_(submissions.c.state == State.COMPLETED, submissions.c.rejection.is_(None), is_current),
-    )
-    query = (
-        select(submissions.c.number)
-        .where(submissions.c.user_id == new.user_id, submissions.c.content_hash == new.content_hash, is_answer)
-        .order_by(submissions.c.number.desc())
-        .limit(1)
-    )
-    return connection.execute(query).scalar()
+    values = {"user_id": new.user_id, "content_hash": new.content_hash}
+    return connection.execute(_IDENTICAL, values).scalar()
 
 
 def _check_quotas(connection: Connection, user_id: int) -> None:
@@ -119,11 +132,7 @@ def _check_quotas(connection: Connection, user_id: int) -> None:
 
 def usage(connection: Connection, user_id: int) -> dict[str, int]:
     """The numbers that quotas bound: submissions that are queued, running, and made in the last 24 hours."""
-    counts = connection.execute(
-        select(submissions.c.state, func.count())
-        .where(submissions.c.state.in_(_PENDING), submissions.c.user_id == user_id)
-        .group_by(submissions.c.state)
-    )
+    counts = connection.execute(_COUNTS, {"user_id": user_id})
     by_state: dict[str, int] = {row[0]: row[1] for row in counts}
     recent = select(func.count()).where(
         submissions.c.user_id == user_id, submissions.c.created_at > now() - DAY_SECONDS
