@@ -1,10 +1,12 @@
-"""Tests of the HTTP server against clients that are slow, or send endless headers."""
+"""Tests of the HTTP server: clients that are slow or send endless headers, and garbage collection."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,3 +140,20 @@ def test_many_slow_clients_do_not_delay_others(connect: Callable[[], socket.sock
     honest = connect()
     honest.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer_of(honest).startswith(b"HTTP/1.1 200")
+
+
+def test_garbage_is_collected_while_the_server_runs(client: Any) -> None:
+    bounded = Server(client.app, client.app.state.service)
+    bounded.config.load()
+    cycle: set[Any] = set()
+    cycle.add(bounded_method := cycle.add)  # a cycle that reference counts do not free
+    left = weakref.ref(cycle)
+    gc.disable()
+    try:
+        del cycle, bounded_method
+        assert asyncio.run(bounded.on_tick(1)) is False
+        assert left() is not None
+        assert asyncio.run(bounded.on_tick(server._TICKS_PER_COLLECTION)) is False
+        assert left() is None
+    finally:
+        gc.enable()
