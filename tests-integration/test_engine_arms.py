@@ -25,10 +25,22 @@ import json, pathlib, sys
 arguments = dict(zip(sys.argv[3::2], sys.argv[4::2]))
 state = pathlib.Path(sys.argv[2])
 calls = state / "calls"
+
+def note(event):
+    with (state / "events").open("a") as file:
+        file.write(event + " " + arguments["--arm"] + "\\n")
+
+note("imported")
+pathlib.Path(arguments["--record"]).with_suffix(".ready").touch()
+if sys.stdin.readline() != "start\\n":
+    sys.exit(4)
 with calls.open("a") as file:
     file.write(arguments["--mode"] + " " + arguments["--arm"] + "\\n")
 if (state / "fails").exists():
     sys.exit(3)
+if sys.stdin.readline() != "time\\n":
+    sys.exit(4)
+note("timed")
 number = len(calls.read_text().splitlines())
 arm = arguments["--arm"]
 slow = {"routed": 0.99, "winners": 1.1, "slow": 0.8}.get(arm, 1.0)
@@ -99,6 +111,15 @@ class TestRounds:
         assert len(list((tmp_path / "rounds").glob("*.json"))) == 15
         assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
         assert len(calls(tmp_path)) == 15  # nothing is measured twice
+
+    def test_the_next_process_imports_before_this_one_is_timed(
+        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+    ) -> None:
+        options.rounds = 1
+        arms.measure(tmp_path, options, engine, ticking(1.0))
+        events = (tmp_path / "events").read_text().splitlines()
+        assert sorted(events[:2]) == ["imported off", "imported plain"]
+        assert events[2:] == ["timed plain", "imported routed", "timed off", "timed routed"]
 
     def test_it_stops_before_the_time_ends_and_goes_on(
         self, arms: Any, options: Any, engine: Any, tmp_path: Path

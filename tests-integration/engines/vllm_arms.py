@@ -25,6 +25,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -71,32 +73,82 @@ def place(out: Path, number: int, mode: str, arm: str) -> Path:
 def measure(
     out: Path, options: argparse.Namespace, engine: Sequence[str], clock: Callable[[], float] = time.monotonic
 ) -> int:
-    """Start the engine processes whose records are missing, as long as another one fits into the time."""
+    """Start the engine processes whose records are missing, as long as another one fits into the time.
+
+    Imports take as long as the rest, so the next process imports while this one starts its engine. Nothing is timed
+    meanwhile, and only one process uses the device.
+    """
     (out / "rounds").mkdir(parents=True, exist_ok=True)
     end, longest = clock() + options.seconds, options.longest
-    for number, mode, arm in planned(options.rounds, options.arms, options.modes):
-        target = place(out, number, mode, arm)
-        if target.exists():
-            continue
-        if clock() + _MARGIN * longest > end:
-            print(f"stopped before {target.stem}: call this again", flush=True)
-            return AGAIN
-        begin = clock()
-        partial = target.with_suffix(".partial")
-        command = [*engine, "engine", str(out), "--arm", arm, "--mode", mode, "--record", str(partial)]
-        command += ["--layers", str(options.layers), "--repetitions", str(options.repetitions)]
-        try:
-            run = subprocess.run(command, timeout=max(end - begin, 1.0), check=False)
-        except subprocess.TimeoutExpired:
-            print(f"{target.stem}: killed after {end - begin:.0f} s, when the time was over", file=sys.stderr)
-            return AGAIN
-        if run.returncode or not partial.exists():
-            print(f"{target.stem}: the engine process ended with code {run.returncode}", file=sys.stderr)
-            return 1
-        partial.rename(target)  # a process that was killed leaves no record
-        longest = max(longest, clock() - begin)
-        print(f"{target.stem}: {clock() - begin:.0f} s", flush=True)
+    missing = [key for key in planned(options.rounds, options.arms, options.modes) if not place(out, *key).exists()]
+    processes: dict[tuple[int, str, str], subprocess.Popen[str]] = {}
+    try:
+        for key, following in zip_longest(missing, missing[1:]):
+            target = place(out, *key)
+            if clock() + _MARGIN * longest > end:
+                print(f"stopped before {target.stem}: call this again", flush=True)
+                return AGAIN
+            begin = clock()
+            for one in (key, following):
+                if one is not None and one not in processes:
+                    processes[one] = _begin(out, options, engine, one)
+            try:
+                _tell(processes[key], "start")
+                if following is not None:
+                    _wait_for_imports(processes[following], _partial(out, following), max(end - begin, 1.0))
+                _tell(processes[key], "time")
+                code = processes[key].wait(timeout=max(end - begin, 1.0))
+            except subprocess.TimeoutExpired:
+                print(f"{target.stem}: killed after {end - begin:.0f} s, when the time was over", file=sys.stderr)
+                return AGAIN
+            if code or not _partial(out, key).exists():
+                print(f"{target.stem}: the engine process ended with code {code}", file=sys.stderr)
+                return 1
+            target.with_suffix(".ready").unlink(missing_ok=True)
+            _partial(out, key).rename(target)  # a process that was killed leaves no record
+            longest = max(longest, clock() - begin)
+            print(f"{target.stem}: {clock() - begin:.0f} s", flush=True)
+    finally:
+        for process in processes.values():
+            with process:  # closes its standard input, and waits
+                process.kill()
     return 0
+
+
+def _partial(out: Path, key: tuple[int, str, str]) -> Path:
+    return place(out, *key).with_suffix(".partial")
+
+
+def _begin(
+    out: Path, options: argparse.Namespace, engine: Sequence[str], key: tuple[int, str, str]
+) -> subprocess.Popen[str]:
+    """Start an engine process, which imports and then waits for a line."""
+    (_, mode, arm), partial = key, _partial(out, key)
+    partial.with_suffix(".ready").unlink(missing_ok=True)
+    command = [*engine, "engine", str(out), "--arm", arm, "--mode", mode, "--record", str(partial)]
+    command += ["--layers", str(options.layers), "--repetitions", str(options.repetitions), "--waits", "yes"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, text=True)
+
+
+def _tell(process: subprocess.Popen[str], word: str) -> None:
+    """Let a process go on; one that has ended needs no word."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(f"{word}\n")
+        process.stdin.flush()
+
+
+def _wait_for_imports(process: subprocess.Popen[str], partial: Path, seconds: float) -> None:
+    """Wait until a process has imported what it needs, or has ended.
+
+    Raises:
+        subprocess.TimeoutExpired: It has not in so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while process.poll() is None and not partial.with_suffix(".ready").exists():
+        if time.monotonic() > end:
+            raise subprocess.TimeoutExpired(process.args, seconds)
+        time.sleep(0.02)
 
 
 # -- report --------------------------------------------------------------------------------------------------------
@@ -258,12 +310,14 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "",
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false",
     }  # fmt: skip
-    begin = time.perf_counter()
-    runtime = _switch_on(options.arm, out)
     import flashinfer
     import torch
     import vllm
 
+    _ = vllm.LLM, vllm.SamplingParams  # imported at the first access
+    _wait_for("start", options)
+    begin = time.perf_counter()
+    runtime = _switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
     write_model(out / "model", options.layers)
     arguments: dict[str, Any] = {
         "model": str(out / "model"), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16",
@@ -295,6 +349,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         generate(prompts[:1], 4)
         if runtime is not None and hasattr(runtime, "wait_until_built"):
             runtime.wait_until_built(240)
+    _wait_for("time", options)
     before = _counts(runtime)
     timed = [generate(prompts, 64) for _ in range(options.repetitions)]
     first = [1e3 * generate(prompts[:1], 1)[0] for _ in range(3 * options.repetitions)]
@@ -314,6 +369,14 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         **{kind: dict(after[kind] - before[kind]) for kind in after},
     }
     options.record.write_text(json.dumps(record))
+
+
+def _wait_for(word: str, options: argparse.Namespace) -> None:
+    """Wait until the process that measures says this word; `measure` tells why."""
+    if options.waits == "yes":
+        options.record.with_suffix(".ready").touch()
+        if sys.stdin.readline().strip() != word:
+            sys.exit(f"nobody waits for this process any more: expected {word!r} on standard input")
 
 
 def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
@@ -387,6 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--arm", choices=(*ARMS, "traced"), default="plain")
     parser.add_argument("--mode", choices=MODES, default="eager")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--waits", choices=("yes", "no"), default="no", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.command == "measure":
         return measure(options.out, options, shlex.split(options.command_line))
