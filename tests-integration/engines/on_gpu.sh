@@ -32,8 +32,9 @@ if [ ! -e "$out/benched" ]; then
   "${data_sets[@]}" arms "$out"
   for arm in "$out"/arms/*; do
     "${limit[@]}" python3 -c 'import sys; from fib_apply.cli import main; sys.exit(main())' warm "$arm" ||
-      echo "warm ended with status $? for $arm"
+      echo "warm ended with status $? for $arm" &
   done
+  wait
   touch "$out/benched"
   echo "benchmarked: call this again"; exit 75
 fi
