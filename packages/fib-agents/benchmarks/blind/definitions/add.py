@@ -1,0 +1,5 @@
+import torch
+
+
+def run(a: "float32[n]", b: "float32[n]") -> "c: float32[n]":
+    return a + b
