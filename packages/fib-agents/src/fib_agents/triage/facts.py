@@ -22,7 +22,9 @@ class Kind(StrEnum):
     NAME = "names"
     """A dotted name, with aliases of imports resolved: ``torch.cuda.Event``."""
     ASSIGN = "assigns"
-    """A dotted name of an imported module that is assigned to, also by ``setattr``."""
+    """A dotted name of an imported module that is assigned to, also by ``setattr`` or at a key."""
+    SWITCH = "switches"
+    """Likewise, but not where False or the earlier value of the same name is assigned."""
     ATTRIBUTE = "attributes"
     """An attribute of anything."""
     STRING = "strings"
@@ -33,7 +35,7 @@ class Kind(StrEnum):
     KEY = "keys"
     """A function or attribute in the key of a lookup."""
     RETURN = "returns"
-    """A function whose result is returned directly."""
+    """A function whose result is returned directly, as the result of the entry function if that is known."""
     STATE = "states"
     """A property of the whole function, such as ``counter``."""
 
@@ -144,16 +146,16 @@ class Reader:
             yield Fact(Kind.DEFINE, node.name, line)
         elif isinstance(node, ast.Call):
             yield from self._call(node, line)
-        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-            yield Fact(Kind.RETURN, self.dotted(node.value.func), line)
         elif isinstance(node, ast.Subscript):
             yield from self.read_key(node.slice, line)
+            if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
+                yield Fact(Kind.ASSIGN, self.dotted(node.value), line)
         elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             yield from self.read_key(node.left, line)
         elif isinstance(node, ast.While) and _is_endless(node):
             yield Fact(Kind.STATE, "endless-loop", line)
-        elif isinstance(node, ast.Assign) and _assigns_method(node):
-            yield Fact(Kind.STATE, "assigned-method", line)
+        elif isinstance(node, ast.Assign):
+            yield from self._assign(node, line)
         elif isinstance(node, ast.ExceptHandler) and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body):
             yield Fact(Kind.STATE, "swallowed-error", line)
         elif isinstance(node, ast.BinOp) and _is_huge(node):
@@ -171,6 +173,15 @@ class Reader:
     def _is_imported(self, node: ast.AST) -> bool:
         parts = self.dotted(node).split(".")
         return any(".".join(parts[:count]) in self.imported for count in range(1, len(parts) + 1))
+
+    def _assign(self, node: ast.Assign, line: int) -> Iterator[Fact]:
+        if _assigns_method(node):
+            yield Fact(Kind.STATE, "assigned-method", line)
+        for part in (part for target in node.targets for part in ast.walk(target)):
+            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                name = self.dotted(part)
+                if name and not _is_false(node.value) and self.dotted(node.value) != name:
+                    yield Fact(Kind.SWITCH, name, line)
 
     def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
         if isinstance(node.value, str):
@@ -196,7 +207,10 @@ class Reader:
             else:
                 yield Fact(Kind.ATTRIBUTE, given.value, line)
                 if function != "getattr" and function != "hasattr" and self._is_imported(node.args[0]):
-                    yield Fact(Kind.ASSIGN, f"{self.dotted(node.args[0])}.{given.value}", line)
+                    name = f"{self.dotted(node.args[0])}.{given.value}"
+                    yield Fact(Kind.ASSIGN, name, line)
+                    if not _is_false(node.args[-1]):
+                        yield Fact(Kind.SWITCH, name, line)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKUPS and node.args:
             yield from self.read_key(node.args[0], line)
 
@@ -221,6 +235,10 @@ def _assigns_method(node: ast.Assign) -> bool:
     """Whether a function is assigned to an attribute of an object, but not to one of the object of a class itself."""
     targets = [target for target in node.targets if isinstance(target, ast.Attribute) and root_of(target) != "self"]
     return bool(targets) and isinstance(node.value, ast.Lambda)
+
+
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _is_huge(node: ast.BinOp) -> bool:

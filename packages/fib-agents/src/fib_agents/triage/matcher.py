@@ -33,6 +33,7 @@ _MAX_FINDINGS = 200
 _MAX_CHARS = 300_000
 """Of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
+_FLOAT = re.compile(r"b?float(\d+)")
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")
 
 
@@ -88,14 +89,22 @@ def triage(solution: Solution, definition: Definition | None = None) -> list[Fin
 
     Args:
         solution: Its sources are read, and nothing of it runs.
-        definition: With it, writes into inputs and results that are inputs are found too.
+        definition: With it, writes into inputs, results that are inputs and narrower types are found too.
     """
     entry = None
     if definition is not None:
         is_dps = solution.spec.destination_passing_style
-        entry = Signature(solution.spec.entry_point.rpartition("::")[2], len(definition.inputs), is_dps)
+        name = solution.spec.entry_point.rpartition("::")[2]
+        entry = Signature(name, len(definition.inputs), is_dps, _least_bits(definition))
     found = [finding for source in solution.sources for finding in _findings(source, entry)]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
+
+
+def _least_bits(definition: Definition) -> int | None:
+    """The bits of the narrowest floating type of the tensors."""
+    specs = (*definition.inputs.values(), *definition.outputs.values())
+    sizes = [int(match[1]) for spec in specs if (match := _FLOAT.match(spec.dtype))]
+    return min(sizes, default=None)
 
 
 def _rule(data: dict[str, object]) -> Rule:

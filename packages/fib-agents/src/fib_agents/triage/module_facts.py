@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 import attrs
 
 from .facts import Fact, Kind, Reader, aliases_of, root_of
+from .key_facts import key_facts
 
 _IN_PLACE = re.compile(r"(?!requires_grad_$)[a-z]\w*[a-z0-9]_")
 """Methods of tensors that write into the tensor."""
@@ -19,6 +20,11 @@ _METADATA = frozenset(
     {"shape", "device", "dtype", "stride", "size", "numel", "is_cuda", "ndim", "dim", "is_contiguous", "element_size"}
 )
 _ABOUT_OBJECTS = frozenset({"len", "type", "isinstance"})
+_SETUP = "setup"
+_CAST_METHODS = frozenset({"half", "bfloat16"})
+_CASTS = frozenset({"to", "type", "cast"})
+_FLOAT_BITS = ((re.compile("float8|float4"), 8), (re.compile("b?float16$|half$"), 16))
+"""Beginnings of names of narrow floating types, of torch and Triton, with their bits."""
 
 
 @attrs.frozen
@@ -29,11 +35,13 @@ class Signature:
         name: Its name.
         inputs: The number of leading parameters that are inputs.
         has_outputs: Whether outputs are parameters, too.
+        least_bits: The bits of the narrowest floating type of an input or output; None without one.
     """
 
     name: str
     inputs: int
     has_outputs: bool
+    least_bits: int | None = None
 
 
 def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
@@ -45,33 +53,88 @@ def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
     """
     reader = Reader(aliases_of(module))
     facts = [fact for node in ast.walk(module) for fact in reader.read(node)]
+    functions = list(_functions(module))
+    inputs = {
+        name for function in functions if entry and function.name == entry.name for name in _inputs(function, entry)
+    }
+    facts += key_facts(module, functions, reader, inputs)
     variables, deciding = _variables_of(module), _deciding_names(module)
-    for function in _functions(module):
-        facts += _state_facts(function, variables, deciding, reader)
+    delivering = _delivering(functions, entry)
+    for function in functions:
+        facts += _counter_facts(function, variables, deciding)
+        if function.name in delivering:
+            facts += _result_facts(function, variables, reader)
+        if entry is not None and function.name in {entry.name, _SETUP}:
+            facts += _kept_values(function, _inputs(function, entry), variables)
         if entry is not None and function.name == entry.name:
-            facts += _entry_facts(function, entry, variables, reader)
+            facts += _entry_facts(function, entry, reader)
+    if entry is not None and entry.least_bits is not None:
+        facts += _narrower_casts(module, entry.least_bits, reader)
     return facts
 
 
 # -- state that outlives a call -------------------------------------------------------------------
 
 
-def _state_facts(
-    function: ast.FunctionDef, variables: Collection[str], deciding: Collection[str], reader: Reader
-) -> Iterator[Fact]:
-    """Counters of calls, keys that got a name before the lookup, and results that are kept in the module."""
-    shared = _shared_names(function)
-    kept = (set(variables) | shared) - (_assigned_names(function) - shared)
-    keys = _named_keys(function, reader)
+def _counter_facts(function: ast.FunctionDef, variables: Collection[str], deciding: Collection[str]) -> Iterator[Fact]:
+    """Counters of calls in variables of the module."""
+    kept = _kept_names(function, variables)
     for node in ast.walk(function):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
             name = root_of(node.target)
             if name in kept and name in deciding:
                 yield Fact(Kind.STATE, "counter", node.lineno)
-        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Name):
-            yield from (Fact(Kind.KEY, key, node.lineno) for key in keys.get(node.slice.id, ()))
-        elif isinstance(node, ast.Return) and node.value is not None and root_of(node.value) in kept:
+
+
+def _result_facts(function: ast.FunctionDef, variables: Collection[str], reader: Reader) -> Iterator[Fact]:
+    """Returned calls, and returned variables of the module."""
+    kept = _kept_names(function, variables)
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Return) or node.value is None:
+            continue
+        if isinstance(node.value, ast.Call):
+            yield Fact(Kind.RETURN, reader.dotted(node.value.func), node.lineno)
+        if root_of(node.value) in kept:
             yield Fact(Kind.STATE, "kept-return", node.lineno)
+
+
+def _kept_names(function: ast.FunctionDef, variables: Collection[str]) -> set[str]:
+    """Variables of the module that a function uses."""
+    shared = _shared_names(function)
+    return (set(variables) | shared) - (_assigned_names(function) - shared)
+
+
+def _delivering(functions: Collection[ast.FunctionDef], entry: Signature | None) -> set[str]:
+    """Names of functions whose results are results of the entry function; of all functions, if it is elsewhere."""
+    called: dict[str, set[str]] = {}
+    for function in functions:
+        called.setdefault(function.name, set()).update(_delivered_calls(function))
+    if entry is None or entry.name not in called:
+        return set(called)
+    found, left = {entry.name}, [entry.name]
+    while left:
+        new = [name for name in called[left.pop()] if name in called and name not in found]
+        found.update(new)
+        left += new
+    return found
+
+
+def _delivered_calls(function: ast.FunctionDef) -> Iterator[str]:
+    """Functions whose results a function returns, also through a variable, or copies into an output."""
+    returned = set(_returned_names(function))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Return):
+            yield from _called_name(node.value)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "copy_":
+            yield from (name for argument in node.args for name in _called_name(argument))
+    for name, assignment in _assignments(function):
+        if name in returned:
+            yield from _called_name(assignment.value)
+
+
+def _called_name(node: ast.AST | None) -> Iterator[str]:
+    if isinstance(node, ast.Call):
+        yield node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
 
 
 def _functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
@@ -121,20 +184,14 @@ def _assignments(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Assign]]:
             yield node.targets[0].id, node
 
 
-def _named_keys(function: ast.FunctionDef, reader: Reader) -> dict[str, list[str]]:
-    """By local variable: functions and attributes in the expression that it was assigned."""
-    found: dict[str, list[str]] = {}
-    for name, node in _assignments(function):
-        found.setdefault(name, []).extend(fact.text for fact in reader.read_key(node.value, node.lineno))
-    return found
-
-
 # -- the entry function ---------------------------------------------------------------------------
 
 
-def _entry_facts(
-    function: ast.FunctionDef, entry: Signature, variables: Collection[str], reader: Reader
-) -> Iterator[Fact]:
+def _inputs(function: ast.FunctionDef, entry: Signature) -> list[str]:
+    return [argument.arg for argument in function.args.args][: entry.inputs]
+
+
+def _entry_facts(function: ast.FunctionDef, entry: Signature, reader: Reader) -> Iterator[Fact]:
     names = [argument.arg for argument in function.args.args]
     inputs, outputs = names[: entry.inputs], names[entry.inputs :]
     keywords = {argument.arg for argument in function.args.kwonlyargs}
@@ -146,12 +203,52 @@ def _entry_facts(
                 yield Fact(Kind.STATE, "returns-parameter", node.lineno)
             elif name in keywords:
                 yield Fact(Kind.STATE, "returns-keyword", node.lineno)
-        elif isinstance(node, ast.Assign) and _keeps(node, variables) and _uses_values(node.value, inputs):
-            yield Fact(Kind.STATE, "kept-values", node.lineno)
     used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     if entry.has_outputs and outputs and not used & set(outputs):
         yield Fact(Kind.STATE, "writes-nothing", function.lineno)
+    if inputs and not used & {*inputs, "locals"}:
+        yield Fact(Kind.STATE, "reads-nothing", function.lineno)
     yield from _unwritten(function, reader)
+
+
+def _kept_values(function: ast.FunctionDef, inputs: Collection[str], variables: Collection[str]) -> Iterator[Fact]:
+    """Assignments of values of inputs to what outlives the call, unless it is called with the inputs again."""
+    shared = _shared_names(function)
+    called = _called_with(function, inputs)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            kept = {root_of(target) for target in node.targets if isinstance(target, ast.Subscript)} & set(variables)
+            kept |= {target.id for target in node.targets if isinstance(target, ast.Name)} & shared
+            if kept - called and _uses_values(node.value, inputs):
+                yield Fact(Kind.STATE, "kept-values", node.lineno)
+
+
+def _called_with(function: ast.FunctionDef, inputs: Collection[str]) -> set[str]:
+    """Variables that are called with values of inputs, or elements of which are."""
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {root_of(call.func) for call in calls if any(_uses_values(value, inputs) for value in call.args)}
+
+
+def _narrower_casts(module: ast.Module, bits: int, reader: Reader) -> Iterator[Fact]:
+    """Casts to a floating type that is narrower than all of the definition, unless the rounding errors are used."""
+    if any(_is_rounding_error(node) for node in ast.walk(module)):
+        return
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        method, given = node.func.attr, [*node.args, *(keyword.value for keyword in node.keywords)]
+        names = [method] if method in _CAST_METHODS else []
+        if method in _CASTS:
+            names = [reader.dotted(value).rpartition(".")[2] for value in given]
+        if any(size < bits for name in names for pattern, size in _FLOAT_BITS if pattern.match(name)):
+            yield Fact(Kind.STATE, "narrower-cast", node.lineno)
+
+
+def _is_rounding_error(node: ast.AST) -> bool:
+    """Whether a value that was cast back is subtracted, as where values are split into several narrow parts."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Sub):
+        return False
+    return any(name in {"float", "to"} for name in _called_name(node.right))
 
 
 def _writes_into(node: ast.AST, names: Collection[str]) -> bool:
@@ -159,11 +256,6 @@ def _writes_into(node: ast.AST, names: Collection[str]) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return _IN_PLACE.fullmatch(node.func.attr) is not None and root_of(node.func.value) in names
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and root_of(node) in names
-
-
-def _keeps(node: ast.Assign, variables: Collection[str]) -> bool:
-    """Whether an element of a variable of the module is assigned."""
-    return any(isinstance(target, ast.Subscript) and root_of(target) in variables for target in node.targets)
 
 
 def _copied(node: ast.AST) -> str:
