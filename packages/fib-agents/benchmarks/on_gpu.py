@@ -1,7 +1,7 @@
 """All tools on one machine, as a page in Markdown: planted defects, and the cost of tools against the bare programs.
 
-It ends within `--budget` seconds: steps that do not fit are named. `--device cpu` tries the page out without a GPU,
-where tools that need one say so.
+It ends within `--budget` seconds: steps that do not fit are named. `--only` measures some steps, such as those that an
+earlier run left out. `--device cpu` tries the page out without a GPU, where tools that need one say so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -118,8 +119,24 @@ def machine(page: Page) -> Iterator[str]:
     yield f"\nIsolation of profilers:\n\n{block(ended)}"
 
 
+def catalogue(page: Page) -> Iterator[str]:
+    """The tools that run nothing."""
+    space = page.workspace
+    tried = RIGHT_CUDA if space.is_cuda else RIGHT_CPP
+    results = (
+        agents.list_definitions(space),
+        agents.check_source(space, NAME, tried),
+        agents.submit(space, NAME, tried, name="right"),
+        agents.submit(space, NAME, tried, name="right"),
+    )
+    yield from (block(result.to_text()) for result in results)
+
+
 def builds(page: Page) -> Iterator[str]:
     """Compile what later steps need, all at once: nvcc takes longer than most tools."""
+    if not page.workspace.is_cuda and not shutil.which("nvcc"):
+        yield "not run: nvcc is missing"
+        return
     codes = [RIGHT_CUDA, THREE_KERNELS, *(defect.files for defect in DEFECTS if defect.language == "cuda")]
     trace_set = TraceSet.from_path(page.workspace.root)
     plain = [read_solution(page.workspace, trace_set, DEFINITION, dict(files)) for files in codes]
@@ -282,11 +299,26 @@ def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
+STEPS: Mapping[str, tuple[float, Callable[[Page], Iterator[str]]]] = {
+    "machine": (5, machine),
+    "catalogue": (5, catalogue),
+    "builds": (30, builds),
+    "evaluation": (25, evaluation),
+    "profiles": (30, profiles),
+    "planted defects": (30, planted),
+    "sanitizer": (30, sanitizer_cost),
+    "reports": (40, reports),
+    "disassembly": (15, disassembly),
+}
+"""By name: about how many seconds a step takes, after `builds`, and what it does. Each runs without the others, too."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for agents.md")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--budget", type=float, default=240.0, metavar="SECONDS")
+    parser.add_argument("--only", action="append", choices=list(STEPS), help="run this step; may be repeated")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("FIB_CACHE_PATH", tempfile.mkdtemp(prefix="fib-agents-cache-"))
@@ -297,15 +329,9 @@ def main() -> None:
         trace_set.add_traces([Trace(NAME, workload) for workload in (WORKLOAD, LARGE)])
         page = Page(Workspace(folder, options.device), options.output / "agents.md", end)
         page.say(f"# Tools for agents on {options.device}")
-        page.step("Machine", 5, lambda: machine(page))
-        if page.workspace.is_cuda or shutil.which("nvcc"):
-            page.step("Builds", 30, lambda: builds(page))
-        page.step("Evaluation", 25, lambda: evaluation(page))
-        page.step("Profiles", 30, lambda: profiles(page))
-        page.step("Planted defects", 30, lambda: planted(page))
-        page.step("Sanitizer", 30, lambda: sanitizer_cost(page))
-        page.step("Reports", 40, lambda: reports(page))
-        page.step("Disassembly", 15, lambda: disassembly(page))
+        for title in options.only or STEPS:
+            seconds, step = STEPS[title]
+            page.step(title.capitalize(), seconds, partial(step, page))
     sys.exit(1 if page.failures else 0)
 
 
