@@ -152,7 +152,7 @@ def test_two_solutions_of_the_same_code_cannot_be_compared(workspace: Workspace)
 @pytest.mark.slow
 def test_recorded_results_are_described_and_served(workspace: Workspace) -> None:
     submit(workspace, NAME, {"kernel.py": GOOD}, name="fast")
-    submit(workspace, NAME, {"kernel.py": SLOW.replace("3000", "30")}, name="slow")
+    submit(workspace, NAME, {"kernel.py": f"import gc\n{SLOW.replace('3000', '30')}"}, name="slow")
     config = BenchmarkConfig(measure_seconds=0.05, max_workloads=1)
     Benchmark(TraceSet.from_path(workspace.root), config).run()
     described = describe(workspace, NAME)
@@ -163,7 +163,7 @@ def test_recorded_results_are_described_and_served(workspace: Workspace) -> None
     from fib_agents.mcp_server import read_record
 
     rows = json.loads(read_record(workspace, f"fib://results/{NAME}")[0])
-    assert {row["solution"] for row in rows} == {"fast", "slow"}
+    assert {row["solution"]: row["suspicious"] for row in rows} == {"fast": [], "slow": ["object-search"]}
 
 
 def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspace) -> None:

@@ -27,6 +27,7 @@ from . import __version__
 from .errors import ExtraMissing, NotListening
 from .guides import GUIDES, read_guide
 from .results import DEFAULT_CHARS
+from .source_check import suspicious_rules
 from .toolbox import READ_ONLY, TOOLS, Toolbox, tool_schema
 from .workspace import Workspace
 
@@ -52,7 +53,7 @@ Texts have {DEFAULT_CHARS} characters unless max_chars says otherwise."""
 _KINDS = {
     "definitions": "the record of the definition {}",
     "workloads": "the workloads of {}",
-    "results": "the leaderboard of {}",
+    "results": "the leaderboard of {}; `suspicious` has the rules of static triage that mark the source",
 }
 _MIME = "application/json"
 _MAX_BODY_BYTES = 16 << 20
@@ -300,7 +301,10 @@ def _content(kind: str, trace_set: TraceSet, definition: Definition) -> Iterator
     elif kind == "workloads":
         yield from (to_plain(trace.workload) for trace in trace_set.workloads.get(definition.name, ()))
     else:
+        solutions = {one.name: one for one in trace_set.solutions.get(definition.name, ())}
         for row in summarise(trace_set).leaderboard:
             if row.definition == definition.name:
                 fields = attrs.asdict(row, recurse=False).items()
-                yield {name: value for name, value in fields if isinstance(value, str | int | float | bool | None)}
+                shown = {name: value for name, value in fields if isinstance(value, str | int | float | bool | None)}
+                found = solutions.get(row.solution)
+                yield shown | {"suspicious": [] if found is None else suspicious_rules(found, definition)}

@@ -146,3 +146,9 @@ def triage(solution: Solution, definition: Definition | None) -> tuple[Finding, 
     for one in rules.triage(solution, definition):
         first.setdefault((one.rule, one.path), Finding(one.rule, one.level, one.path, one.line, one.why, one.text))
     return tuple(first.values())
+
+
+def suspicious_rules(solution: Solution, definition: Definition) -> list[str]:
+    """The rules of the static triage that mark a solution as suspicious: advice, and no verdict."""
+    found = triage(solution, definition)
+    return list(dict.fromkeys(finding.rule for finding in found if finding.level == rules.SUSPICIOUS))
