@@ -82,6 +82,13 @@ def test_no_honest_solution_is_flagged() -> None:
         ("import os\nos.environ['X'] = '1'\n", "environment"),
         ("import cuda.bindings.driver as cuda\ncuda.cuEventElapsedTime(0, 1)\n", "driver"),
         ("import sys\nsys.modules['time'] = None\n", "patched-attribute"),
+        ("gc = __import__('gc')\ngc.get_objects()\n", "object-search"),
+        ("def f(exec):\n    exec('x')\n", "dynamic-code"),
+        ("y = f()\ny.__class__ = C\n", "interpreter-internals"),
+        (
+            "import torch\ndef run(x, w):\n    if x[0] == 0:\n        return torch.zeros(1)\n    return x\n",
+            "constant-result",
+        ),
         ("CUDA = '''#include <x>\nvoid f() { dlsym(0, \"x\"); }'''\n", "native-loader"),
     ],
 )
@@ -103,6 +110,11 @@ def test_disguised_constructs_are_found(source: str, rule: str) -> None:
         "import torch\n@torch.library.custom_op('mine::f', mutates_args=())\ndef f(x):\n    return x + 1\n",
         "import importlib.util\nhas_triton = importlib.util.find_spec('triton') is not None\n",
         "import os\ndebug = os.environ.get('DEBUG') or os.environ['TRACE'] or os.getenv('LOG')\n",
+        "def run(x, w):\n    gc = x * 2\n    importance = gc.exp()\n    return importance @ w.t()\n",
+        "try:\n    import triton\nexcept ImportError:\n    pass\ndef run(x, w):\n    return x @ w.t()\n",
+        "import torch\ndef run(x, w):\n    if x.numel() == 0:\n        return torch.empty(0)\n    return x @ w.t()\n",
+        "class C:\n    def __repr__(self):\n        return f'{self.__class__.__name__} {self.__dict__}'\n",
+        "from triton.runtime import driver\nutils = driver.active.utils\nprocessors = utils.get_device_properties(0)\n",
         "import cuda.bindings.driver as cuda\ndef run(x, w):\n    launch(x, w, cuda.CUstream(0))\n    return x @ w\n",
     ],
     ids=[
@@ -116,6 +128,11 @@ def test_disguised_constructs_are_found(source: str, rule: str) -> None:
         "operator",
         "optional",
         "read",
+        "variables",
+        "missing",
+        "empty",
+        "class",
+        "properties",
         "stream",
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -10,6 +11,10 @@ from enum import StrEnum
 import attrs
 
 _LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
+_BUILTINS = frozenset(dir(builtins))
+_OWN_CLASS = frozenset({"__class__", "__dict__"})
+"""Of ``self``, as in texts of objects."""
+_MISSING_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
 _HUGE = 2**36
 _MOST_PARTS = 40
 """Of a dotted name; a longer one would take the square of its length."""
@@ -113,11 +118,24 @@ def _text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def bound_names(module: ast.Module) -> frozenset[str]:
+    """Names of variables and parameters anywhere in a module, without those of builtins."""
+    names = {node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.arg for node in ast.walk(module) if isinstance(node, ast.arg)}
+    return frozenset(names - _BUILTINS)
+
+
 @attrs.frozen
 class Reader:
-    """Facts of single nodes."""
+    """Facts of single nodes.
+
+    Args:
+        aliases: See `aliases_of`.
+        bound: See `bound_names`. A variable `gc` that is not imported is no module.
+    """
 
     aliases: Mapping[str, str]
+    bound: frozenset[str] = frozenset()
     imported: frozenset[str] = attrs.field(init=False)
 
     @imported.default
@@ -156,17 +174,18 @@ class Reader:
             yield Fact(Kind.STATE, "endless-loop", line)
         elif isinstance(node, ast.Assign):
             yield from self._assign(node, line)
-        elif isinstance(node, ast.ExceptHandler) and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body):
+        elif isinstance(node, ast.ExceptHandler) and _swallows(node):
             yield Fact(Kind.STATE, "swallowed-error", line)
         elif isinstance(node, ast.BinOp) and _is_huge(node):
             yield Fact(Kind.STATE, "huge-number", line)
 
     def _reference(self, node: ast.Name | ast.Attribute, line: int) -> Iterator[Fact]:
-        name = self.dotted(node)
-        if name:
+        name, root = self.dotted(node), root_of(node)
+        if name and (root in self.aliases or root not in self.bound):
             yield Fact(Kind.NAME, name, line)
         if isinstance(node, ast.Attribute):
-            yield Fact(Kind.ATTRIBUTE, node.attr, line)
+            if not (node.attr in _OWN_CLASS and root == "self" and isinstance(node.ctx, ast.Load)):
+                yield Fact(Kind.ATTRIBUTE, node.attr, line)
             if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
                 yield Fact(Kind.ASSIGN, name, line)
 
@@ -235,6 +254,12 @@ def _assigns_method(node: ast.Assign) -> bool:
     """Whether a function is assigned to an attribute of an object, but not to one of the object of a class itself."""
     targets = [target for target in node.targets if isinstance(target, ast.Attribute) and root_of(target) != "self"]
     return bool(targets) and isinstance(node.value, ast.Lambda)
+
+
+def _swallows(node: ast.ExceptHandler) -> bool:
+    """Whether a handler does nothing. A library that is missing may be ignored."""
+    is_optional = isinstance(node.type, ast.Name) and node.type.id in _MISSING_IMPORT
+    return not is_optional and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body)
 
 
 def _is_false(node: ast.AST) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 import attrs
 
-from .facts import Fact, Kind, Reader, aliases_of, root_of
+from .facts import Fact, Kind, Reader, aliases_of, bound_names, root_of
 from .key_facts import key_facts
 
 _IN_PLACE = re.compile(r"(?!requires_grad_$)[a-z]\w*[a-z0-9]_")
@@ -51,7 +51,7 @@ def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
         module: The parsed source.
         entry: The entry function, for facts about its parameters.
     """
-    reader = Reader(aliases_of(module))
+    reader = Reader(aliases_of(module), bound_names(module))
     facts = [fact for node in ast.walk(module) for fact in reader.read(node)]
     functions = list(_functions(module))
     inputs = {
@@ -88,14 +88,33 @@ def _counter_facts(function: ast.FunctionDef, variables: Collection[str], decidi
 
 def _result_facts(function: ast.FunctionDef, variables: Collection[str], reader: Reader) -> Iterator[Fact]:
     """Returned calls, and returned variables of the module."""
-    kept = _kept_names(function, variables)
+    kept, without_work = _kept_names(function, variables), set(_returns_of_no_elements(function))
     for node in ast.walk(function):
-        if not isinstance(node, ast.Return) or node.value is None:
+        if not isinstance(node, ast.Return) or node.value is None or node in without_work:
             continue
         if isinstance(node.value, ast.Call):
             yield Fact(Kind.RETURN, reader.dotted(node.value.func), node.lineno)
         if root_of(node.value) in kept:
             yield Fact(Kind.STATE, "kept-return", node.lineno)
+
+
+def _returns_of_no_elements(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """Results where a size is zero: ``if x.numel() == 0: return torch.empty_like(x)``."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and isinstance(node.test.ops[0], ast.Eq):
+            zero = node.test.comparators[0]
+            if isinstance(zero, ast.Constant) and zero.value == 0 and _is_size(node.test.left):
+                yield from (one for one in node.body if isinstance(one, ast.Return))
+
+
+def _is_size(node: ast.AST) -> bool:
+    """Whether an expression is a size of a tensor: ``x.shape[0]``, ``x.numel()``, ``len(x)``."""
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Call):
+        node = node.func
+    name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
+    return name in {"shape", "numel", "size", "len"}
 
 
 def _kept_names(function: ast.FunctionDef, variables: Collection[str]) -> set[str]:
