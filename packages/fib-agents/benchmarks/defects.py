@@ -1,17 +1,36 @@
-"""Kernels with planted defects, and right ones, of the definition ``y = x + 1``."""
+"""Kernels with planted defects, and right ones, of the definition ``y = x + 1``; and a norm, whose work is declared."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import attrs
-from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, Workload
+from fib_schema import AxisConst, AxisVar, Definition, RandomInput, TensorSpec, Workload
 
 _VECTOR = TensorSpec(("n",), "float32")
 _REFERENCE = "def run(x):\n    return x + 1\n"
 DEFINITION = Definition("add_one", "elementwise", {"n": AxisVar()}, {"x": _VECTOR}, {"y": _VECTOR}, _REFERENCE)
 WORKLOAD = Workload({"n": 1000}, {"x": RandomInput()}, "n-1000")
 LARGE = Workload({"n": 1 << 20}, {"x": RandomInput()}, "n-1m")
+
+_ROWS = TensorSpec(("rows", "width"), "bfloat16")
+_NORM = """\
+import torch
+
+
+def run(x, weight):
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+"""
+NORM = Definition(
+    "rmsnorm_w4096",
+    "rmsnorm",
+    {"rows": AxisVar(), "width": AxisConst(4096)},
+    {"x": _ROWS, "weight": TensorSpec(("width",), "bfloat16")},
+    {"y": _ROWS},
+    _NORM,
+)
+NORM_WORKLOAD = Workload({"rows": 4096}, {"x": RandomInput(), "weight": RandomInput()}, "rows-4096")
+NORM_TORCH = {"kernel.py": _NORM}
 
 _CUDA = """\
 #include <cstdint>

@@ -25,6 +25,9 @@ from defects import (
     DEFECTS,
     DEFINITION,
     LARGE,
+    NORM,
+    NORM_TORCH,
+    NORM_WORKLOAD,
     NOT_PLANTED,
     RIGHT_CPP,
     RIGHT_CUDA,
@@ -189,6 +192,12 @@ def profiles(page: Page) -> Iterator[str]:
     yield f"\n{block(triton.to_text())}"
 
 
+def roofline(page: Page) -> Iterator[str]:
+    """Tools that show the least latency: the work of a norm is declared, that of `DEFINITION` is not."""
+    yield block(agents.describe(page.workspace, NORM.name).to_text())
+    yield block(agents.profile(page.workspace, NORM.name, NORM_TORCH).to_text())
+
+
 def sanitizer_cost(page: Page) -> Iterator[str]:
     tried = THREE_KERNELS if page.workspace.is_cuda else RIGHT_CPP
     begin = time.monotonic()
@@ -305,6 +314,7 @@ STEPS: Mapping[str, tuple[float, Callable[[Page], Iterator[str]]]] = {
     "builds": (30, builds),
     "evaluation": (25, evaluation),
     "profiles": (30, profiles),
+    "roofline": (20, roofline),
     "planted defects": (30, planted),
     "sanitizer": (30, sanitizer_cost),
     "reports": (40, reports),
@@ -325,8 +335,8 @@ def main() -> None:
     end = time.monotonic() + options.budget
     with tempfile.TemporaryDirectory() as folder:
         trace_set = TraceSet(folder)
-        trace_set.add_definitions([DEFINITION])
-        trace_set.add_traces([Trace(NAME, workload) for workload in (WORKLOAD, LARGE)])
+        trace_set.add_definitions([DEFINITION, NORM])
+        trace_set.add_traces([Trace(NAME, WORKLOAD), Trace(NAME, LARGE), Trace(NORM.name, NORM_WORKLOAD)])
         page = Page(Workspace(folder, options.device), options.output / "agents.md", end)
         page.say(f"# Tools for agents on {options.device}")
         for title in options.only or STEPS:

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import attrs
 import pytest
 from fib_agents.disassembler_output import architecture_of, own_native_code, parse_functions, parse_native
 from fib_agents.errors import CountersForbidden, ToolFailed
 from fib_agents.occupancy import occupancy
-from fib_agents.profiler_output import parse_profile
-from fib_agents.profiling import checked_table, profiler_command
+from fib_agents.profiler_output import Kernel, parse_profile
+from fib_agents.profiling import Profile, checked_table, profiler_command
 from fib_agents.sandboxed.run import find_program
 from fib_agents.sanitizer_output import Place, parse_sanitizer
 from fib_agents.sanitizing import check_result, sanitizer_command
@@ -145,6 +146,15 @@ def test_durations_in_other_units_are_converted() -> None:
     assert parse_profile(table(ROW, units=units)).kernels[0].duration_us == pytest.approx(3456.0)
     unknown = tuple("fortnight" if unit == "nsecond" else unit for unit in UNITS)
     assert parse_profile(table(ROW, units=unknown)).kernels[0].duration_us is None
+
+
+def test_a_profile_shows_the_roofline_and_keeps_to_its_length() -> None:
+    kernels = tuple(Kernel(f"kernel_{number}" * 9, duration_us=0.25) for number in range(400))
+    profile = Profile("d", "s", "w", kernels, total_us=100.0, floor_us=25.0, isolation_level=2, seconds=1.0)
+    text = profile.to_text()
+    assert "roofline: at least 25.00 us; the kernels reach 25% of it" in text
+    assert len(text) <= 2000
+    assert "roofline" not in attrs.evolve(profile, floor_us=None).to_text()
 
 
 def test_a_profile_without_kernels_says_why() -> None:
