@@ -26,7 +26,7 @@ from .known_calls import BoundKnownCalls, KnownCalls
 from .linked_passes import linked_inputs
 from .prepared import InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
-from .stopping import reference_rule
+from .stopping import closing_rule, reference_rule
 from .timed_function import InputsChanged, TimedFunction
 from .timers import Timer, make_timer
 
@@ -258,17 +258,18 @@ class InterleavedBaselines:
             WorkerLost: The worker of the solution ended.
         """
         context = self._solution.context
-        seconds = context.timeout_seconds
-        deadline = context.seconds() + seconds
+        seconds, begin = context.timeout_seconds, context.seconds()
         while True:
-            if context.seconds() > deadline:
+            if (elapsed := context.seconds() - begin) > seconds:
                 raise WorkerLost(f"timing did not end within {seconds:g} s", is_timeout=True)
             self._warm_up_again()
-            waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, rule))]
-            if not waiting and timer.is_done(rule):
+            is_done, is_linked = timer.is_done(rule), timer.method in _LINKED
+            further = closing_rule(rule, elapsed) if is_done and not is_linked else rule
+            waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, further))]
+            if not waiting and is_done:
                 return
-            if timer.method in _LINKED:
-                self._time_burst(None if timer.is_done(rule) else timer, waiting)
+            if is_linked:
+                self._time_burst(None if is_done else timer, waiting)
                 continue
             timer.sample(self._prepared)
             if waiting:

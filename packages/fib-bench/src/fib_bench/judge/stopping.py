@@ -11,6 +11,7 @@ from ..timing import StopRule
 
 _BUSY_SECONDS = {"cuda": 0.016}
 _REFERENCE_SHARE = 0.5
+_INTERLEAVED_SHARE = 2.0  # of `measure_seconds`, for all functions together
 
 
 def stop_rule(config: ResolvedEvalConfig, *, device: str = "cpu") -> StopRule:
@@ -32,3 +33,17 @@ def stop_rule(config: ResolvedEvalConfig, *, device: str = "cpu") -> StopRule:
 def reference_rule(rule: StopRule) -> StopRule:
     """The rule for the reference, which may be far slower than the solution: it has a time budget of its own."""
     return attrs.evolve(rule, max_seconds=_REFERENCE_SHARE * rule.max_seconds)
+
+
+def closing_rule(rule: StopRule, elapsed_seconds: float) -> StopRule:
+    """The rule for baselines of a solution that has enough samples: they end when all together took too long.
+
+    Each of their passes has one of the solution beside it, so a slow solution would be timed for as long as a fast
+    reference lacks samples: 16 s for a kernel of 10 ms in Triton's interpreter.
+
+    Args:
+        rule: When a baseline stops by itself.
+        elapsed_seconds: The time since the first pass.
+    """
+    is_late = elapsed_seconds >= _INTERLEAVED_SHARE * rule.max_seconds
+    return attrs.evolve(rule, max_seconds=0.0) if is_late else rule
