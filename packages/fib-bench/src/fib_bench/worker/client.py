@@ -30,6 +30,7 @@ from .thread_clocks import ThreadClocks
 
 _EXIT_SECONDS = 10.0
 _STACK_SECONDS = 0.5
+_DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
 
 
 class WorkerLost(Exception):
@@ -268,7 +269,7 @@ class Worker:
         """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
         if self._channel in self._selector.get_map():
             self._selector.unregister(self._channel)
-        end = time.monotonic() + _STACK_SECONDS
+        end = time.monotonic() + _DYING_SECONDS
         while not self._has_ended() and (left := end - time.monotonic()) > 0:
             self._wait(left)
         if not self._has_ended():
