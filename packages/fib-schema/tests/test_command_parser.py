@@ -37,7 +37,10 @@ def _parser() -> CommandParser:
             "tool run: argument --executor: invalid choice 'rai'; did you mean ray? (help: tool run --help)",
         ),
         ("run", "tool run: the following arguments are required: DIR (help: tool run --help)"),
-        ("", "tool: the following arguments are required: COMMAND (help: tool --help)"),
+        (
+            "",
+            "tool: the following arguments are required: COMMAND; choose from run, summary (help: tool --help)",
+        ),
     ],
 )
 def test_a_usage_error_is_one_line_with_a_suggestion(

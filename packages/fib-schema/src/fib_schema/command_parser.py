@@ -16,6 +16,7 @@ from .command import FAILED
 _LIKE = 0.6
 """The similarity of a suggestion, as `difflib` measures it."""
 _INVALID_CHOICE = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
+_MISSING = re.compile(r"the following arguments are required: (?P<names>.+)")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -34,6 +35,8 @@ class CommandParser(argparse.ArgumentParser):
         """Print a message with its remedy on stderr and exit with `FAILED`."""
         if invalid := _INVALID_CHOICE.fullmatch(message):
             message = self._explain_choice(invalid["name"], invalid["word"])
+        elif missing := _MISSING.fullmatch(message):
+            message += self._commands_named(missing["names"])
         self.exit(FAILED, f"{self.prog}: {message} (help: {self.prog} --help)\n")
 
     def _explain_choice(self, name: str, word: str) -> str:
@@ -45,6 +48,13 @@ class CommandParser(argparse.ArgumentParser):
                 problem = f"unknown command {word!r}" if is_command else f"argument {name}: invalid choice {word!r}"
                 return problem + (_suggestion(word, choices) or f"; choose from {', '.join(choices)}")
         return f"argument {name}: invalid choice {word!r}"
+
+    def _commands_named(self, name: str) -> str:
+        """The choices of a missing sub-command, if it is the only missing argument."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and action.metavar == name:  # noqa: SLF001 - as above
+                return f"; choose from {', '.join(action.choices)}"
+        return ""
 
     def _option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
