@@ -371,6 +371,7 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
 
     try:
         wait_for("kernel: PASSED", 2)
+        assert f"To keep a version: fib-bench add {kernel} --definition double --dataset {root}\n" in log.read_text()
         kernel.write_text("def run(x:\n")
         wait_for("does not parse")
         kernel.unlink()

@@ -71,7 +71,7 @@ def test_a_log_has_a_line_at_least_every_five_seconds(make_workload: MakeWorkloa
     times = [0.0, *(written for written, _ in lines), 30.0]
     assert max(after - before for before, after in itertools.pairwise(times)) <= 5.0
     assert len(lines) <= 8
-    assert lines[0][1] == "[0/0 0.0/s 0s left] double: slow on abcdef01 (n=4), for 4 s"
+    assert lines[0][1] == "[0/0 0.0/s 0s left] double [n=4] slow, for 4 s"
 
 
 def test_a_log_is_quiet_while_results_come(make_result: Callable[..., Trace]) -> None:

@@ -54,9 +54,8 @@ class Working:
     workload: Workload
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in self.workload.axes.items())
-        where = f"{self.workload.uuid[:8]} ({sizes})" if sizes else self.workload.uuid[:8]
-        return f"{self.definition}: {self.solution or 'reference'} on {where}"
+        sizes = ",".join(f"{axis}={size}" for axis, size in self.workload.axes.items())
+        return f"{self.definition} [{sizes}] {self.solution or 'reference'}"
 
 
 @attrs.frozen

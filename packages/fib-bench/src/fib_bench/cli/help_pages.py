@@ -29,7 +29,7 @@ file that cannot be read or written, 130 after an interrupt (finished evaluation
 of stdout has ended.""",
         """\
 examples:
-  fib-bench demo                       see it work in two minutes, with a GPU or without
+  fib-bench demo                       see it work in half a minute, with a GPU or without
   fib-bench run DIR --device cuda:0    evaluate everything in DIR
   fib-bench add kernel.py --definition rmsnorm_h1024 --dataset DIR
                                        add a kernel of your own
@@ -259,7 +259,7 @@ examples:
     "demo": Page(
         """\
 Write a small data set of three definitions and ten solutions, benchmark it on the CPU, and show the
-results. One solution is wrong on purpose. It takes about two minutes; running it again adds traces.""",
+results. One solution is wrong on purpose. It takes about half a minute; running it again adds traces.""",
         """\
 examples:
   fib-bench demo

@@ -204,6 +204,10 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
         groups.setdefault((skip.is_failure, reason), []).append(skip)
     for (is_failure, _), group in groups.items():
         subjects, reason = [skip.subject for skip in group], group[0].reason
+        if all(skip.is_done for skip in group):
+            text = f"{counted(len(group), 'evaluation')} skipped: {group[0].reason} (--json lists all)"
+            console.print(safe_text(text, "yellow"), soft_wrap=True)
+            continue
         more = f", and {len(subjects) - _SHOWN_SKIPS} more (--json lists all)" if len(subjects) > _SHOWN_SKIPS else ""
         shown = f"{', '.join(subjects[:_SHOWN_SKIPS])}{more}: {reason}"
         count = f"{len(subjects)} " if len(subjects) > 1 else ""

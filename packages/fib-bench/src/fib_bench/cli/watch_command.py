@@ -54,6 +54,7 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
         return 1
     watcher = Watcher(arguments.file, definition, workloads, choices_of(arguments), output_console())
     keep = f"fib-bench add {shlex.quote(str(arguments.file))} --definition {definition.name}"
+    keep += f" --dataset {shlex.quote(str(root))}"
     errors.print(safe_text(f"watching {arguments.file}; Ctrl-C ends. To keep a version: {keep}"), soft_wrap=True)
     try:
         from ..execution.judge_process import JudgeProcess

@@ -34,9 +34,12 @@ reference and appended one trace per solution and workload below {dir}/traces.
 Next:
   fib-bench report best {dir} --include-unranked
                                         the fastest passing solution of each workload
-  fib-bench report summary {dir} --json the same numbers for programs
-  fib-bench run {dir} --resume          evaluate the solutions without traces, such as one that you add
-  {dir}/solutions                       copy one, give it a new "name", make it faster
+  fib-bench report summary {dir} --json
+                                        the same numbers for programs
+  fib-bench add FILE --definition rmsnorm_h1024 --dataset {dir} --quick
+                                        add a kernel of your own, and evaluate it
+  fib-bench run {dir} --resume
+                                        evaluate the solutions without traces
 """
 
 
