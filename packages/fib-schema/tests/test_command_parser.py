@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 from fib_schema.command_parser import CommandParser
 
@@ -55,3 +57,26 @@ def test_a_usage_error_is_one_line_with_a_suggestion(
 def test_valid_arguments_are_parsed_as_before() -> None:
     found = _parser().parse_args(["run", "D", "--solutions", "a", "b"])
     assert (found.dir, found.solutions) == ("D", ["a", "b"])
+
+
+DESCRIPTION = """\
+Run the solutions of a data set, check their results, and measure their latency on this machine.
+
+It has
+two short lines.
+
+  tool run DIR                         a line of a table, which may be wider than the terminal"""
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+def test_paragraphs_of_a_description_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    form = argparse.RawDescriptionHelpFormatter
+    shown = CommandParser(prog="tool", description=DESCRIPTION, epilog="examples:\n  tool", formatter_class=form)
+    text = shown.format_help()
+    first, *others = DESCRIPTION.split("\n\n")
+    assert all(other in text for other in [*others, "examples:\n  tool"])
+    assert (first in text) == (columns == 160)
+    assert first in " ".join(text.split("\n"))
+    beginning = text.partition("It has")[0]
+    assert max(map(len, beginning.split("\n"))) <= columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -17,6 +18,14 @@ _LIKE = 0.6
 """The similarity of a suggestion, as `difflib` measures it."""
 _INVALID_CHOICE = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
 _MISSING = re.compile(r"the following arguments are required: (?P<names>.+)")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions, but wraps paragraphs that are wider than the terminal; never examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = super()._fill_text(text, width, indent).split("\n\n")
+        return "\n\n".join(_wrapped(block, width, indent) for block in blocks)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -30,6 +39,12 @@ class CommandParser(argparse.ArgumentParser):
         if unknown:
             self.error(_unknown_arguments(unknown, self._option_strings()))
         return found, unknown
+
+    def format_help(self) -> str:
+        """The help text, with descriptions that fit the terminal."""
+        if self.formatter_class is argparse.RawDescriptionHelpFormatter:
+            self.formatter_class = HelpFormatter
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         """Print a message with its remedy on stderr and exit with `FAILED`."""
@@ -73,3 +88,14 @@ def _unknown_arguments(unknown: Sequence[str], options: Iterable[str]) -> str:
 def _suggestion(word: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(word, known, 2, _LIKE)
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _wrapped(block: str, width: int, indent: str) -> str:
+    """A paragraph with lines of at most this width; a block with indented lines as it is."""
+    lines = [line.removeprefix(indent) for line in block.split("\n")]
+    if max(map(len, lines)) + len(indent) <= width or any(line.startswith(" ") for line in lines):
+        return block
+    text = " ".join(lines)
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
