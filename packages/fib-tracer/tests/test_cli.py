@@ -130,7 +130,6 @@ def test_a_reader_that_cannot_be_loaded_is_reported(
         (("stats", "nowhere"), "no data set"),
         (("stats", "{root}", "--definitions", "gather_h9"), "did you mean 'gather_h8'"),
         (("sample", "{root}", "--output", "{dump}", "-k", "1"), "is not empty"),
-        (("sample", "{root}", "--output", "{dump}/new", "-k", "0"), "an integer from 1 on"),
     ],
 )
 def test_wrong_commands_are_refused(
@@ -227,6 +226,17 @@ def test_policies_are_listed_with_their_docstrings(
 
 
 # -- help --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [("-k", "0"), ("--random", "-5"), ("--per-axes", "x"), ("--attention", "1.5")])
+def test_a_sample_of_no_workload_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str], how: tuple[str, str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(capsys, "sample", root, "--output", root / "new", *how)
+    assert ended.value.code == 2
+    option, number = how
+    assert f"argument {option}: expected a whole number from 1 on, got '{number}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["import", "stats", "dedup", "sample", "policies"])

@@ -175,10 +175,10 @@ def _add_sample(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     _add_dataset(command)
     command.add_argument("--output", type=Path, required=True, metavar="OTHER", help="a folder that is new or empty")
     how = command.add_mutually_exclusive_group(required=True)
-    how.add_argument("-k", dest="first", type=int, metavar="N", help="the first N")
-    how.add_argument("--per-axes", type=int, metavar="K", help="the first K of each combination of sizes")
-    how.add_argument("--attention", type=int, metavar="K", help="the first K of each average sequence length")
-    how.add_argument("--random", type=int, metavar="N", help="N at random")
+    how.add_argument("-k", dest="first", type=_positive, metavar="N", help="the first N")
+    how.add_argument("--per-axes", type=_positive, metavar="K", help="the first K of each combination of sizes")
+    how.add_argument("--attention", type=_positive, metavar="K", help="the first K of each average sequence length")
+    how.add_argument("--random", type=_positive, metavar="N", help="N at random")
     command.add_argument("--seed", type=int, default=0, help="of the random choice (default: 0)")
     _add_definitions(command)
     command.set_defaults(run=commands.sample)
@@ -187,3 +187,10 @@ def _add_sample(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
 def _add_policies(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(subparsers, "policies", "list the policies", (_POLICIES, _POLICIES_EXAMPLES))
     command.set_defaults(run=commands.policies)
+
+
+def _positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
+    return int(text)
