@@ -109,6 +109,14 @@ class TestAdd:
         plain = json.loads(out)
         assert (plain["solution"], plain["is_new"], plain["language"]) == ("kernel", True, "python")
 
+    def test_without_a_data_set_the_option_that_names_one_is_told(
+        self, run: Run, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "nowhere"))
+        monkeypatch.chdir(kernel.parent)
+        code, _, err = run("add", kernel, "--definition", "double")
+        assert (code, "no data set was named" in err, "pass --dataset DIR" in err) == (2, True, True)
+
     def test_options_override(self, run: Run, root: Path, kernel: Path) -> None:
         words = ("--language", "triton", "--style", "destination", "--hardware", "H100", "--name", "mine")
         code, _, _ = run("add", kernel, "--definition", "double", "--dataset", root, *words, "--author", "bob")

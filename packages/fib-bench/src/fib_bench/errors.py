@@ -156,3 +156,14 @@ class DeviceLockHeld(FibError, TimeoutError):
 
     def __str__(self) -> str:
         return f"device lock {self.path} is held by {self.holder}; wait until that run has ended"
+
+
+@attrs.frozen
+class NoDataSetNamed(FibError, FileNotFoundError):
+    """A command was given no data set, and there is none at the default path."""
+
+    path: str
+
+    def __str__(self) -> str:
+        remedy = "pass --dataset DIR, set FIB_DATASET_PATH, or change to the folder of a data set"
+        return f"no data set was named, and the default {self.path!r} does not exist; {remedy}"

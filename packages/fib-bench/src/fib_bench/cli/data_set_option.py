@@ -7,6 +7,8 @@ from pathlib import Path
 
 from fib_schema import DataSetNotFound, get_fib_dataset_path
 
+from ..errors import NoDataSetNamed
+
 _DEFINITIONS = "definitions"
 
 
@@ -20,12 +22,16 @@ def data_set_of(arguments: argparse.Namespace) -> Path:
     """The data set that a command is about.
 
     Raises:
-        DataSetNotFound: There is none.
+        DataSetNotFound: There is none at the path that was passed.
+        NoDataSetNamed: No path was passed, and there is none at the default.
     """
     given: Path | None = arguments.dataset
-    if given is None:
-        here = Path()
-        given = here if (here / _DEFINITIONS).is_dir() else get_fib_dataset_path()
-    if not given.is_dir():
-        raise DataSetNotFound(str(given))
-    return given
+    if given is not None:
+        if not given.is_dir():
+            raise DataSetNotFound(str(given))
+        return given
+    here = Path()
+    default = here if (here / _DEFINITIONS).is_dir() else get_fib_dataset_path()
+    if not default.is_dir():
+        raise NoDataSetNamed(str(default))
+    return default
