@@ -26,6 +26,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +132,24 @@ def test_a_function_with_a_resolver_is_traced_into() -> None:
     compiled = torch.compile(block(add), fullgraph=True, backend="eager")
     with enable_apply(data_set(2)), torch.no_grad():
         assert torch.allclose(compiled(x, y), (2 * x + y) * 3)
+
+
+@pytest.mark.parametrize("is_called_before", [False, True])
+def test_tracing_with_symbolic_sizes_sees_the_fallback(*, is_called_before: bool) -> None:
+    """As vLLM does when it lowers its operators: fake tensors, and no Dynamo."""
+
+    @apply("add")
+    def add(x: Any, y: Any) -> Any:
+        return x + y
+
+    x, y = torch.randn(2, 4), torch.randn(2, 4)
+    with enable_apply(data_set(2)) as runtime, torch.no_grad():
+        runtime.wait_until_built(60)
+        if is_called_before:
+            assert torch.equal(add(x, y), x + y + 1)
+        graph = make_fx(add, tracing_mode="symbolic")(x, y)
+        assert torch.equal(add(x, y), x + y + 1)
+    assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [torch.ops.aten.add.Tensor]
+    assert not graph.shape_env.guards
+    longer = torch.randn(7, 4)
+    assert torch.equal(graph(longer, longer), 2 * longer)

@@ -142,7 +142,9 @@ class CallVariant:
         if self.table is not None:
             return _BY_GUARD
         try:
-            return self._shapes_of(*args)
+            shapes = self._shapes_of(*args)
+            hash(shapes)  # symbolic sizes have no hash: a compiler traces the engine
+            return shapes
         except (AttributeError, TypeError) as error:
             raise_if_from_signal_handler(error)
             return None
