@@ -110,8 +110,9 @@ def measure(
             print(f"{target.stem}: {clock() - begin:.0f} s", flush=True)
     finally:
         for process in processes.values():
-            with process:  # closes its standard input, and waits
-                process.kill()
+            process.kill()
+            with suppress(BrokenPipeError), process:  # closes its standard input, and waits
+                pass
     return 0
 
 
