@@ -167,3 +167,14 @@ class NoDataSetNamed(FibError, FileNotFoundError):
     def __str__(self) -> str:
         remedy = "pass --dataset DIR, set FIB_DATASET_PATH, or change to the folder of a data set"
         return f"no data set was named, and the default {self.path!r} does not exist; {remedy}"
+
+
+@attrs.frozen
+class ClusterUnreachable(FibError, ConnectionError):
+    """Nothing listens at the address of a Ray cluster."""
+
+    address: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"Ray cluster {self.address} does not answer: {self.problem}; check the address and that Ray runs there"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from ..errors import JudgeFailed, UnsupportedDevice
+from ..errors import ClusterUnreachable, JudgeFailed, UnsupportedDevice
 
 try:
     import ray as _ray
@@ -32,10 +34,19 @@ __all__ = [
 ray: Any = _ray  # its type hints do not match its use
 
 
+_ADDRESS = re.compile(r"(?:ray://)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
+_CONNECT_SECONDS = 5.0
+
+
 def connect(address: str | None) -> None:
-    """Connect to a cluster, or start a local one."""
+    """Connect to a cluster, or start a local one.
+
+    Raises:
+        ClusterUnreachable: Nothing listens at the address.
+    """
     if ray.is_initialized():
         return
+    _require_answer(address or "")
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about changes in later versions
@@ -44,6 +55,16 @@ def connect(address: str | None) -> None:
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
         else:
             ray.init(address=address, **quiet)
+
+
+def _require_answer(address: str) -> None:
+    """Check that something listens at an address with a port; Ray itself waits for minutes."""
+    if (match := _ADDRESS.fullmatch(address)) is None:
+        return
+    try:
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterUnreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
 @attrs.frozen
