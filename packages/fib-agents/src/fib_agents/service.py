@@ -94,6 +94,9 @@ def _request(url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]
         problem = f"{path.partition('?')[0]}: status {error.code}: {error.read(500).decode('utf-8', 'replace')}"
         raise ServiceFailed(url, problem) from error
     except (OSError, ValueError) as error:
+        if isinstance(error, urllib.error.URLError) and isinstance(error.reason, OSError):
+            problem = f"does not answer: {error.reason.strerror or error.reason}; check the address and that it runs"
+            raise ServiceFailed(url, problem) from error
         raise ServiceFailed(url, f"{path.partition('?')[0]}: {error}") from error
     if not isinstance(answer, dict):
         raise ServiceFailed(url, f"{path.partition('?')[0]}: the answer is no JSON object")
