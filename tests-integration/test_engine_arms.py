@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import inspect
 import json
@@ -21,52 +22,59 @@ from public_data_set import needs_data_set, public_set, small_workload
 
 ENGINES = Path(__file__).parent / "engines"
 FAKE = """
-import json, pathlib, sys
+import json, os, pathlib, sys
 arguments = dict(zip(sys.argv[3::2], sys.argv[4::2]))
-state = pathlib.Path(sys.argv[2])
-calls = state / "calls"
+state, answers = pathlib.Path(sys.argv[2]), int(arguments["--answers"])
+arm, mode, turns = arguments["--arm"], arguments["--mode"], []
 
 def note(event):
     with (state / "events").open("a") as file:
-        file.write(event + " " + arguments["--arm"] + "\\n")
+        file.write(f"{event} {mode} {arm}\\n")
 
-note("imported")
-pathlib.Path(arguments["--record"]).with_suffix(".ready").touch()
-if sys.stdin.readline() != "start\\n":
-    sys.exit(4)
-with calls.open("a") as file:
-    file.write(arguments["--mode"] + " " + arguments["--arm"] + "\\n")
-if (state / "fails").exists():
-    sys.exit(3)
-if sys.stdin.readline() != "time\\n":
-    sys.exit(4)
-note("timed")
-number = len(calls.read_text().splitlines())
-arm = arguments["--arm"]
+note("import")
+word = ""
+while not word.startswith("end"):
+    os.write(answers, b".")
+    word = sys.stdin.readline().strip()
+    if not word:
+        sys.exit(4)
+    note(word)
+    if word == "turn":
+        turns.append(6000 - 10 * len(turns))
+    if (state / "fails").exists():
+        sys.exit(3)
 slow = {"routed": 0.99, "winners": 1.1, "slow": 0.8}.get(arm, 1.0)
 record = {
     "machine": "H200 a", "shape": {"layers": int(arguments["--layers"])}, "start_seconds": 10.0,
-    "tokens_per_second": [slow * (6000 + number)] * 3, "first_token_ms": [5.0, 5.1, 5.2], "tokens": "same",
+    "tokens_per_second": [slow * speed for speed in turns], "first_token_ms": [5.0] * len(turns),
     "hits": {"decode": 7} if slow != 1 else {}, "misses": {"decode: being built": 1} if slow != 1 else {},
     "at_start": {"hits": {"decode": 2} if slow != 1 else {}, "misses": {}, "unsupported": {}},
-    "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow},
+    "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow}, "tokens": "same",
 }
 pathlib.Path(arguments["--record"]).write_text(json.dumps(record))
+os.write(answers, b".")
 """
 
 
 def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ENGINES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if str(ENGINES) not in sys.path:
+        sys.path.append(str(ENGINES))  # they import each other
+    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
 def arms() -> ModuleType:
     return load("vllm_arms")
+
+
+@pytest.fixture(scope="module")
+def turns() -> ModuleType:
+    return load("arm_turns")
+
+
+@pytest.fixture(scope="module")
+def reports() -> ModuleType:
+    return load("arm_report")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +85,7 @@ def data_sets() -> ModuleType:
 @pytest.fixture
 def options() -> argparse.Namespace:
     return argparse.Namespace(
-        rounds=5, arms=["plain", "off", "routed"], modes=["eager"], layers=2, repetitions=3, seconds=500.0, longest=60.0
+        rounds=5, arms=["plain", "off", "routed"], modes=["eager"], layers=2, turns=3, seconds=500.0, longest=60.0
     )
 
 
@@ -88,8 +96,8 @@ def engine(tmp_path: Path) -> list[str]:
     return [sys.executable, str(script)]
 
 
-def calls(out: Path) -> list[str]:
-    return (out / "calls").read_text().splitlines()
+def events(out: Path) -> list[str]:
+    return (out / "events").read_text().splitlines()
 
 
 def ticking(step: float) -> Callable[[], float]:
@@ -99,84 +107,108 @@ def ticking(step: float) -> Callable[[], float]:
 
 
 class TestRounds:
-    def test_arms_rotate_within_each_round_and_mode(self, arms: Any) -> None:
-        found = list(arms.planned(2, ["plain", "off", "routed"], ["eager", "graphs"]))
-        assert [arm for number, mode, arm in found if (number, mode) == (0, "eager")] == ["plain", "off", "routed"]
-        assert [arm for number, mode, arm in found if (number, mode) == (1, "graphs")] == ["off", "routed", "plain"]
-        assert len(found) == len(set(found)) == 12
+    def test_arms_rotate_from_round_to_round(self, turns: Any) -> None:
+        found = list(turns.planned(2, ["plain", "off", "routed"], ["eager", "graphs"]))
+        assert [[arm for _, _, arm in group] for group in found] == [
+            ["plain", "off", "routed"],
+            ["plain", "off", "routed"],
+            ["off", "routed", "plain"],
+            ["off", "routed", "plain"],
+        ]
+        assert len({key for group in found for key in group}) == 12
 
-    def test_a_whole_measurement(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> None:
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
-        assert len(calls(tmp_path)) == 15
-        assert len(list((tmp_path / "rounds").glob("*.json"))) == 15
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
-        assert len(calls(tmp_path)) == 15  # nothing is measured twice
+    def test_a_whole_measurement(self, turns: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert len(list((tmp_path / "rounds").iterdir())) == 15
+        before = events(tmp_path)
+        assert before.count("turn eager off") == 15
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert events(tmp_path) == before  # nothing is measured twice
 
-    def test_the_next_process_imports_before_this_one_is_timed(
-        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+    def test_processes_take_turns_while_no_other_one_does_anything(
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path
     ) -> None:
-        options.rounds = 1
-        arms.measure(tmp_path, options, engine, ticking(1.0))
-        events = (tmp_path / "events").read_text().splitlines()
-        assert sorted(events[:2]) == ["imported off", "imported plain"]
-        assert events[2:] == ["timed plain", "imported routed", "timed off", "timed routed"]
+        options.rounds, options.arms = 2, ["plain", "off"]
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        found = [event.replace(" eager", "") for event in events(tmp_path)]
+        assert found[2:4] == ["start plain", "start off"]  # alone in the first round
+        first, second = found[4:14], found[14:]
+        assert sorted(first[:2]) == ["import off", "import plain"]  # of the second round, before the first turn
+        timed = ["turn plain", "turn off", "turn off", "turn plain", "turn plain", "turn off"]
+        assert first[2:] == [*timed, "end profiled plain", "end profiled off"]
+        assert sorted(second[:2]) == ["start off", "start plain"]
+        assert second[2:4] == ["turn off", "turn plain"]
+        assert second[-2:] == ["end off", "end plain"]
 
     def test_it_stops_before_the_time_ends_and_goes_on(
-        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path
     ) -> None:
         options.seconds, options.longest = 200.0, 20.0
         codes = []
-        while not codes or codes[-1] == arms.AGAIN:
-            codes.append(arms.measure(tmp_path, options, engine, ticking(10.0)))
+        while not codes or codes[-1] == turns.AGAIN:
+            codes.append(turns.measure(tmp_path, options, engine, ticking(20.0)))
         assert codes[-1] == 0
-        assert len(codes) > 2
-        assert len(calls(tmp_path)) == 15
+        assert len(codes) > 1
+        assert events(tmp_path).count("turn eager plain") == 15
 
-    def test_it_starts_nothing_that_does_not_fit(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+    def test_it_starts_nothing_that_does_not_fit(self, turns: Any, options: Any, engine: Any, tmp_path: Path) -> None:
         options.seconds, options.longest = 100.0, 90.0
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == arms.AGAIN
-        assert not (tmp_path / "calls").exists()
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == turns.AGAIN
+        assert not (tmp_path / "events").exists()
 
-    def test_a_process_that_fails_leaves_no_record(
-        self, arms: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    def test_a_process_that_fails_leaves_no_record_of_its_round(
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (tmp_path / "fails").touch()
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 1
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 1
         assert "000-eager-plain: the engine process ended with code 3" in capsys.readouterr().err
         assert not list((tmp_path / "rounds").glob("*.json"))
 
-    def test_a_record_that_was_being_written_is_measured_again(
-        self, arms: Any, options: Any, engine: Any, tmp_path: Path
+    def test_a_process_that_hangs_is_killed_when_the_time_ends(
+        self, turns: Any, options: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options.seconds, options.longest = 1.0, 0.1
+        hangs = [sys.executable, "-c", "import time; time.sleep(60)"]
+        assert turns.measure(tmp_path, options, hangs) == turns.AGAIN
+        assert "stopped when the time was over: call this again" in capsys.readouterr().err
+
+    def test_a_round_that_was_being_measured_is_measured_again(
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path
     ) -> None:
         (tmp_path / "rounds").mkdir()
         (tmp_path / "rounds" / "000-eager-plain.partial").write_text("{")
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
-        assert calls(tmp_path)[0] == "eager plain"
-        assert json.loads((tmp_path / "rounds" / "000-eager-plain.json").read_text())["tokens"] == "same"
+        (tmp_path / "rounds" / "000-eager-off.json").write_text("{}")
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        for arm in options.arms:
+            assert json.loads((tmp_path / "rounds" / f"000-eager-{arm}.json").read_text())["tokens"] == "same"
 
 
 class TestStatistics:
-    def test_an_interval_is_that_of_student(self, arms: Any) -> None:
+    def test_an_interval_is_that_of_student(self, reports: Any) -> None:
         values = [9.0, 10.0, 11.0, 10.5, 9.5]
         half = 2.776 * statistics.stdev(values) / 5**0.5
-        assert arms.interval(values) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
-        assert arms.interval([3.0]) == (3.0, -float("inf"), float("inf"))
-        assert arms.interval([3.0] * 100) == (3.0, 3.0, 3.0)
+        assert reports.interval(values) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
+        assert reports.interval([3.0]) == (3.0, -float("inf"), float("inf"))
+        assert reports.interval([3.0] * 100) == (3.0, 3.0, 3.0)
 
-    def test_ratios_are_paired(self, arms: Any) -> None:
-        """A machine that gets slower from round to round changes no ratio."""
-        mean, low, high = arms.ratio([(0.9 * speed, speed) for speed in (100.0, 50.0, 10.0, 5.0)])
-        assert (mean, low, high) == pytest.approx((0.9, 0.9, 0.9))
-        mean, low, high = arms.ratio([(2.0, 1.0), (1.0, 2.0), (1.0, 1.0)])
+    def test_ratios_are_those_of_turns(self, reports: Any) -> None:
+        """A machine that gets slower from turn to turn, and one turn that was disturbed, change no ratio."""
+        speeds = [100.0, 50.0, 10.0, 5.0]
+        ours = [0.9 * speed for speed in speeds]
+        assert reports.ratio([(ours, speeds)] * 3) == pytest.approx((0.9, 0.9, 0.9))
+        assert reports.ratio([([*ours, 1.0], [*speeds, 9.0])] * 3) == pytest.approx((0.9, 0.9, 0.9))
+
+    def test_the_interval_is_that_between_rounds(self, reports: Any) -> None:
+        mean, low, high = reports.ratio([([2.0] * 9, [1.0] * 9), ([1.0] * 9, [2.0] * 9), ([1.0] * 9, [1.0] * 9)])
         assert mean == pytest.approx(1.0)
-        assert low < 1 < high
+        assert low < 0.5
         assert low * high == pytest.approx(1.0)
 
 
 class TestReport:
     @pytest.fixture
-    def out(self, arms: Any, options: Any, engine: Any, tmp_path: Path) -> Path:
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+    def out(self, turns: Any, options: Any, engine: Any, tmp_path: Path) -> Path:
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
         return tmp_path
 
     def change(self, out: Path, pattern: str, **fields: Any) -> None:
@@ -184,13 +216,13 @@ class TestReport:
             path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
     def test_it_has_a_row_for_each_arm(
-        self, arms: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
+        self, reports: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert arms.report(out, options) == 0
+        assert reports.report(out, options) == 0
         printed = capsys.readouterr().out
         rows = [line for line in printed.splitlines() if line.startswith("| eager")]
         assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed"]
-        assert "0.99" in rows[2].split(" | ")[4]
+        assert rows[2].split(" | ")[4] == "0.9900 (0.9900 to 0.9900)"
         assert 'H200 a; {"layers": 2}' in printed
         assert "eager, routed, hits: 35\n- decode: 35" in printed
         assert "eager, routed, misses: 5\n- decode: being built: 5" in printed
@@ -198,15 +230,22 @@ class TestReport:
         assert "| `decode` | 5.00 | 5.00 | 5.05 |\n| all | 35.00 | 35.00 | 35.05 |" in printed
 
     def test_rankings_must_carry_over(
-        self, arms: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self,
+        arms: Any,
+        turns: Any,
+        reports: Any,
+        options: Any,
+        engine: Any,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         options.arms = list(arms.ARMS)
-        assert arms.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
         self.change(tmp_path, "*-winners.json", tokens="rounded otherwise")
-        assert arms.report(tmp_path, options) == 0
-        self.change(tmp_path, "*-slow.json", tokens_per_second=[9000.0])
-        self.change(tmp_path, "*-winners.json", tokens_per_second=[3000.0])
-        assert arms.report(tmp_path, options) == 1
+        assert reports.report(tmp_path, options) == 0
+        self.change(tmp_path, "*-slow.json", tokens_per_second=[9000.0] * 3)
+        self.change(tmp_path, "*-winners.json", tokens_per_second=[3000.0] * 3)
+        assert reports.report(tmp_path, options) == 1
         problems = capsys.readouterr().err
         assert "eager, slow: not slower than plain, although its solutions are" in problems
         assert "eager, winners: slower than plain" in problems
@@ -222,22 +261,22 @@ class TestReport:
         ids=["hits", "tokens", "machines", "shapes"],
     )
     def test_a_claim_that_does_not_hold_is_a_failure(
-        self, arms: Any, options: Any, out: Path, pattern: str, fields: Any, problem: str,
+        self, reports: Any, options: Any, out: Path, pattern: str, fields: Any, problem: str,
         capsys: pytest.CaptureFixture[str],
     ) -> None:  # fmt: skip
         self.change(out, pattern, **fields)
-        assert arms.report(out, options) == 1
+        assert reports.report(out, options) == 1
         assert f"problem: {problem}" in capsys.readouterr().err
 
     def test_incomplete_rounds_do_not_count(
-        self, arms: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
+        self, reports: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         (out / "rounds" / "004-eager-off.json").unlink()
-        assert arms.report(out, options) == 1
+        assert reports.report(out, options) == 1
         assert "eager: 4 complete rounds, fewer than 5" in capsys.readouterr().err
 
-    def test_nothing_is_a_failure(self, arms: Any, options: Any, tmp_path: Path) -> None:
-        assert arms.report(tmp_path, options) == 1
+    def test_nothing_is_a_failure(self, reports: Any, options: Any, tmp_path: Path) -> None:
+        assert reports.report(tmp_path, options) == 1
 
 
 def test_the_model_states_its_layers(arms: Any, tmp_path: Path) -> None:
@@ -350,7 +389,7 @@ class TestEngineProcess:
         def start(arm: str, *options: str) -> dict[str, Any]:
             record = tmp_path / f"{arm}.json"
             command = [sys.executable, "-c", run_on_cpu, "engine", str(tmp_path), "--arm", arm, *options]
-            command += ["--record", str(record), "--repetitions", "1"]
+            command += ["--record", str(record), "--turns", "2"]
             run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             assert run.returncode == 0, run.stderr
             return dict(json.loads(record.read_text()))
@@ -366,7 +405,7 @@ class TestEngineProcess:
         assert {trace.workload.axes["batch_size"] for trace in found} == {1, 32}
         data_sets.write_solutions(tmp_path)
         data_sets.write_arms(tmp_path)
-        records = {arm: start(arm) for arm in ("plain", "off", "routed", "winners", "slow")}
+        records = {arm: start(arm) for arm in ("plain", "off", "tracing", "routed", "winners", "slow")}
         assert {record["tokens"] for record in records.values()} == {traced["tokens"]}
         for arm in ("routed", "winners", "slow"):  # nothing was evaluated, so that nothing serves a call
             assert records[arm]["hits"] == {}
@@ -377,5 +416,5 @@ class TestEngineProcess:
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM and a GPU; engines/on_gpu.sh runs it")
 def test_a_routed_engine_generates_the_same_tokens(arms: Any, tmp_path: Path) -> None:
     assert arms.main(["measure", str(tmp_path), "--arms", "plain", "off", "--modes", "eager", "--rounds", "1"]) == 0
-    plain, off = (json.loads(arms.place(tmp_path, 0, "eager", arm).read_text()) for arm in ("plain", "off"))
+    plain, off = (json.loads((tmp_path / "rounds" / f"000-eager-{arm}.json").read_text()) for arm in ("plain", "off"))
     assert plain["tokens"] == off["tokens"]

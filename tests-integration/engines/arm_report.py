@@ -1,0 +1,169 @@
+"""Tables of what `arm_turns.py` measured, and the claims that they must prove."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from arm_turns import Key, place, planned
+
+LEAST_ROUNDS = 5
+_MOST_KERNELS = 12
+"""Kernels in a table of device times."""
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+)  # fmt: skip
+"""Quantiles of Student's t distribution for 95 % intervals, from one degree of freedom on."""
+
+Record = Mapping[str, Any]
+Records = Mapping[Key, Record]
+Estimate = tuple[float, float, float]
+"""A mean and its 95 % interval."""
+
+
+def interval(values: Sequence[float]) -> Estimate:
+    """The mean, and its 95 % interval; infinite for a single value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    quantile = _T_975[min(len(values) - 1, len(_T_975)) - 1]
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+    """How many times as large an arm's values are as plain's, with a 95 % interval.
+
+    Within a round the values of a turn are compared, and the median ratio counts. It is the only value of the round, as
+    turns of the same two processes say nothing about other processes.
+
+    Args:
+        rounds: The values of an arm and of plain in each round, by turn.
+    """
+    logarithms = [
+        statistics.median(math.log(ours / theirs) for ours, theirs in zip(*pair, strict=True)) for pair in rounds
+    ]
+    mean, low, high = interval(logarithms)
+    return math.exp(mean), math.exp(low), math.exp(high)
+
+
+def records_of(out: Path, options: argparse.Namespace) -> dict[Key, Record]:
+    """The records that are there."""
+    wanted = [key for group in planned(options.rounds, options.arms, options.modes) for key in group]
+    return {key: json.loads(path.read_text()) for key in wanted if (path := place(out, key)).exists()}
+
+
+def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
+    """Reasons why the records prove nothing, or a claim that does not hold."""
+    found = []
+    machines = {record["machine"] for record in records.values()}
+    if len(machines) > 1:
+        found.append(f"the rounds are of {len(machines)} machines: {', '.join(sorted(machines))}")
+    shapes = {json.dumps(record["shape"], sort_keys=True) for record in records.values()}
+    if len(shapes) > 1:
+        found.append(f"the rounds have {len(shapes)} shapes of models or versions")
+    for mode in options.modes:
+        whole = [n for n in range(options.rounds) if all((n, mode, arm) in records for arm in options.arms)]
+        if len(whole) < LEAST_ROUNDS:
+            found.append(f"{mode}: {len(whole)} complete rounds, fewer than {LEAST_ROUNDS}")
+        for arm in options.arms:
+            mine = {record["tokens"] for record in _of(records, mode, arm).values()}
+            plain = {record["tokens"] for record in _of(records, mode, "plain").values()}
+            if arm != "winners" and mine and plain and mine != plain:  # own kernels round otherwise
+                found.append(f"{mode}, {arm}: other tokens than plain")
+        if mode == "eager":
+            found += _problems_of_routing(records, mode)
+    return found
+
+
+def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
+    """Problems of eager runs: in graphs, hits are counted at the capture only."""
+    for arm in ("routed", "slow"):
+        if not all(sum(record["hits"].values()) for record in _of(records, mode, arm).values()):
+            yield f"{mode}, {arm}: a run has no hits"
+    pairs = {arm: list(_pairs(records, mode, arm, "tokens_per_second").values()) for arm in ("winners", "slow")}
+    if pairs["winners"] and ratio(pairs["winners"])[2] < 1:
+        yield f"{mode}, winners: slower than plain"
+    if pairs["slow"] and ratio(pairs["slow"])[2] >= 1:
+        yield f"{mode}, slow: not slower than plain, although its solutions are"
+
+
+def _of(records: Records, mode: str, arm: str) -> dict[int, Record]:
+    """The records of an arm, by round."""
+    return {n: record for (n, m, a), record in records.items() if (m, a) == (mode, arm)}
+
+
+def _pairs(records: Records, mode: str, arm: str, name: str) -> dict[int, tuple[Sequence[float], Sequence[float]]]:
+    """The values of an arm and of plain in each round that has both."""
+    plain = _of(records, mode, "plain")
+    return {n: (record[name], plain[n][name]) for n, record in _of(records, mode, arm).items() if n in plain}
+
+
+def report(out: Path, options: argparse.Namespace) -> int:
+    """Print the tables; 1 if there is a problem."""
+    records = records_of(out, options)
+    if not records:
+        print("no records", file=sys.stderr)
+        return 1
+    first = next(iter(records.values()))
+    print(f"{first['machine']}; {json.dumps(first['shape'])}; {len(first['tokens_per_second'])} turns in each round\n")
+    print("| mode | arm | rounds | tokens/s (95 %) | against plain | first token, ms | against plain | start, s |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for mode in options.modes:
+        for arm in options.arms:
+            if _of(records, mode, arm):
+                print(_row(records, mode, arm))
+    for mode in options.modes:
+        for arm in options.arms:
+            mine = list(_of(records, mode, arm).values())
+            if any(record["hits"] or record["misses"] for record in (*mine, *(r["at_start"] for r in mine))):
+                _print_counts(f"{mode}, {arm}", mine)
+                _print_counts(f"{mode}, {arm}, at the start", [record["at_start"] for record in mine])
+        of_first = {arm: records[0, mode, arm]["device_ms"] for arm in options.arms if (0, mode, arm) in records}
+        print_device_times(of_first, mode)
+    problems = problems_of(records, options)
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return int(bool(problems))
+
+
+def _row(records: Records, mode: str, arm: str) -> str:
+    mine = _of(records, mode, arm)
+    cells = [mode, arm, str(len(mine))]
+    for name, digits in (("tokens_per_second", 0), ("first_token_ms", 2)):
+        mean, low, high = interval([statistics.median(record[name]) for record in mine.values()])
+        cells.append(f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
+        pairs = {} if arm == "plain" else _pairs(records, mode, arm, name)
+        cells.append("{:.4f} ({:.4f} to {:.4f})".format(*ratio(pairs.values())) if pairs else "")
+    cells.append(f"{mine[0]['start_seconds']:.1f}" if 0 in mine else "")  # of the others, several start together
+    return f"| {' | '.join(cells)} |"
+
+
+def _print_counts(title: str, records: Sequence[Record]) -> None:
+    """Print the sums of what was counted; at the start of the engine, that includes the capture of graphs."""
+    for kind in ("hits", "misses", "unsupported"):
+        total: Counter[str] = Counter()
+        for record in records:
+            total.update(record[kind])
+        print(f"\n{title}, {kind}: {sum(total.values())}")
+        for name, count in total.most_common():
+            print(f"- {name}: {count}")
+
+
+def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> None:
+    """Print the time of the longest kernels in each arm, of one generation in the first round."""
+    longest: Counter[str] = Counter()
+    for times in arms.values():
+        longest |= Counter(times)
+    print(f"\n| device time in ms, {mode} | {' | '.join(arms)} |\n| --- |{' --- |' * len(arms)}")
+    for name, _ in longest.most_common(_MOST_KERNELS):
+        print(f"| `{name[:80]}` | {' | '.join(f'{times.get(name, 0.0):.2f}' for times in arms.values())} |")
+    print(f"| all | {' | '.join(f'{sum(times.values()):.2f}' for times in arms.values())} |")
