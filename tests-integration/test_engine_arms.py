@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from fib_apply.config_file import read_config
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet
 from public_data_set import needs_data_set, public_set, small_workload
 
@@ -282,6 +283,20 @@ class TestReport:
 def test_the_model_states_its_layers(arms: Any, tmp_path: Path) -> None:
     arms.write_model(tmp_path / "model", 2)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 2
+
+
+class TestTutorial:
+    """The section that `follow_tutorial.py` follows on a GPU."""
+
+    def test_its_files_are_complete(self, tmp_path: Path) -> None:
+        follow = load("follow_tutorial")
+        files = follow.files_of_section(follow._PAGE.read_text("utf-8"))
+        assert set(files) == {"serve.py", "apply.yaml", "winner.sh"}
+        compile(files["serve.py"], "serve.py", "exec")
+        (tmp_path / "apply.yaml").write_text(files["apply.yaml"])
+        assert read_config(tmp_path / "apply.yaml").operation.stats is True
+        assert len(files["winner.sh"].splitlines()) <= 10
+        assert subprocess.run(["bash", "-n"], input=files["winner.sh"], text=True, check=False).returncode == 0
 
 
 @needs_data_set

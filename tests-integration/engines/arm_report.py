@@ -129,6 +129,10 @@ def report(out: Path, options: argparse.Namespace) -> int:
                 _print_counts(f"{mode}, {arm}, at the start", [record["at_start"] for record in mine])
         of_first = {arm: records[0, mode, arm]["device_ms"] for arm in options.arms if (0, mode, arm) in records}
         print_device_times(of_first, mode)
+    for path in sorted((out / "settings").glob("*.json")):
+        _print_counts(f"eager, routed, {path.stem}", [json.loads(path.read_text())])
+    for path in sorted((out / "settings").glob("*.failed")):
+        print(f"\neager, routed, {path.stem}: not run, {path.read_text().strip()}")
     problems = problems_of(records, options)
     for problem in problems:
         print(f"problem: {problem}", file=sys.stderr)

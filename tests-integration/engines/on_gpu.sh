@@ -38,6 +38,21 @@ if [ ! -e "$out/benched" ]; then
   touch "$out/benched"
   echo "benchmarked: call this again"; exit 75
 fi
+if [ ! -e "$out/settings/complete" ]; then
+  mkdir -p "$out/settings"
+  routed_with() { # NAME SETTINGS: the hits and misses of the routed arm with other settings of vLLM
+    local record=$out/settings/$1
+    timeout --kill-after=10 400 "${arms[@]}" engine "$out" --arm routed --turns 2 --record "$record.json" \
+      --settings "$2" > "$record.log" 2>&1 || grep -v '^ *$' "$record.log" | tail -1 > "$record.failed"
+  }
+  routed_with fp8-cache '{"kv_cache_dtype": "fp8"}' &
+  routed_with chunked-prefill '{"max_num_batched_tokens": 512, "max_num_seqs": 64}' &
+  routed_with speculative \
+    '{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}' &
+  wait
+  touch "$out/settings/complete"
+  echo "other settings are run: call this again"; exit 75
+fi
 "${arms[@]}" measure "$out" --seconds 500 "$@"
 "${arms[@]}" report "$out" "$@" | tee "$out/report.md"
 echo complete

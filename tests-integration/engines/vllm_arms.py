@@ -42,11 +42,12 @@ _REQUESTS, _PROMPT, _GENERATED, _IN_A_TURN = 32, 128, 64, 32
 generated for each request: where tokens are compared, and in a turn."""
 
 
-def write_model(folder: Path, layers: int) -> dict[str, Any]:
+def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) -> dict[str, Any]:
     """The configuration of a model of Llama-3.1-8B's shape; its weights are random."""
     shape = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": layers, "vocab_size": 128256,
+        "num_attention_heads": heads, "num_key_value_heads": key_heads, "head_dim": 128,
+        "num_hidden_layers": layers, "vocab_size": 128256,
         "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "torch_dtype": "bfloat16",
         "bos_token_id": 128000, "eos_token_id": 128001, "tie_word_embeddings": False,
     }  # fmt: skip

@@ -1,0 +1,49 @@
+"""Follows the last section of the tutorial on engines literally: its files, then its commands, one after another.
+
+usage, where vLLM, a GPU and the commands of FIB are: follow_tutorial.py FOLDER DEFINITIONS
+
+FOLDER is made; DEFINITIONS is the folder of that name in the public data set. Exit code 1 if a command fails, or if the
+engine that the tutorial ends with has routed nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PAGE = _ROOT / "docs" / "tutorials" / "put-the-winner-into-an-engine.md"
+_HEADING = "## 5. vLLM, in ten lines"
+_BLOCK = re.compile(r"^```\{code-block\} \w+\n:caption: (?P<name>\S+)\n\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_COMMANDS = "winner.sh"
+
+
+def files_of_section(page: str) -> dict[str, str]:
+    """The files that the section shows, by name."""
+    _, heading, section = page.partition(f"{_HEADING}\n")
+    assert heading, f"there is no section {_HEADING!r}"
+    return {match["name"]: match["text"] for match in _BLOCK.finditer(section.partition("\n## ")[0])}
+
+
+def main(folder: Path, definitions: Path) -> int:
+    """Follow the section."""
+    for name, text in files_of_section(_PAGE.read_text("utf-8")).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "flashinfer-trace").symlink_to(definitions.parent.resolve())
+    shutil.copy(_ROOT / "tests-integration" / "solutions" / "gqa_paged_decode_triton.py", folder / "paged_decode.py")
+    print(f"$ bash -ex {_COMMANDS}", flush=True)
+    ended = subprocess.run(["bash", "-ex", _COMMANDS], cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    print(ended.stdout)
+    last = ended.stdout.rpartition("tokens/s")[2]
+    if ended.returncode or not re.search(r"gqa_paged_decode\S*: [1-9]\d* calls routed", last):
+        print(f"status {ended.returncode}; the last engine has routed no decode", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

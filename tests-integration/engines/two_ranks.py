@@ -1,0 +1,157 @@
+"""vLLM with two tensor-parallel ranks on two GPUs: traced into one data set, and routed alike.
+
+usage: two_ranks.py trace OUT        trace both ranks into OUT/dataset, and report workloads and counts of calls
+       two_ranks.py route OUT ARM    route both ranks to OUT/arms/ARM, and compare what they routed
+
+The model has twice the heads of `vllm_arms.py`, so that each rank calls the same definitions. Tracing is switched on by
+the environment alone, as in production: vLLM loads the plug-in of fib-integrations in each process. Routing uses
+`replicas`, so that builds and quarantines take effect on both ranks or on none. Exit code 1 if a claim does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm_arms import write_model
+
+_RANKS = 2
+_REQUESTS, _GENERATED = 32, 64
+
+
+def start(out: Path) -> Any:
+    """An engine of two ranks."""
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false", "VLLM_PLUGINS": "fib_integrations",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }  # fmt: skip
+    import vllm
+
+    write_model(out / "model-of-two", 2, heads=64, key_heads=16)
+    return vllm.LLM(
+        str(out / "model-of-two"), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
+        max_model_len=4096, max_num_batched_tokens=4096, enable_prefix_caching=False, block_size=64,
+        attention_backend="FLASHINFER", enforce_eager=True, num_gpu_blocks_override=2048, tensor_parallel_size=_RANKS,
+    )  # fmt: skip
+
+
+def generate(llm: Any) -> list[list[int]]:
+    """The tokens of each request."""
+    import vllm
+
+    prompts = [{"prompt_token_ids": list(range(1000 + i, 1128 + i))} for i in range(_REQUESTS)]
+    wanted = vllm.SamplingParams(temperature=0.0, max_tokens=_GENERATED, ignore_eos=True, detokenize=False)
+    return [list(one.outputs[0].token_ids) for one in llm.generate(prompts, wanted, use_tqdm=False)]
+
+
+def trace(out: Path) -> Iterator[str]:
+    """Trace both ranks; yields problems."""
+    os.environ |= {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(out / "dataset")}
+    llm = start(out)
+    generate(llm)
+
+    def flush(worker: object) -> dict[str, Any]:
+        del worker
+        from fib_tracer import get_tracing_runtime
+
+        runtime = get_tracing_runtime()
+        runtime.flush()
+        return {"pid": os.getpid(), "errors": runtime.error_counts()}
+
+    ranks = llm.collective_rpc(flush)
+    print(f"traced by {_RANKS} ranks: {ranks}")
+    from fib_schema import TraceSet
+
+    data_set = TraceSet.from_path(out / "dataset")
+    for name, traces in data_set.workloads.items():
+        contents = Counter(
+            json.dumps([dict(t.workload.axes), str(t.workload.inputs), str(t.workload.extra)], sort_keys=True)
+            for t in traces
+        )
+        print(f"{name}: {len(traces)} workloads")
+        if doubles := sum(count - 1 for count in contents.values()):
+            yield f"{name}: {doubles} workloads are stored twice"
+    files = [json.loads(path.read_text()) for path in (out / "dataset" / "traffic").glob("*.json")]
+    counted = {
+        file["rank"]: {name: counts["calls"] for name, counts in file["definitions"].items()}
+        for file in files
+        if file["definitions"]
+    }
+    print(f"calls counted by rank: {counted}")
+    if sorted(counted) != list(range(_RANKS)):
+        yield f"calls are counted for the ranks {sorted(counted)}"
+    elif counted[0] != counted[1]:
+        yield "the ranks have counted different calls"
+
+
+def route(out: Path, arm: str) -> Iterator[str]:
+    """Route both ranks; yields problems."""
+    llm = start(out)
+    plain = generate(llm)
+
+    def enable(worker: object, data_set: str) -> str:
+        del worker
+        import fib_apply
+        from fib_integrations import install_flashinfer_integrations
+
+        install_flashinfer_integrations()
+        group = fib_apply.ReplicaGroup.of_process_group()
+        config = fib_apply.ApplyConfig(require_speedup=False)
+        fib_apply.enable_apply(data_set, config, stats=True, replicas=group)
+        return str(group)
+
+    def synchronize(worker: object) -> str:
+        del worker
+        import fib_apply
+
+        runtime = fib_apply.get_runtime()
+        runtime.wait_until_built(120)
+        return str(runtime.synchronize(timeout_seconds=60))
+
+    def counts(worker: object) -> dict[str, Any]:
+        del worker
+        import fib_apply
+
+        found = fib_apply.get_runtime().stats()
+        return {name: [dict(one.hits), dict(one.misses)] for name, one in found.items()}
+
+    print(llm.collective_rpc(enable, args=(str(out / "arms" / arm),)))
+    generate(llm)  # requests builds
+    print("synchronized:", llm.collective_rpc(synchronize))
+    before = llm.collective_rpc(counts)
+    tokens = generate(llm)
+    after = llm.collective_rpc(counts)
+    for rank, found in enumerate(after):
+        print(f"rank {rank}: {json.dumps(found)}")
+    if after[0] != after[1] or before[0] != before[1]:
+        yield "the ranks have routed different calls"
+    if not any(hits for hits, _ in after[0].values()):
+        yield "nothing is routed"
+    same = sum(ours == theirs for ours, theirs in zip(tokens, plain, strict=True))
+    print(f"{same} of {len(plain)} requests have the tokens of the unrouted engine")
+    if arm == "routed" and same < len(plain):
+        yield "tokens differ from those of the unrouted engine"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("command", choices=("trace", "route"))
+    parser.add_argument("out", type=Path)
+    parser.add_argument("arm", nargs="?", default="routed")
+    options = parser.parse_args(arguments)
+    problems = list(trace(options.out) if options.command == "trace" else route(options.out, options.arm))
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
