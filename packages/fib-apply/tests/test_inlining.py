@@ -14,7 +14,9 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, apply, enable_apply, hook
 from fib_apply.routing import inlining
+from fib_apply.routing.inlining import opaque_problem
 from fib_apply.routing.resolver import Resolver
+from fib_apply.selection.rankings import Candidate
 from fib_compile.device import hardware_from_device
 from fib_schema import (
     AxisConst,
@@ -57,7 +59,7 @@ SCALE = Definition(
     {"y": TensorSpec(["M", "N"], "float32")},
     "def run(x):\n    return 2 * x\n",
 )
-INLINE = ApplyConfig(inline_compiled=True)
+INLINE = ApplyConfig()
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
@@ -160,9 +162,9 @@ class TestGraphs:
         assert captured.count(INLINED) == 2
         assert lines == ["M=2: the kernels of s0 are inlined", "M=3: the kernels of s1 are inlined"]
 
-    def test_by_default_nothing_is_inlined(self, captured: Captured, data_set: Any) -> None:
+    def test_nothing_is_inlined_where_that_is_off(self, captured: Captured, data_set: Any) -> None:
         scale = made()
-        with enable_apply(data_set(SOURCE)) as runtime:
+        with enable_apply(data_set(SOURCE), ApplyConfig(inline_compiled=False)) as runtime:
             compiled(scale, captured)(torch.ones(2, 4))
             assert "in compiled graphs" not in runtime.explain("scale")
         assert captured.count(OPAQUE) == 1
@@ -306,6 +308,69 @@ class TestOpaque:
         monkeypatch.setattr(inlining, "trace_kernels", broken)
         self.check(captured, "OSError: no memory", data_set(SOURCE))
         assert "scale: a traced call stays an opaque operator" in caplog.text
+
+
+class TestLeftToTheCompiler:
+    """Calls for which an opaque operator would make a graph slower than plain compiled code."""
+
+    def check(
+        self, captured: Captured, reason: str, traces: TraceSet, config: ApplyConfig = INLINE, **options: Any
+    ) -> None:
+        scale = made()
+        with enable_apply(traces, config) as runtime:
+            compiled(lambda x: scale(x + 1), captured, **options)(torch.ones(2, 4))
+            assert f": the function is compiled: {reason}" in runtime.explain("scale")
+        assert captured.graphs == [["aten.add.Tensor", "aten.mul.Tensor"]]
+
+    def test_solutions_that_save_less_than_an_opaque_operator_costs(
+        self, captured: Captured, data_set: Any, new_trace: Any
+    ) -> None:
+        traces = data_set(TUNED)
+        fast = new_trace("s0", 0.010, m=2, reference=0.015, timing={"graph_safe": True})
+        traces = TraceSet(None, traces.definitions, traces.solutions, {}, {"scale": [fast]})
+        reason = "s0 saves 5.0 us, an opaque operator costs about 10 us"
+        self.check(
+            captured, f"s0: kernel 'rows' is an Autotuner, which decides at each launch how to run; {reason}", traces
+        )
+        captured.graphs.clear()
+        self.check(captured, reason, traces, dynamic=True)
+
+    def test_solutions_that_a_graph_on_a_gpu_may_not_capture(
+        self, captured: Captured, data_set: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decide = inlining.opaque_problem
+        monkeypatch.setattr(
+            inlining, "opaque_problem", lambda candidate, _, config: decide(candidate, "cuda:0", config)
+        )
+        reason = "the traces of s0 do not state graph_safe, and the graph may be captured"
+        for options in ({}, {"dynamic": True}):
+            captured.graphs.clear()
+            self.check(captured, reason, data_set(SOURCE, is_safe=False), **options)
+
+    def test_quarantined_solutions(self, captured: Captured, data_set: Any) -> None:
+        scale = made()
+        with enable_apply(data_set(SOURCE)) as runtime:
+            runtime.dispatcher("scale").quarantine("s0", "it is wrong")  # type: ignore[union-attr]
+            compiled(lambda x: scale(x + 1), captured)(torch.ones(2, 4))
+            assert "the function is compiled: no selected solution is usable" in runtime.explain("scale")
+        assert captured.count(OPAQUE) == 0
+
+    @pytest.mark.parametrize(
+        ("device", "saved_us", "is_worth_it"),
+        [("cuda:0", 99.0, False), ("cuda:0", 101.0, True), ("cpu", 9.0, False), ("cpu", 11.0, True)],
+    )
+    def test_an_opaque_operator_must_save_more_than_it_costs(
+        self, device: str, saved_us: float, is_worth_it: bool
+    ) -> None:
+        candidate = Candidate("s0", 0.01, may_capture=True, fallback_ms=0.01 + saved_us / 1e3)
+        assert (opaque_problem(candidate, device, ApplyConfig()) is None) is is_worth_it
+
+    def test_solutions_of_any_speed_are_called_if_that_is_asked_for(self) -> None:
+        candidate = Candidate("s0", 0.01, may_capture=True, fallback_ms=0.01)
+        assert opaque_problem(candidate, "cuda:0", ApplyConfig(require_speedup=False)) is None
+        unsafe = attrs.evolve(candidate, may_capture=False)
+        assert opaque_problem(unsafe, "cuda:0", ApplyConfig(require_speedup=False)) is not None
+        assert opaque_problem(unsafe, "cpu", ApplyConfig(require_speedup=False)) is None
 
 
 class TestRetracing:

@@ -127,11 +127,12 @@ class ApplyConfig:
 
     A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
     """
-    inline_compiled: bool = attrs.field(default=False, validator=_is_bool)
-    """Whether compiled graphs of constant sizes launch the kernels of Triton solutions, in place of an opaque operator.
+    inline_compiled: bool = attrs.field(default=True, validator=_is_bool)
+    """Whether compiled graphs launch the kernels of Triton solutions for calls of constant sizes.
 
-    Where no solution is selected, they hold the function itself. Other calls stay opaque operators; `explain` states
-    which, and why. Inlined calls are counted when they are traced, and their errors are not caught (`on_error`).
+    Where no solution is selected, or it saves less than an opaque operator costs, they hold the function itself, for
+    the compiler to compile. Other calls stay opaque operators; `explain` states which, and why. Inlined calls are
+    counted when they are traced, and their errors are not caught (`on_error`). With False, all are opaque operators.
     """
     other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_names)
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""

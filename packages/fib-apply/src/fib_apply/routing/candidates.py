@@ -144,6 +144,10 @@ class CandidatePool:
                 return LoadedCandidate(candidate.solution, runnable, candidate)
         return None
 
+    def first_usable(self, ranking: Ranking) -> Candidate | None:
+        """The candidate that serves calls without a plan as soon as it is loaded; None if all are left out."""
+        return next((found for found in self._usable(ranking) if found in ranking.plain_candidates), None)
+
     def _find(self, solution: str) -> Runnable | None:
         """A loaded solution."""
         if self.agreed is not None:

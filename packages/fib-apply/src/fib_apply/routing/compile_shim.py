@@ -29,6 +29,8 @@ from .custom_operator import CustomOperator
 from .operator_schema import OperatorSchema
 
 if TYPE_CHECKING:
+    import torch
+
     from .inlining import InliningPolicy
 
 _ATTRIBUTE = "_torchdynamo_inline"
@@ -133,8 +135,8 @@ def _inlining_scope(operator: CustomOperator, inlining: InliningPolicy) -> dict[
     def choose(*described: Any) -> str | None:
         return inlining.choose(operator, described)
 
-    def choose_for_all_sizes() -> str | None:
-        return inlining.choose_for_all_sizes()
+    def choose_for_all_sizes(device: torch.device) -> str | None:
+        return inlining.choose_for_all_sizes(device)
 
     return {
         "_fib_choose": _as_constant(choose),

@@ -3,8 +3,9 @@
 With `ApplyConfig.inline_compiled`, a compile shim asks an `InliningPolicy` for each call whose sizes are constants of
 the graph. If a Triton solution serves such calls, ran before and can be traced (`kernel_tracing`), the call becomes an
 operator that AOTAutograd decomposes into the solution's launches, as it does with those of `torch.library.triton_op`.
-If no solution is selected, Dynamo traces the user's function. No Python of ours runs in either case when the compiled
-graph runs. All other calls stay opaque operators, and `explain` states why.
+If no solution is selected, or none is worth an opaque operator (`opaque_problem`), Dynamo traces the user's function.
+No Python of ours runs in either case when the compiled graph runs. All other calls stay opaque operators, and
+`explain` states why.
 
 The trace decides all that the guards of a route check, and the guards of Dynamo check it from then on. A graph with an
 inlined call is traced again if another runtime or table becomes active, if listeners are added, or if the solution is
@@ -22,9 +23,11 @@ import torch
 from fib_compile.device import torch_dtype
 from fib_schema import SupportedLanguages, TensorSpec
 
+from ..config import ApplyConfig, OnMiss
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
 from ..metrics import CallMetrics
+from ..selection.rankings import Candidate
 from .candidates import CandidatePool, LoadedCandidate
 from .kernel_tracing import Input, KernelGraph, NotInlined, TensorMeta, trace_kernels
 from .resolver import Resolver
@@ -42,8 +45,35 @@ _MOST_SECONDS = 30.0
 """For one choice; the first trace imports parts of torch's compiler, in two seconds of processor time."""
 
 
-class Unserved(NotInlined):
-    """A call for which no solution is selected; the message is the reason."""
+_OPAQUE_MS = {"cuda": 0.1, "cpu": 0.01}
+"""Host time of an opaque operator and of what its solution does in Python: 60 to 300 us on an H100's host, 8 us on a
+CPU. A constant, because all processes of a server must compile the same graph."""
+
+
+class LeftToCompiler(NotInlined):
+    """A call for which the graph holds the user's function; the message is the reason."""
+
+
+def opaque_problem(candidate: Candidate, device: str, config: ApplyConfig) -> str | None:
+    """Reason why a graph should hold the user's function rather than an opaque operator; None if there is none.
+
+    The operator calls the function uncompiled wherever its solution may not be called, so a solution that may not be
+    captured makes a captured graph slower than plain compiled code.
+
+    Args:
+        candidate: The solution that serves the call.
+        device: Of the call.
+        config: The settings of the definition.
+    """
+    kind = device.partition(":")[0]
+    if kind == "cuda" and not candidate.may_capture:
+        return _not_graph_safe(candidate.solution)
+    if candidate.fallback_ms is None or not config.require_speedup:
+        return None
+    saved_ms, cost_ms = candidate.fallback_ms - candidate.latency_ms, _OPAQUE_MS.get(kind, 0.0)
+    if saved_ms > cost_ms:
+        return None
+    return f"{candidate.solution} saves {saved_ms * 1e3:.1f} us, an opaque operator costs about {cost_ms * 1e3:.0f} us"
 
 
 @attrs.frozen
@@ -109,9 +139,8 @@ class InliningPolicy:
             inputs = self._inputs(operator, described)
             key = self._key(inputs)
             label = f"{key}"
-            candidate = self._candidate(key, inputs)
-            graph = self._graph(candidate, inputs)
-        except Unserved as error:
+            candidate, graph = self._traced(key, inputs)
+        except LeftToCompiler as error:
             self._notes[label] = f"the function is compiled: {error}"
             if self._metrics is not None:
                 self._metrics.miss("nothing chosen").increment()
@@ -131,13 +160,21 @@ class InliningPolicy:
             self._metrics.hit(key).increment()
         return name
 
-    def choose_for_all_sizes(self) -> str | None:
+    def choose_for_all_sizes(self, device: torch.device) -> str | None:
         """The choice for calls of which a size, stride or scalar is not a constant of the graph: `FUNCTION` or None."""
-        rankings = [one for found in self._pool.rankings.values() for one in (*found.by_key.values(), found.best)]
-        if any(ranking is not None and ranking.plain_candidates for ranking in rankings):
+        is_any_served = self._pool.config.on_miss_policy is OnMiss.USE_DEF_BEST
+        rankings = [
+            ranking
+            for found in self._pool.rankings.values()
+            for ranking in (*found.by_key.values(), found.best if is_any_served else None)
+        ]
+        served = [ranking.plain for ranking in rankings if ranking is not None and ranking.plain is not None]
+        problems = [opaque_problem(candidate, f"{device}", self._pool.config) for candidate in served]
+        if None in problems or (served and self._has_to_stay_opaque() is not None):
             self.note("calls of other sizes", "a size, stride or scalar is not a constant of the graph")
             return None
-        self._notes["calls of other sizes"] = "the function is compiled: no solution is selected for any size"
+        reason = problems[0] if problems else "no solution is selected for any size"
+        self._notes["calls of other sizes"] = f"the function is compiled: {reason}"
         return FUNCTION
 
     def note(self, label: str, reason: str) -> None:
@@ -148,7 +185,8 @@ class InliningPolicy:
         """Let graphs be traced again whose inlined solution no longer serves its calls."""
         for name, call in self._inlined.copy().items():
             try:
-                is_valid = self._candidate(self._key(call.inputs), call.inputs).solution == call.solution
+                serving = self._candidate(self._key(call.inputs), call.inputs)
+                is_valid = self._has_to_stay_opaque() is None and serving.solution == call.solution
             except NotInlined:
                 is_valid = False
             setattr(self.valid, name, is_valid)
@@ -170,34 +208,70 @@ class InliningPolicy:
             raise NotInlined(key.problem)
         return key
 
-    def _candidate(self, key: ApplyKey, inputs: Sequence[Input]) -> LoadedCandidate:
-        """The solution that serves a call, if a graph may launch its kernels."""
-        pool = self._pool
-        if pool.agreed is not None:
-            raise NotInlined("replicas agree on what each call is served by")
-        if pool.config.shadow_ratio:
-            raise NotInlined("calls are compared with the fallback")
-        if torch.get_default_dtype() is not torch.float32:
-            raise NotInlined("the default dtype is not torch.float32")
-        if torch.compiler.is_exporting():
-            raise NotInlined("exported programs cannot hold kernels")
-        device = next(f"{value.device}" for value in inputs if isinstance(value, TensorMeta))
-        ranking = pool.ranking(key, device)
+    def _traced(self, key: ApplyKey, inputs: tuple[Input, ...]) -> tuple[LoadedCandidate, KernelGraph]:
+        """The solution whose kernels a graph launches for a call, and these kernels.
+
+        Raises:
+            LeftToCompiler: The graph should hold the function.
+            NotInlined: It should hold the opaque operator.
+        """
+        if (reason := self._has_to_stay_opaque()) is not None:
+            raise NotInlined(reason)
+        selected = self._selected(key, inputs)
+        try:
+            candidate = self._candidate(key, inputs)
+            return candidate, self._graph(candidate, inputs)
+        except NotInlined as error:
+            problem = opaque_problem(selected, _device_of(inputs), self._pool.config)
+            if problem is None:
+                raise
+            raise LeftToCompiler(problem if problem == f"{error}" else f"{error}; {problem}") from error
+
+    def _selected(self, key: ApplyKey, inputs: Sequence[Input]) -> Candidate:
+        """The solution that serves a call once it is ready.
+
+        Raises:
+            LeftToCompiler: There is none.
+        """
+        ranking = self._pool.ranking(key, _device_of(inputs))
         if ranking is None or not ranking.plain_candidates:
-            raise Unserved("no solution is selected" if ranking is None else ranking.reason)
-        loaded = pool.first_loaded(ranking)
-        if loaded is None:
-            raise NotInlined(pool.miss_reason(ranking))
+            raise LeftToCompiler("no solution is selected" if ranking is None else ranking.reason)
+        selected = self._pool.first_usable(ranking)
+        if selected is None:
+            raise LeftToCompiler("no selected solution is usable")
+        return selected
+
+    def _candidate(self, key: ApplyKey, inputs: Sequence[Input]) -> LoadedCandidate:
+        """The loaded solution that serves a call, if a graph may launch its kernels.
+
+        Raises:
+            NotInlined: It may not.
+        """
+        pool, device = self._pool, _device_of(inputs)
+        ranking = pool.ranking(key, device)
+        loaded = None if ranking is None else pool.first_loaded(ranking)
+        if ranking is None or loaded is None:
+            raise NotInlined("no solution is selected" if ranking is None else pool.miss_reason(ranking))
+        if not loaded.candidate.may_capture:
+            raise NotInlined(_not_graph_safe(loaded.solution))
         if loaded.runnable.metadata.build_type != SupportedLanguages.TRITON:
             raise NotInlined(f"{loaded.solution} is not written in Triton")
-        if not loaded.candidate.may_capture:
-            raise NotInlined(f"the traces of {loaded.solution} do not state graph_safe, and the graph may be captured")
         ready_at = self._resolver.ready_at(loaded.solution, key, device)
         if ready_at is None:
             raise NotInlined(f"{loaded.solution} did not run before the call was traced")
         if ready_at > pool.build_service.capture_gate:
             raise NotInlined(f"{loaded.solution} became ready after the warm-up")
         return loaded
+
+    def _has_to_stay_opaque(self) -> str | None:
+        """Reason for an opaque operator whatever it costs: routes do what no graph can. None if there is none."""
+        if self._pool.agreed is not None:
+            return "replicas agree on what each call is served by"
+        if self._pool.config.shadow_ratio:
+            return "calls are compared with the fallback"
+        if torch.get_default_dtype() is not torch.float32:
+            return "the default dtype is not torch.float32"
+        return "exported programs cannot hold kernels" if torch.compiler.is_exporting() else None
 
     def _graph(self, candidate: LoadedCandidate, inputs: tuple[Input, ...]) -> KernelGraph:
         """The graph of a solution, traced once."""
@@ -212,6 +286,14 @@ class InliningPolicy:
         if isinstance(graph, str):
             raise NotInlined(graph)
         return graph
+
+
+def _not_graph_safe(solution: str) -> str:
+    return f"the traces of {solution} do not state graph_safe, and the graph may be captured"
+
+
+def _device_of(inputs: Sequence[Input]) -> str:
+    return next(f"{value.device}" for value in inputs if isinstance(value, TensorMeta))
 
 
 def _to_input(described: Any, spec: TensorSpec) -> Input:
