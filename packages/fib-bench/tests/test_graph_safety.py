@@ -72,7 +72,14 @@ class TestEvidence:
         integers = torch.arange(3)
         return layout_of(definition, {"n": 4, "m": 3}, {"x": torch.ones(4), "at": integers, "seen": integers.int()})
 
-    def fields(self, definition: Definition, layout: CallLayout, redrawn: tuple[str, ...], **function: Any) -> Any:
+    def fields(
+        self,
+        definition: Definition,
+        layout: CallLayout,
+        redrawn: tuple[str, ...],
+        determined: tuple[str, ...] = (),
+        **function: Any,
+    ) -> Any:
         with Slots(layout, 1, CPU) as slots:
             bound: Any = SimpleNamespace(
                 layout=layout, slots=slots, **{"keeps_integers": False, "has_setup": False, **function}
@@ -81,6 +88,7 @@ class TestEvidence:
                 layout=layout,
                 varying={"x": Variation.MIXED},
                 integer_sets=[dict.fromkeys(redrawn, torch.zeros(3)), {}] if redrawn else (),
+                determined_integers=frozenset(determined),
             )
             passes = LinkedPasses.__new__(LinkedPasses)
             passes._function, passes._inputs = bound, linked_inputs(bound, prepared)
@@ -95,6 +103,11 @@ class TestEvidence:
     def test_some_integers_cannot_be_redrawn(self, definition: Definition, layout: CallLayout) -> None:
         found = self.fields(definition, layout, ("at",))
         assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+
+    def test_integers_that_the_sizes_determine_need_not_change(
+        self, definition: Definition, layout: CallLayout
+    ) -> None:
+        assert self.fields(definition, layout, ("at",), determined=("seen",)) == {"graph_safe": True}
 
     def test_integers_stay_for_plans(self, definition: Definition, layout: CallLayout) -> None:
         found = self.fields(definition, layout, ("at", "seen"), keeps_integers=True, has_setup=True)

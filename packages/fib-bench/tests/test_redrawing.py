@@ -135,6 +135,50 @@ def test_one_request_and_no_requests_are_reasons() -> None:
         assert found.kept == {"qo_indptr": reason}
 
 
+TOTAL = "num_kv_indices == kv_indptr[-1].item()"
+DECODE = {name: PAGED[name] for name in ("kv_indptr", "kv_indices", "kv_last_page_len")}
+
+
+def test_of_one_request_the_last_page_changes_and_the_sizes_determine_the_offsets() -> None:
+    values: dict[str, Value] = {
+        "kv_indptr": offsets([3]),
+        "kv_indices": int32([0, 1, 2]),
+        "kv_last_page_len": int32([5]),
+    }
+    sizes = {"len_indptr": 2, "num_kv_indices": 3, "batch": 1, "num_pages": 4, "page_size": 16}
+    seen = set()
+    for seed in range(50):
+        found = redraw(DECODE, values, seed=seed, constraints=(TOTAL,), **sizes)
+        assert found.changed == ("kv_indices", "kv_last_page_len")
+        assert (found.kept, found.determined) == ({"kv_indptr": "the call has only one request"}, {"kv_indptr"})
+        seen.add(int(tensor(found.values, "kv_last_page_len")))
+    assert 5 not in seen
+    assert (min(seen), max(seen)) == (1, 16)
+    assert redraw(DECODE, values, **sizes).determined == frozenset()  # nothing says where the offsets end
+    apart = {**values, "kv_indptr": int32([1, 3])}
+    assert redraw(DECODE, apart, constraints=(TOTAL,), **sizes).determined == frozenset()
+
+
+def test_equal_lengths_of_last_pages_change_although_reordering_keeps_them() -> None:
+    values: dict[str, Value] = {
+        "kv_indptr": offsets([1, 2]), "kv_indices": int32([0, 1, 2]), "kv_last_page_len": int32([16, 16])
+    }  # fmt: skip
+    sizes = {"len_indptr": 3, "num_kv_indices": 3, "batch": 2, "num_pages": 4, "page_size": 16}
+    found = redraw(DECODE, values, constraints=(TOTAL,), **sizes)
+    assert (found.changed, found.determined) == (tuple(DECODE), frozenset())
+
+
+def test_last_pages_of_queries_stay_because_no_query_may_be_longer_than_its_keys() -> None:
+    values: dict[str, Value] = {
+        "qo_indptr": offsets([20]), "kv_indptr": offsets([2]), "kv_indices": int32([0, 1]),
+        "kv_last_page_len": int32([8]),
+    }  # fmt: skip
+    sizes = {"len_indptr": 2, "num_kv_indices": 2, "batch": 1, "num_pages": 4, "page_size": 16}
+    found = redraw(PAGED, values, constraints=(TOTAL,), **sizes)
+    assert (found.changed, found.determined) == (("kv_indices",), {"kv_indptr"})
+    assert found.kept["kv_last_page_len"] == "the call has only one request"
+
+
 def test_rows_of_a_page_table_follow_their_lengths_and_keep_their_padding() -> None:
     inputs = {"seq_lens": "int32[batch]", "block_tables": "int32[batch,width]"}
     values: dict[str, Value] = {

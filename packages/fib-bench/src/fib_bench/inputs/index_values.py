@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 import torch
+from fib_schema import Definition
 from fib_schema.syntax import parse_expression
 
 from .draft import InputDraft, SynthesisError, first_axis
@@ -59,6 +60,11 @@ def vocabulary_size(axes: Mapping[str, int]) -> int | None:
 def largest_count(axes: Mapping[str, int]) -> int:
     """Return the largest top-k that is synthesized."""
     return min(first_axis(axes, "vocab_size") or _MOST_CANDIDATES, _MOST_CANDIDATES)
+
+
+def is_last_page(name: str) -> bool:
+    """Return whether a name of lengths is one of tokens in the last pages."""
+    return "last_page_len" in name
 
 
 def is_query_offsets(name: str) -> bool:
@@ -110,14 +116,22 @@ def split(total: int, parts: int, generator: torch.Generator, limits: Sequence[i
     return lengths
 
 
-def _last_offset(draft: InputDraft, name: str) -> int:
-    """Return the value of the last offset, from a constraint or else from conventional axis names."""
-    for constraint in draft.definition.constraints:
+def total_axis(definition: Definition, name: str) -> str | None:
+    """Return the axis that a constraint equates with the last offset of an input, or None if none does."""
+    for constraint in definition.constraints:
         match parse_expression(constraint):
             case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
                 for axis, other in ((left, right), (right, left)):
-                    if isinstance(axis, ast.Name) and axis.id in draft.axes and _reads_last(other, name):
-                        return draft.axes[axis.id]
+                    if isinstance(axis, ast.Name) and axis.id in definition.axes and _reads_last(other, name):
+                        return axis.id
+    return None
+
+
+def _last_offset(draft: InputDraft, name: str) -> int:
+    """Return the value of the last offset, from a constraint or else from conventional axis names."""
+    total = total_axis(draft.definition, name)
+    if total in draft.axes:
+        return draft.axes[total]
     prefix = re.split(r"_?(?:indptr|cu_seqlens|cu_seq_lens|offsets|start_loc)_?", name)
     stem = next((part for part in prefix if part), "")
     by_stem = (f"total_{stem}", f"num_{stem}_indices", f"nnz_{stem}") if stem else ()

@@ -35,10 +35,12 @@ class RedrawPlan:
     Args:
         draws: The draws, in the order in which they are applied.
         reasons: Inputs without a draw, each with the reason.
+        determined: Inputs without a draw that have only one valid value for the sizes of the call.
     """
 
     draws: list[IntegerDraw] = attrs.field(factory=list)
     reasons: dict[str, str] = attrs.field(factory=dict)
+    determined: set[str] = attrs.field(factory=set)
 
     @property
     def redrawable(self) -> frozenset[str]:
@@ -51,7 +53,7 @@ class RedrawPlan:
         kept = [draw for draw in self.draws if draw not in removed]
         still_drawn = {name for draw in kept for name in draw.names}
         dropped = {name for draw in removed for name in draw.names if name not in still_drawn}
-        return RedrawPlan(kept, dict.fromkeys(dropped, reason) | self.reasons)
+        return RedrawPlan(kept, dict.fromkeys(dropped, reason) | self.reasons, self.determined)
 
 
 def plan_redraws(definition: Definition, axes: Mapping[str, int], integers: Mapping[str, torch.Tensor]) -> RedrawPlan:
@@ -124,6 +126,25 @@ class _Planner:
                 self.plan.draws.append(group)
             else:
                 self._keep_positions(group, next(reason for reason in reasons.values() if reason is not None))
+            if blocked is None:
+                self._add_last_pages(group)
+            self.plan.determined.update(name for name in group.offsets if self._is_determined(name))
+
+    def _add_last_pages(self, group: RequestGroup) -> None:
+        """Add draws of the tokens in the last pages, where reordering the requests does not change them.
+
+        Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
+        """
+        is_alone = len(group.offsets) == len(group.lengths) == 1
+        for name in group.lengths:
+            has_tokens = is_alone and index_values.is_last_page(name) and index_values.page_size(self.axes) > 1
+            if has_tokens and self.plan.reasons.pop(name, None) is not None:
+                self._add_uniform(name, 1, index_values.page_size(self.axes))
+
+    def _is_determined(self, name: str) -> bool:
+        """Return whether offsets are 0 and a total that a constraint equates with an axis."""
+        values = self.integers[name]
+        return len(values) == 2 and int(values[0]) == 0 and index_values.total_axis(self.definition, name) is not None
 
     def _order_obstacle(self) -> str | None:
         """Return why requests must keep their order, or None if they need not."""

@@ -5,7 +5,7 @@ invalid, at about the same cost of the call:
 
 - Page, block and slot numbers are relabelled by one random permutation of the pool.
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
-  all totals stay.
+  all totals stay. Where that changes no length of a last page, it is drawn uniformly.
 - Tokens of a routing table are permuted, and experts are relabelled.
 - Slots of sparse attention are relabelled with the pages or permuted within each row.
 - Positions, token numbers, top-k and seeds are drawn uniformly from their valid values.
@@ -38,11 +38,13 @@ class Redrawing:
         values: All inputs, redrawn where possible. Unchanged inputs are the objects that were given.
         changed: Integer inputs with new values.
         kept: Integer inputs with their old values, each with the reason.
+        determined: Those of them that have only one valid value for the sizes of the call.
     """
 
     values: Mapping[str, Value]
     changed: tuple[str, ...]
     kept: Mapping[str, str]
+    determined: frozenset[str] = frozenset()
 
 
 def redraw_integers(
@@ -72,7 +74,8 @@ def redraw_integers(
     for name in integers:
         if name not in changed:
             kept[name] = plan.reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
-    return Redrawing({**values, **_restored(values, drawn, changed)}, changed, kept)
+    determined = frozenset(plan.determined - set(changed))
+    return Redrawing({**values, **_restored(values, drawn, changed)}, changed, kept, determined)
 
 
 def redrawable_inputs(

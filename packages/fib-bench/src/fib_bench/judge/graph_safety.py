@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
-_LEAST_VERIFIED = 10
+LEAST_VERIFIED = 10
 """Replays that were compared with fresh answers; fewer show little."""
 
 
@@ -25,7 +25,7 @@ class GraphEvidence:
     verified_calls: int
     """Replays whose outputs were compared with fresh answers of the reference."""
     integers: Iterable[str]
-    """The integer tensors among the inputs."""
+    """The integer tensors among the inputs that have several valid values."""
     changed: Iterable[str]
     """The inputs whose values differed from replay to replay."""
     kept_integers: bool
@@ -42,7 +42,7 @@ def graph_problem(evidence: GraphEvidence) -> str | None:
         return "its integers were not redrawn, because the baseline has a setup"
     if fixed := sorted(set(evidence.integers) - set(evidence.changed)):
         return f"integer inputs were not redrawn: {', '.join(fixed)}"
-    if evidence.verified_calls < _LEAST_VERIFIED:
+    if evidence.verified_calls < LEAST_VERIFIED:
         return f"only {evidence.verified_calls} replays were compared with fresh answers"
     return None
 

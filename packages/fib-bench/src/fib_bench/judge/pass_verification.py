@@ -7,7 +7,8 @@ that several passes can follow each other while the judge has the device alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import attrs
 import torch
@@ -15,6 +16,7 @@ from fib_schema import EvaluationStatus
 
 from ..secure_random import SECRET
 from ..timing.linked import native
+from .graph_safety import LEAST_VERIFIED
 from .linked_passes import LinkedPasses, TimedPass
 from .prepared import InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
@@ -26,6 +28,11 @@ LEAST_PASSES = 6
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _CHOSEN = -(-_VERIFIED_CALLS // LEAST_PASSES)  # of each pass
 _VERIFY_SECONDS = 0.15
+_FURTHER_SECONDS = 2.0  # for the answers of a slow reference, so that graph safety is decided
+_Calls: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Inputs and outputs of calls, ``[bytes]`` each."""
+Draw: TypeAlias = Callable[[PreparedWorkload], torch.Tensor]
+"""Draws the candidates of a pass, ``[2, bytes]``."""
 _PENDING_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 30, 1 << 30, 1 << 28
 
 
@@ -65,16 +72,21 @@ class PassVerification:
         size = pass_bytes + _CHOSEN * self._function.slots.inputs[0].nbytes
         return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
 
-    def add(self, made: TimedPass, candidates: torch.Tensor) -> None:
+    def add(self, made: TimedPass, candidates: torch.Tensor, most: int = _CHOSEN) -> None:
         """Copy what the verification of the last pass needs.
 
+        Args:
+            made: The pass.
+            candidates: What its links chose from: the judge's own copy.
+            most: The most calls to compare with fresh answers.
+
         Shapes:
-            candidates: ``[2, bytes]``, what its links chose from: the judge's own copy.
+            candidates: ``[2, bytes]``
         """
         slots, size = self._function.slots, self._function.layout.size_bytes
         taken = len(self._pending) + _CHOSEN * len(self._unverified)
         room = max(_PENDING_BYTES // max(size, 1) - taken, 0)
-        count = min(_CHOSEN, made.calls, max(room, 2 if taken < 2 else 0))
+        count = min(most, made.calls, max(room, 2 if taken < 2 else 0))
         chosen = SECRET.sample(range(made.calls), count)
         read = slots.inputs[torch.tensor(chosen, dtype=torch.int64, device=slots.inputs.device)]
         self._unverified.append(_Unverified(made, candidates, slots.outputs[: made.calls].clone(), chosen, read))
@@ -101,8 +113,14 @@ class PassVerification:
         places = torch.tensor(item.chosen, dtype=torch.int64, device=read.device)
         self._pending += zip(read, item.outputs[places], strict=True)
 
-    def finish(self, prepared: PreparedWorkload, calls: int) -> None:
+    def finish(self, prepared: PreparedWorkload, calls: int, *, draw: Draw | None = None) -> None:
         """Compare the chosen calls with fresh answers, and passes on other distributions with known ones.
+
+        Args:
+            prepared: The workload.
+            calls: The calls of a pass.
+            draw: Draws candidates for further passes where too few calls were compared to call the function safe in
+                CUDA graphs; None if it would not be anyway.
 
         Raises:
             NotCapturable: Outputs are wrong, for which the capture may be to blame.
@@ -111,17 +129,44 @@ class PassVerification:
         self.verify()
         SECRET.shuffle(self._pending)
         waiting, self._pending = self._pending[:_VERIFIED_CALLS], []
+        self._compare(prepared, waiting, _VERIFY_SECONDS, least=2)
+        if draw is not None:
+            self._compare_further(prepared, calls, draw)
+        self._check_other_distributions(prepared, calls)
+        self._verifier.check_together(prepared)
+
+    def _compare(self, prepared: PreparedWorkload, waiting: _Calls, budget_seconds: float, least: int) -> None:
+        """Compare calls with fresh answers, in ever larger groups: all within the time, and some in any case."""
         most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
         seconds = self._function.context.seconds
         begin, done, count = seconds(), 0, min(2, most)
-        while waiting and (done < 2 or count > 0):
+        while waiting and (done < least or count > 0):
             some, waiting = waiting[: max(count, 1)], waiting[max(count, 1) :]
             inputs, outputs = (torch.stack(memories) for memories in zip(*some, strict=True))
             self._verifier.verify_many(prepared, inputs, outputs)
             done, spent = done + len(some), max(seconds() - begin, 1e-6)
-            count = min(most, int((_VERIFY_SECONDS - spent) * done / spent))
-        self._check_other_distributions(prepared, calls)
-        self._verifier.check_together(prepared)
+            count = min(most, int((budget_seconds - spent) * done / spent))
+
+    def _compare_further(self, prepared: PreparedWorkload, calls: int, draw: Draw) -> None:
+        """Make passes whose time does not count, until enough replays were compared with fresh answers.
+
+        Memory bounds the calls that wait for a comparison, and the answers of a slow reference cost time, so timed
+        passes alone do not show this of large tensors or a slow reference.
+
+        Raises:
+            NotCapturable: Outputs are wrong, or missing.
+        """
+        verifier, seconds = self._verifier, self._function.context.seconds
+        deadline, before = seconds() + _FURTHER_SECONDS, -1
+        while before < verifier.fresh < LEAST_VERIFIED and seconds() < deadline:
+            before = verifier.fresh
+            candidates = draw(prepared)
+            self._function.slots.candidates.copy_(candidates)
+            made = self._passes.run(native.SOLUTION, calls, is_timed=False)
+            self.add(made, candidates, LEAST_VERIFIED - verifier.fresh)
+            self.verify()
+            waiting, self._pending = self._pending, []
+            self._compare(prepared, waiting, deadline - seconds(), least=1)
 
     def _check_other_distributions(self, prepared: PreparedWorkload, calls: int) -> None:
         """Make a pass on inputs of each other distribution: the calls that were timed are right on them as well.

@@ -17,7 +17,7 @@ from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.redrawing import redraw_integers
+from ..inputs.redrawing import Redrawing, redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
 from ..timing.work import work_of
@@ -129,7 +129,7 @@ class Preparation:
                     break
                 bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
             varying = varying_inputs(self.definition, [layout.input_tensors(base.inputs) for base in bases])
-            integer_sets, kept_integers = self._integer_sets(values)
+            integer_sets, redrawing = self._integer_sets(values)
             redrawn = [self._expect_redrawn(function, bases[-1], integers) for integers in integer_sets[1:2]]
             prepared = PreparedWorkload(
                 workload=self.workload,
@@ -137,7 +137,8 @@ class Preparation:
                 trials=(*bases, *redrawn),
                 variants=tuple(self._variants(function, layout, bases, varying) or (*bases, *redrawn)),
                 integer_sets=integer_sets,
-                kept_integers=kept_integers,
+                kept_integers=redrawing.kept,
+                determined_integers=redrawing.determined,
                 varying=varying,
                 slots=slots,
                 work=work_of(self.definition, self.workload.axes, values),
@@ -164,22 +165,20 @@ class Preparation:
                 distribution=distribution,
             )
 
-    def _integer_sets(
-        self, values: Mapping[str, Value]
-    ) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Mapping[str, str]]:
-        """The integers as recorded and redrawn, and which cannot be redrawn; the former are empty if none can."""
+    def _integer_sets(self, values: Mapping[str, Value]) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Redrawing]:
+        """The integers as recorded and redrawn, and the first redrawing; the former are empty if none can change."""
         generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
         with self.context.phases.during(Phase.INPUTS):
             first = redraw_integers(self.definition, self.workload.axes, values, generator)
             names = first.changed
             if not names:
-                return (), first.kept
+                return (), first
             drawn = [first] + [
                 redraw_integers(self.definition, self.workload.axes, values, generator)
                 for _ in range(_INTEGER_SETS - 2)
             ]
         found = [values, *(redrawing.values for redrawing in drawn)]
-        return tuple({name: _tensor(given[name]) for name in names} for given in found), first.kept
+        return tuple({name: _tensor(given[name]) for name in names} for given in found), first
 
     def _expect_redrawn(
         self, function: TimedFunction, base: InputSet, integers: Mapping[str, torch.Tensor]

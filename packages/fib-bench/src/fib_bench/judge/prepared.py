@@ -107,6 +107,8 @@ class PreparedWorkload:
     """The integer inputs that can be redrawn, several times: each holds all of them, and the first is as recorded."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
+    determined_integers: frozenset[str] = frozenset()
+    """Those of them that have only one valid value in calls of these sizes."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
     padded: PaddedCalls | None = None

@@ -336,12 +336,12 @@ class SolutionRun:
 
     def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> Mapping[str, object]:
         """Whether the timing has shown that the solution is safe in CUDA graphs."""
-        specs = self.definition.inputs
+        specs, determined = self.definition.inputs, prepared.determined_integers
         evidence = GraphEvidence(
             method=timer.method,
             has_setup=function.has_setup,
             verified_calls=timer.verifier.fresh,
-            integers=[name for name in prepared.layout.inputs if specs[name].is_integer],
+            integers=[name for name in prepared.layout.inputs if specs[name].is_integer and name not in determined],
             changed=timer.linked_names if isinstance(timer, LinkedTimer) else (),
             kept_integers=function.keeps_integers and not function.has_setup,
         )
