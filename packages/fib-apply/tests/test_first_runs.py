@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, enable_apply
+from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, capture_phase, enable_apply
 from fib_apply.build_service import first_runs
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
+from fib_apply.routing import dispatcher, resolver
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -73,7 +75,7 @@ def data_set(*sources: str, language: str = "triton") -> TraceSet:
             Environment("cpu"),
             "2026-01-01T00:00:00Z",
             correctness=Correctness(0.0, 0.0),
-            performance=Performance(latency, 10.0, 10.0 / latency),
+            performance=Performance(latency, 10.0, 10.0 / latency, extra={"timing": {"graph_safe": True}}),
         )
         inputs = {"x": RandomInput(), "indices": RandomInput()}
         traces += [Trace(d.name, Workload({"m": m}, inputs, f"w{m}"), f"s{place}", evaluation) for m in SIZES]
@@ -305,3 +307,67 @@ def test_replicas_use_a_compiled_kernel_when_all_have_it() -> None:
     assert [is_served(runtime) for runtime in runtimes] == [False, False]
     synchronize()
     assert [is_served(runtime) for runtime in runtimes] == [True, True]
+
+
+class TestCapturePhase:
+    """Calls in the block wait for their first run; an engine captures each right afterwards."""
+
+    @pytest.fixture
+    def capturing(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+        flag = [False]
+        for module in (dispatcher, resolver):
+            monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
+        return flag
+
+    def capture_all(self, runtime: ApplyRuntime, scale: Any, capturing: list[bool]) -> list[bool]:
+        """Whether a capture of each size records the solution."""
+        found = []
+        for m in SIZES:
+            is_served(scale, m)
+            runtime.dispatcher("scale").invalidate()  # type: ignore[union-attr]
+            capturing[0] = True
+            found.append(is_served(scale, m))
+            capturing[0] = False
+        return found
+
+    def test_what_compiles_when_it_is_called_is_captured(
+        self, scale: Any, capturing: list[bool], tmp_path: Path
+    ) -> None:
+        log = tmp_path / "log"
+        with enable_apply(data_set(WORKSPACE.format(log=str(log))), ApplyConfig(aot_ratio=0.0)) as runtime:
+            runtime.warm_up(0.0)  # nothing is ready, and the gate is closed
+            with capture_phase(120.0):
+                assert self.capture_all(runtime, scale, capturing) == [True, True, True]
+            assert runtime.warm_up(0.0).not_ready == {}
+        here, elsewhere = runs(log)
+        assert len(elsewhere) == 3
+        assert len(here) == 6
+
+    def test_a_later_process_runs_nothing_first(self, scale: Any, capturing: list[bool], tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        made = data_set(WORKSPACE.format(log=str(log)))
+        for _ in range(2):
+            with enable_apply(made) as runtime, capture_phase(120.0):
+                assert self.capture_all(runtime, scale, capturing) == [True, True, True]
+        assert len(runs(log)[1]) == 3
+
+    def test_no_call_waits_outside_of_the_block_or_after_its_deadline(self, scale: Any, capturing: list[bool]) -> None:
+        with enable_apply(data_set("import time\ndef run(x, indices):\n    time.sleep(1)\n    return x\n")) as runtime:
+            with capture_phase(0.0):
+                assert not is_served(scale, 1)
+            assert not is_served(scale, 2)
+            assert runtime.wait_until_built(60)
+            capturing[0] = True
+            assert self.capture_all(runtime, scale, capturing) == [False] * 3
+
+    def test_a_capture_itself_never_waits(self, scale: Any, capturing: list[bool]) -> None:
+        source = "import time\ndef run(x, indices):\n    time.sleep(30)\n    return x\n"
+        with enable_apply(data_set(source), ApplyConfig(aot_ratio=0.0)), capture_phase(20.0):
+            capturing[0] = True
+            began = time.monotonic()
+            assert not is_served(scale, 1)
+            assert time.monotonic() - began < 10
+
+    def test_without_routing_it_does_nothing(self, scale: Any) -> None:
+        with capture_phase(10.0):
+            assert not is_served(scale, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -13,11 +14,13 @@ import pytest
 import torch
 from engine_stand_ins import signatures
 from fib_apply import enable_apply, set_apply_hook
+from fib_apply.build_service.service import BuildService
 from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
 from fib_integrations.adapters.engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.engines import SGL_KERNEL, SGLANG, VLLM, Engine, parameters_of
 from fib_integrations.errors import CannotAdapt
 from fib_integrations.patching import PatchState
+from fib_integrations.vllm_captures import wait_when_imported
 from fib_integrations.vllm_provider import PROVIDER, register
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
@@ -338,3 +341,36 @@ class TestProvider:
         module = ModuleType("vllm.ir.ops")
         assert register(module).keys() == {"rms_norm", "fused_add_rms_norm"}
         assert "this version of vLLM has no such op" in caplog.text
+
+
+class TestCaptures:
+    """On the CPU, the model runner's method calls a solution that compiles when it is called."""
+
+    @pytest.fixture
+    def runner(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        module = ModuleType("vllm.v1.worker.gpu.model_runner")
+
+        class GPUModelRunner:
+            def capture_model(self, call: Callable[[], object]) -> object:
+                """Capture."""
+                return call()
+
+        module.GPUModelRunner = GPUModelRunner  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        return GPUModelRunner
+
+    def test_calls_wait_while_graphs_are_captured(self, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        wait_when_imported()
+        wait_when_imported()
+        found = []
+        monkeypatch.setattr(BuildService, "open_capture_gate", lambda service, seconds: found.append(seconds))
+        assert runner().capture_model(lambda: 5) == 5  # routing is off
+        with enable_apply(data_set(RMSNORM, (), ())):
+            assert runner().capture_model(lambda: list(found)) == [pytest.approx(300, abs=30)]
+        assert len(found) == 1
+        assert runner.capture_model.__doc__ == "Capture."
+
+    def test_a_runner_without_the_method_is_named(self, runner: Any, caplog: pytest.LogCaptureFixture) -> None:
+        del runner.capture_model
+        wait_when_imported()
+        assert "has no GPUModelRunner.capture_model: its graphs may record the engine's own kernels" in caplog.text

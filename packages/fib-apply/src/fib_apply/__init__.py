@@ -46,6 +46,7 @@ __all__ = [
     "add_event_listener",
     "add_listener",
     "apply",
+    "capture_phase",
     "disable_apply",
     "enable_apply",
     "get_apply_hook",
@@ -62,7 +63,7 @@ require_linux("fib-apply")
 
 if TYPE_CHECKING:
     from .activation import wait_until_built
-    from .api import apply, disable_apply, enable_apply, warm_up
+    from .api import apply, capture_phase, disable_apply, enable_apply, warm_up
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidConfigFile, InvalidSetting, NoKernel
     from .events import Event, add_event_listener, remove_event_listener
@@ -89,7 +90,7 @@ else:
         "fib-apply",
         {
             "activation": "wait_until_built",
-            "api": "apply disable_apply enable_apply warm_up",
+            "api": "apply capture_phase disable_apply enable_apply warm_up",
             "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
             "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
             "events": "Event add_event_listener remove_event_listener",

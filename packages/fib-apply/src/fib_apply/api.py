@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from fib_schema import TraceSet
@@ -13,10 +14,12 @@ from . import activation, hook
 from .build_service.batch import OnProgress
 from .configuration import SettingsOrFile
 from .errors import NoKernel
+from .log import logger
 from .operation.warm_up import Readiness, observed_warm_up
 from .replicas.exchange import ReplicaGroup
 from .routing.call_sites import CallSite, Name, notify_listeners
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
+from .signal_errors import is_from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -162,3 +165,34 @@ def warm_up(timeout_seconds: float) -> Readiness:
             return found.warm_up(timeout_seconds - (time.monotonic() - began))
         outcome.problem = "routing is off"
     return outcome.readiness()
+
+
+@contextlib.contextmanager
+def capture_phase(timeout_seconds: float) -> Iterator[None]:
+    """Let calls wait for their solutions in a block in which an engine captures CUDA graphs.
+
+    For engines that call each size once, uncaptured, right before they capture it. Within the block such a call waits
+    until its solution is built and was run in a child process, so that the capture can record it; in all, calls wait
+    until the deadline. What was run before with the same sizes, also by an earlier process, is not run again. A call
+    that is being captured never waits. The end of the block settles what is ready, as `warm_up` does.
+
+    Args:
+        timeout_seconds: The longest time that calls wait in all.
+    """
+    began = time.monotonic()
+    found = None
+    try:
+        activation.wait_until_built(max(0.0, timeout_seconds))
+        found = get_runtime()
+    except Exception as error:  # an engine must start without routing
+        if is_from_signal_handler(error):
+            raise
+        logger.warning("calls do not wait for captures: %s: %s", type(error).__name__, error)
+    if found is None or found.is_off:
+        yield
+        return
+    found.prepare_captures(timeout_seconds - (time.monotonic() - began))
+    try:
+        yield
+    finally:
+        found.warm_up(0.0)

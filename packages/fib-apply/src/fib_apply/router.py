@@ -140,6 +140,12 @@ class Router:
         """The recorded keys of a definition on this machine, each with what serves it now."""
         return key_states(self.table, name, self.build_service, self.quarantined(name))
 
+    def open_capture_gate(self, seconds: float) -> None:
+        """Let captures record what becomes ready, for which calls wait at most so many seconds in all."""
+        self.build_service.open_capture_gate(seconds)
+        for dispatcher in self._made().values():
+            dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
+
     def close_capture_gate(self) -> dict[str, list[KeyState]]:
         """Let captures record no solution that becomes ready from now on; returns what is ready, by definition."""
         self.build_service.close_capture_gate()

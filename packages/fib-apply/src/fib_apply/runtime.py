@@ -6,6 +6,7 @@ Nothing here imports torch before a call is routed or a solution is built.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -31,7 +32,7 @@ from .replicas.agreement import AgreedKernels, Synchronization
 from .replicas.exchange import NoAgreement, ReplicaGroup
 from .router import Router, load_table
 from .routing.call_sites import Name, Rebindable, notify_listeners
-from .routing.native.module import request_native
+from .routing.native.module import request_native, wait_for_native
 from .selection.table import ApplyTable
 from .synchronizer import Synchronizer, check_settings
 
@@ -74,8 +75,7 @@ class ApplyRuntime:
         self._staged: tuple[Router, Configuration] | None = None
         check_settings(replicas, self.configuration.registry)
         self._lock = ForkSafeLock()
-        self._reloads = self._loaded = 0
-        self._entered = 0
+        self._reloads = self._loaded = self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
         self._source = trace_set
         self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
@@ -190,10 +190,8 @@ class ApplyRuntime:
         """Serve one call, as `apply` does with the active runtime. To decorate a function, use `apply`."""
         if runtime_kwargs is None and args is None and kwargs is None:
             raise TypeError("a runtime serves calls only: pass args=(...), kwargs={...} or runtime_kwargs={...}")
-        args = () if args is None else args
-        named = {**(kwargs or {}), **(runtime_kwargs or {})}
-        resolve = def_name_or_resolver
-        name = resolve if isinstance(resolve, str) else resolve(*args, **named)
+        args, named = args or (), {**(kwargs or {}), **(runtime_kwargs or {})}
+        name = def_name_or_resolver if isinstance(def_name_or_resolver, str) else def_name_or_resolver(*args, **named)
         return self.dispatch(name, args, named, fallback)
 
     def plan(self, def_name: str, *inputs: Any, fallback: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -251,8 +249,7 @@ class ApplyRuntime:
             OSError: A configuration file cannot be read.
         """
         with self._lock:
-            self._reloads += 1
-            number = self._reloads
+            number = self._reloads = self._reloads + 1
         with observed_reload(cause) as outcome:
             given, stats = self.configuration, self.configuration.stats
             configuration = given.reread() if config is None else Configuration.of(config, stats)
@@ -324,15 +321,23 @@ class ApplyRuntime:
             activation.rebind_call_sites()
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
-        """Wait for builds and warm-ups in the background; returns whether all are finished."""
-        return self._router.build_service.wait(timeout_seconds)
+        """Wait for builds and warm-ups in the background, native guards included; returns whether all are finished."""
+        deadline = time.monotonic() + timeout_seconds
+        is_built = self._router.build_service.wait(timeout_seconds)
+        return wait_for_native(max(0.0, deadline - time.monotonic())) and is_built
 
     def warm_up(self, timeout_seconds: float) -> Readiness:
-        """Wait for builds and first runs before CUDA graphs are captured; see `fib_apply.warm_up`."""
+        """Wait for builds, first runs and native guards before CUDA graphs are captured; see `fib_apply.warm_up`."""
         with observed_warm_up() as outcome:
+            if activation.is_active(self) and not self.is_off:
+                request_native(activation.rebind_call_sites)  # adapters ask for it only when they are first called
             outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
             outcome.add(self._router.close_capture_gate())
         return outcome.readiness()
+
+    def prepare_captures(self, timeout_seconds: float) -> None:
+        """Let calls wait for their solutions until the next `warm_up`; see `fib_apply.capture_phase`."""
+        self._router.open_capture_gate(timeout_seconds)
 
     # -- inspection ----------------------------------------------------------------------------------
 

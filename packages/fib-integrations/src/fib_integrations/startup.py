@@ -23,11 +23,13 @@ def load_plugin() -> None:
     from fib_schema import FibError
 
     from .installation import install_flashinfer_integrations
+    from .vllm_captures import wait_when_imported
     from .vllm_provider import register_when_imported
 
     try:
         install_flashinfer_integrations(also=environment.extra_adapters())
         register_when_imported()
+        wait_when_imported()
     except FibError as error:
         _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
 

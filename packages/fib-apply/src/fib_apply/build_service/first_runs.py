@@ -10,14 +10,21 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
+from fib_compile.device import library_versions
 from fib_compile.forking import ForkSafeLock, renew_on_fork
-from fib_schema import Definition, Solution
+from fib_schema import Definition, Solution, get_fib_cache_path
+from fib_schema.files import explain_os_error
+from fib_schema.framing import framed
 
+from ..cache_files import publish, read_published
 from ..events import FirstRunFinished, emit
+from ..log import logger
 from .executor import BackgroundExecutor
 from .probe_process import Job, Verdict, run_jobs
 
@@ -46,10 +53,12 @@ class FirstRunQueue:
 
     Args:
         executor: Its thread starts the child process and waits for it.
+        cache_root: Where runs are noted, in place of ``FIB_CACHE_PATH``.
     """
 
-    def __init__(self, executor: BackgroundExecutor) -> None:
+    def __init__(self, executor: BackgroundExecutor, cache_root: Path | None = None) -> None:
         self._executor = executor
+        self._cache_root = cache_root
         self._lock = ForkSafeLock()
         self.renew_after_fork()
         renew_on_fork(self)
@@ -94,8 +103,32 @@ class FirstRunQueue:
                 for run, verdict in zip(runs, verdicts, strict=False):
                     done += 1
                     seconds, began = time.monotonic() - began, time.monotonic()
+                    if verdict.reason is None:
+                        self._note(run)
                     run.on_done(verdict)
                     emit(FirstRunFinished(run.definition.name, run.solution.name, seconds, verdict.reason))
         finally:
             for run in runs[done:]:
                 run.on_done(None)
+
+    def was_run(self, solution: Solution, inputs: Sequence[Any]) -> bool:
+        """Whether a call of a solution with such inputs was run before, perhaps by another process."""
+        from .recorded_call import sizes_of
+
+        try:
+            read_published(self._cache_root or get_fib_cache_path(), _note_name(solution, sizes_of(inputs)))
+        except OSError:
+            return False
+        return True
+
+    def _note(self, run: FirstRun) -> None:
+        """Note on the disk that a call like this was run."""
+        try:
+            publish(self._cache_root or get_fib_cache_path(), _note_name(run.solution, run.call.sizes), b"{}")
+        except OSError as error:
+            logger.warning("the first run of %s cannot be noted: %s", run.solution.name, explain_os_error(error))
+
+
+def _note_name(solution: Solution, sizes: str) -> str:
+    versions = (part for item in sorted(library_versions().items()) for part in item)
+    return f"first-runs/{blake2b(framed((solution.hash(), sizes, *versions)), digest_size=20).hexdigest()}.json"

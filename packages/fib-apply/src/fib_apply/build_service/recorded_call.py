@@ -42,6 +42,8 @@ class RecordedCall:
     """The CUDA event after which the copies hold their values; None on the CPU."""
     size_bytes: int
     """Memory of the copies."""
+    sizes: str
+    """What kernels are compiled for; see `sizes_of`."""
 
     @classmethod
     def of(cls, inputs: Sequence[Any]) -> RecordedCall:
@@ -49,13 +51,22 @@ class RecordedCall:
         records = tuple(_record(value) if isinstance(value, torch.Tensor) else value for value in inputs)
         device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
         copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-        return cls(records, copied, copied_bytes(inputs))
+        return cls(records, copied, copied_bytes(inputs), sizes_of(inputs))
 
     def to_json(self) -> bytes:
         """One line; waits until the copies hold their values."""
         if self.copied is not None:
             self.copied.synchronize()
         return json.dumps([_to_plain(record) for record in self.records]).encode()
+
+
+def sizes_of(inputs: Sequence[Any]) -> str:
+    """Shapes, strides and dtypes of a call's tensors and its other values, as text."""
+    return repr([_sizes(value) if isinstance(value, torch.Tensor) else value for value in inputs])
+
+
+def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device.type
 
 
 def copied_bytes(inputs: Sequence[Any]) -> int:

@@ -53,6 +53,8 @@ class _Shared:
     executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
     is_building: bool = False
     capture_gate: float = math.inf
+    capture_deadline: float = -math.inf
+    """Until when calls wait for their solutions, by `time.monotonic`."""
 
 
 class BuildService:
@@ -73,7 +75,7 @@ class BuildService:
         self._results: dict[str, BuildResult] = {}  # written in the background thread only
         self._shared = _Shared()
         self._executor = self._shared.executor
-        self._first_runs = FirstRunQueue(self._executor)
+        self._first_runs = FirstRunQueue(self._executor, cache_root)
         self.renew_after_fork()
         renew_on_fork(self)
 
@@ -117,9 +119,26 @@ class BuildService:
         """Latest `time.monotonic` of readiness for a capture; infinite until the first warm-up."""
         return self._shared.capture_gate
 
+    def open_capture_gate(self, seconds: float) -> None:
+        """Let captures record what becomes ready from now on, and calls wait for it until a deadline."""
+        self._shared.capture_gate = math.inf
+        self._shared.capture_deadline = time.monotonic() + seconds
+
     def close_capture_gate(self) -> None:
-        """Let captures of CUDA graphs record only what is ready now."""
+        """Let captures of CUDA graphs record only what is ready now, and calls wait for nothing."""
         self._shared.capture_gate = time.monotonic()
+        self._shared.capture_deadline = -math.inf
+
+    @property
+    def prepares_captures(self) -> bool:
+        """Whether calls wait for their solutions now."""
+        return time.monotonic() < self._shared.capture_deadline
+
+    def wait_for_captures(self) -> bool:
+        """Wait for all jobs, if calls wait now; returns whether none is pending."""
+        if not self.prepares_captures or self._executor.is_current_thread:
+            return False
+        return self.wait(self._shared.capture_deadline - time.monotonic())
 
     def is_requested(self, solution_name: str) -> bool:
         """Whether a solution waits for its build, or is being built."""
@@ -219,6 +238,13 @@ class BuildService:
         solution = self._results[solution_name].solution
         self._first_runs.add(FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
         return True
+
+    def was_run(self, solution_name: str, inputs: Sequence[Any]) -> bool:
+        """Whether a call of a solution with such inputs was run before, perhaps by another process.
+
+        Its kernels are in the disk cache of their language, unless somebody has deleted them.
+        """
+        return self._first_runs.was_run(self._results[solution_name].solution, inputs)
 
     def submit(self, job: Callable[[], None], name: str) -> None:
         """Run any job in the background thread. An exception is logged as a warning and counted."""

@@ -172,6 +172,8 @@ class Resolver:
         if ranking is None or not ranking.candidates:
             return self._miss("not recorded" if ranking is None else "nothing chosen", call)
         loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
+        if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self._has_waited(device):
+            loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
         if loaded is None:
             reason = self._pool.miss_reason(ranking)
             return self._miss(reason, None if reason == BEING_BUILT else call)
@@ -195,7 +197,10 @@ class Resolver:
         is_jit = compiles_when_called(loaded.runnable)
         is_compiled = not is_jit or self._is_compiled(run, is_warm=is_warm)
         if not is_compiled:
-            return self._miss(self._request_first_run(run, loaded.solution, call.args))
+            reason = None if self._was_run(run, call.args) else self._request_first_run(run, loaded.solution, call.args)
+            if reason is not None and not (self._has_waited(run[2]) and run in self._compiled):
+                return self._miss(reason)
+            ready_at = self._compiled[run]
         kernel = self._kernel(loaded, is_destination_passing=call.variant.is_destination_passing)
         count = self._metrics.hit(run[1]).increment if self._is_counted else _UNCOUNTED.increment
         if self._is_counted:
@@ -220,6 +225,18 @@ class Resolver:
 
         setattr(first_run, _SOLUTION_ATTRIBUTE, loaded.solution)
         return first_run
+
+    def _was_run(self, run: _Run, args: Sequence[Any]) -> bool:
+        """Whether an earlier process has made a run; asked where captures are prepared, as kernels may be deleted."""
+        service, inputs = self._pool.build_service, args[: self._arity]
+        is_known = self._pool.agreed is None and service.prepares_captures and service.was_run(run[0], inputs)
+        if is_known:
+            self._compiled.add(run, time.monotonic())
+        return is_known
+
+    def _has_waited(self, device: str) -> bool:
+        """Wait for builds and first runs, if captures are prepared; whether all are finished."""
+        return self._pool.agreed is None and not is_capturing(device) and self._pool.build_service.wait_for_captures()
 
     def _is_compiled(self, run: _Run, *, is_warm: bool) -> bool:
         """Whether the kernels of a run are compiled; of replicas, on all."""
