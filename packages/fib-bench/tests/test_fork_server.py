@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from fib_bench.errors import WorkerPoolFailed
@@ -168,6 +170,19 @@ def test_a_checkout_of_cutlass_is_known_to_workers_and_readable(
     monkeypatch.setenv(name, str(tmp_path))
     assert server_environment("cpu")[name] == str(tmp_path)
     assert tmp_path in readable_paths.__wrapped__()
+
+
+def test_a_linked_startup_module_of_python_is_readable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian links ``sitecustomize.py`` to a file below ``/etc``."""
+    target, link = tmp_path / "etc" / "sitecustomize.py", tmp_path / "lib" / "sitecustomize.py"
+    for folder in (target.parent, link.parent):
+        folder.mkdir()
+    target.touch()
+    link.symlink_to(target)
+    module = ModuleType("sitecustomize")
+    module.__file__ = str(link)
+    monkeypatch.setitem(sys.modules, "sitecustomize", module)
+    assert target in readable_paths.__wrapped__()
 
 
 def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

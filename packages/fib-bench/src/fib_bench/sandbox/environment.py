@@ -20,6 +20,8 @@ _SYSTEM = (
     "/etc/alternatives", "/etc/nvidia", "/etc/OpenCL",
 )  # fmt: skip
 _FOLDERS = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "CUTLASS_PATH", "CUTLASS_HOME")
+_CUSTOMIZATIONS = ("sitecustomize", "usercustomize")
+"""Modules that Python imports when it starts; a distribution may link them to files below ``/etc``."""
 _COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "clang", "nvcc")
 
 
@@ -71,8 +73,9 @@ def _is_home(path: Path) -> bool:
 def _of_python() -> list[Path]:
     paths = [getattr(module, "__path__", ()) for module in list(sys.modules.values())]
     packages = [entry for path in paths if isinstance(path, Iterable) for entry in path]
+    customizations = [getattr(sys.modules.get(name), "__file__", None) for name in _CUSTOMIZATIONS]
     tops = [sys.prefix, sys.exec_prefix, sys.base_prefix, *sys.path]
-    return [Path(path).resolve() for path in (*tops, *packages) if isinstance(path, str) and path]
+    return [Path(path).resolve() for path in (*tops, *packages, *customizations) if isinstance(path, str) and path]
 
 
 def _of_environment() -> list[Path]:
