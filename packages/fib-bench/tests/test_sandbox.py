@@ -21,7 +21,7 @@ from fib_bench.errors import InvalidConfig
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.function_worker import solution_request
-from fib_bench.sandbox import syscalls, users
+from fib_bench.sandbox import landlock, syscalls, users
 from fib_bench.sandbox.environment import unreadable_path
 from fib_bench.sandbox.landlock import landlock_abi, without_hidden
 from fib_bench.sandbox.model import (
@@ -34,7 +34,7 @@ from fib_bench.sandbox.model import (
     Threat,
 )
 from fib_bench.sandbox.namespaces import wanted_namespaces, why_not
-from fib_bench.sandbox.policy import MEASURES, isolate, limit_from_environment, prepare
+from fib_bench.sandbox.policy import MEASURES, confine_files, isolate, limit_from_environment, prepare
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.syscalls import enter_namespaces, mount_empty_memory
 from fib_bench.sandbox.users import require_other_user, reserve_uid
@@ -761,6 +761,30 @@ def test_a_profiler_without_a_network_namespace_reaches_no_abstract_socket_of_ot
         monkeypatch.setitem(_LOCAL_ACTIONS, "a socket of others", connect)
         answers = _answers_of_local_sockets(tmp_path, may_unshare=False)
     assert answers["a socket of others"] == "refused"
+
+
+@pytest.mark.parametrize("is_listed_before", [True, False])
+def test_the_call_of_a_profiler_opens_the_device_files_that_were_listed_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_listed_before: bool
+) -> None:
+    """Within the restrictions of its profiler it cannot list ``/dev``."""
+    if landlock_abi() < 2:
+        pytest.skip(f"Landlock {landlock_abi()} confines no files")
+    monkeypatch.setattr(landlock, "_DEVICES_OF_CUDA", ("ptm*",))
+    device = Path("/dev/ptmx")
+    assert device in landlock.cuda_device_files()
+    devices = landlock.cuda_device_files() if is_listed_before else None
+    profiler = SandboxPolicy("cuda:0", is_alone=True, local_sockets=True, starts_call=True)
+    call = attrs.evolve(profiler, starts_call=False)
+    folder = tmp_path / "call"
+    folder.mkdir()
+
+    if (pid := os.fork()) == 0:
+        isolate(SandboxPaths(profiler, tmp_path, tmp_path))
+        before = _tried(device.open)
+        confine_files(SandboxPaths(call, folder, folder, device_files=devices), is_enclosed=True)
+        os._exit(0 if (before, _tried(device.open)) == ("done", "done" if is_listed_before else "refused") else 1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_local_sockets_without_a_network_namespace_reach_the_ports_of_tools_only(tmp_path: Path) -> None:

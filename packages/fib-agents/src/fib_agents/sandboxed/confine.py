@@ -18,6 +18,7 @@ from typing import Any
 
 import attrs
 from fib_bench.sandbox import syscalls as kernel
+from fib_bench.sandbox.landlock import cuda_device_files
 from fib_bench.sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from fib_bench.sandbox.policy import isolate, limit_from_environment, protect_memory
 from fib_bench.sandbox.users import reserve_uid
@@ -132,12 +133,14 @@ def _confine(settings: Settings, channel: socket.socket) -> dict[str, Any]:
         return {"level": 0, "text": "trusted: not confined"}
     if uid is not None:
         os.chown(settings.call_folder, uid, uid)
+    devices = tuple(map(str, cuda_device_files()))
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, reason))
     if settings.local_sockets:
         deferred = Deferred(
             device=settings.device,
             folder=settings.call_folder,
             is_enclosed="namespaces" in isolation.held,
+            device_files=devices,
         )
         os.environ[DEFERRED] = json.dumps(attrs.asdict(deferred))
     return {"level": int(isolation.level), "text": isolation.explain()}

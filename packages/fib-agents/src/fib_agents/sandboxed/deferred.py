@@ -22,6 +22,8 @@ class Deferred:
     device: str
     folder: str
     is_enclosed: bool
+    device_files: tuple[str, ...]
+    """The device files of CUDA, which the process cannot list."""
 
 
 def confine_own_files() -> None:
@@ -40,5 +42,6 @@ def confine_own_files() -> None:
     found = Deferred(**json.loads(text))
     # The data set stays hidden, because this process cannot lift the restriction of its profiler.
     policy = SandboxPolicy(found.device, limit=limit_from_environment(), is_alone=True, local_sockets=True)
-    paths = SandboxPaths(policy, Path(found.folder), Path(os.environ["FIB_CACHE_PATH"]))
+    devices = tuple(map(Path, found.device_files))
+    paths = SandboxPaths(policy, Path(found.folder), Path(os.environ["FIB_CACHE_PATH"]), device_files=devices)
     confine_files(paths, is_enclosed=found.is_enclosed)

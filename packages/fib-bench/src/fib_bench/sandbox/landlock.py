@@ -133,7 +133,7 @@ def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
         yield Path("/dev") / name, _USE
     yield Path("/dev/shm"), _SHARE  # locks between processes
     if paths.policy.is_cuda:
-        for path in (path for pattern in _DEVICES_OF_CUDA for path in Path("/dev").glob(pattern)):
+        for path in cuda_device_files() if paths.device_files is None else paths.device_files:
             yield path, _USE
     tasks = Path("/proc/self/task").resolve()  # for the names of threads
     os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for the inode that is in memory now
@@ -142,6 +142,11 @@ def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
         yield Path("/proc"), _READ | WRITE_FILE | TRUNCATE  # for the names of the call's threads
     yield paths.folder, _OWN
     yield paths.cache, _OWN
+
+
+def cuda_device_files() -> tuple[Path, ...]:
+    """The device files of CUDA on this machine; empty in a confined process, which cannot list ``/dev``."""
+    return tuple(path for pattern in _DEVICES_OF_CUDA for path in Path("/dev").glob(pattern))
 
 
 def without_hidden(path: Path, hidden: Iterable[Path]) -> list[Path]:

@@ -139,6 +139,8 @@ class SandboxPaths:
         cache: The part of the build cache that is its own.
         uid: The user that it becomes, from `users.reserve_uid`; None keeps the current one.
         why_no_uid: The reason where `uid` is None.
+        device_files: What `landlock.cuda_device_files` found outside of the sandbox, for a process that is confined
+            further and cannot list them; None lists them.
     """
 
     policy: SandboxPolicy
@@ -146,6 +148,7 @@ class SandboxPaths:
     cache: Path
     uid: int | None = None
     why_no_uid: str = "no user was reserved"
+    device_files: tuple[Path, ...] | None = None
 
 
 @attrs.define
