@@ -72,6 +72,15 @@ def test_environment_variables_of_the_caller_stay_outside(sandbox: Sandbox, monk
     assert ended.output == "None True\n"
 
 
+def test_a_build_knows_the_architecture_without_seeing_a_device(
+    workspace: Workspace, solution: Solution, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a 8.0")
+    with Sandbox(attrs.evolve(workspace, device="cuda:0"), solution) as sandbox:
+        ended = run(sandbox, "from fib_compile.device import architectures_of_machine as f; print(f())")
+    assert ended.output == "('8.0', '9.0a')\n"
+
+
 @pytest.mark.parametrize("code", ["os.setsid()", "os.setsid(); os.fork() and os._exit(0)"])
 def test_nothing_that_a_command_started_outlives_it(sandbox: Sandbox, code: str) -> None:
     ended = run(

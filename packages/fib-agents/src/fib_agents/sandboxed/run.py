@@ -20,6 +20,7 @@ from typing import Any, Self
 import attrs
 from fib_bench.temporary_folders import TemporaryFolder
 from fib_bench.worker.server_environment import server_environment
+from fib_compile.device import architectures_of_machine
 from fib_schema import Solution, format_json
 
 from ..errors import ToolFailed, ToolMissing
@@ -113,7 +114,7 @@ class Sandbox:
         """
         settings = Settings(
             command=list(command),
-            environment=server_environment(self._workspace.device) | dict(environment or {}),
+            environment=server_environment(self._workspace.device) | self._architectures() | dict(environment or {}),
             folder=str(self._folder.path),
             call_folder=str(self.path),
             device=self._workspace.device,
@@ -143,6 +144,11 @@ class Sandbox:
             code = None if is_over else messages.get("code")
             isolation = messages["isolation"]
             return Finished(code, text, isolation["level"], isolation["text"], time.monotonic() - begin)
+
+    def _architectures(self) -> dict[str, str]:
+        """The variable for the architectures of the devices, which a build needs and the sandbox may hide."""
+        found = architectures_of_machine() if self._workspace.is_cuda else ()
+        return {"FIB_CUDA_ARCH_LIST": ",".join(found)} if found else {}
 
     def _wait(self, process: subprocess.Popen[bytes], settings: bytes, end: float) -> bool:
         """Wait for the end; returns whether the time was over."""
