@@ -15,7 +15,11 @@ def _parser() -> CommandParser:
     run.add_argument("dir", metavar="DIR")
     run.add_argument("--solutions", nargs="+")
     run.add_argument("--executor", choices=("local", "ray"))
+    run.add_argument("--seed", type=int)
+    run.add_argument("--rtol", type=float)
     commands.add_parser("summary")
+    report = commands.add_parser("report")
+    report.add_subparsers(metavar="REPORT").add_parser("html")
     return parser
 
 
@@ -33,15 +37,18 @@ def _parser() -> CommandParser:
         ("run D E", "tool run: unknown argument 'E' (help: tool run --help)"),
         ("run D --xyz --abc", "tool run: unknown options '--xyz', '--abc' (help: tool run --help)"),
         ("sumary", "tool: unknown command 'sumary'; did you mean summary? (help: tool --help)"),
-        ("zzz", "tool: unknown command 'zzz'; choose from run, summary (help: tool --help)"),
+        ("zzz", "tool: unknown command 'zzz'; choose from run, summary, report (help: tool --help)"),
         (
             "run D --executor rai",
             "tool run: argument --executor: invalid choice 'rai'; did you mean ray? (help: tool run --help)",
         ),
+        ("html", "tool: unknown command 'html'; did you mean report html? (help: tool --help)"),
+        ("run D --seed 1.5", "tool run: argument --seed: '1.5' is not a whole number (help: tool run --help)"),
+        ("run D --rtol x", "tool run: argument --rtol: 'x' is not a number (help: tool run --help)"),
         ("run", "tool run: the following arguments are required: DIR (help: tool run --help)"),
         (
             "",
-            "tool: the following arguments are required: COMMAND; choose from run, summary (help: tool --help)",
+            "tool: the following arguments are required: COMMAND; choose from run, summary, report (help: tool --help)",
         ),
     ],
 )

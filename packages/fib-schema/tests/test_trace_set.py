@@ -475,6 +475,10 @@ def test_filtering_keeps_passing_traces_within_the_bounds_in_order(trace_set, ma
 def test_a_typed_name_that_matches_nothing_lists_near_misses(trace_set):
     with pytest.raises(UnknownName, match="no definition is named 'gem'; did you mean 'gemm'"):
         trace_set.get_definition("gem")
+    with pytest.raises(UnknownName, match="no definition with workloads is named 'gem'"):
+        trace_set.workloads["gem"]
+    with pytest.raises(UnknownName, match="no definition with traces is named 'gem'"):
+        trace_set.traces["gem"]
 
 
 def test_importing_the_package_imports_nothing_heavy():

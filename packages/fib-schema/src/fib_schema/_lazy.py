@@ -201,14 +201,15 @@ def _paused_gc() -> Iterator[None]:
 class TracesByDefinition(Mapping[str, list[Trace]]):
     """A snapshot of the traces of each definition, by the definition's name."""
 
-    def __init__(self, files: TraceFiles, added: Mapping[str, list[Trace]]) -> None:
+    def __init__(self, files: TraceFiles, added: Mapping[str, list[Trace]], *, kind: str = "traces") -> None:
         self.files = files
+        self.kind = kind
         self._added = {definition: (traces, len(traces)) for definition, traces in added.items()}
         """Lists that later snapshots extend, each with its length in this one: adding a trace copies no others."""
 
     def __getitem__(self, definition: str) -> list[Trace]:
         if definition not in self:
-            raise UnknownName("definition with traces", str(definition), tuple(self))
+            raise UnknownName(f"definition with {self.kind}", str(definition), tuple(self))
         traces, count = self._added.get(definition, ([], 0))
         return self.files.of(definition) + traces[:count]
 
@@ -222,11 +223,11 @@ class TracesByDefinition(Mapping[str, list[Trace]]):
         return definition in self._added or definition in self.files.names()
 
     def __repr__(self) -> str:
-        return f"<traces of {counted(len(self), 'definition')}: {_shortened(self)}>"
+        return f"<{self.kind} of {counted(len(self), 'definition')}: {_shortened(self)}>"
 
     def with_traces(self, traces: Iterable[Trace]) -> TracesByDefinition:
         """A later snapshot, with more traces in memory."""
-        later = TracesByDefinition(self.files, {})
+        later = TracesByDefinition(self.files, {}, kind=self.kind)
         later._added = dict(self._added)
         for definition, group in grouped(traces).items():
             known, count = self._added.get(definition, ([], 0))

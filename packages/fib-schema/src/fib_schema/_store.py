@@ -71,7 +71,7 @@ class Store(DataSetFolder):
         """The definition and the author of each solution."""
         for group in (solutions or {}).values():
             self._index_solutions(group)
-        self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads))
+        self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads), kind="workloads")
         self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
         self._format_line = TraceFormatter()
 
@@ -310,7 +310,7 @@ class Store(DataSetFolder):
         self._solutions = LazyRecords(Solution, found.files, {}, problems)
         workloads = [*files[_layout.WORKLOADS], *legacy]
         traces = [file for file in files[_layout.TRACES] if file not in legacy]
-        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions.names), {})
+        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions.names), {}, kind="workloads")
         self._traces = TracesByDefinition(TraceFiles(traces, self._definitions.names), {})
 
 

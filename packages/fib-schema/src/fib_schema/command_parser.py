@@ -17,6 +17,9 @@ from .command import FAILED
 _LIKE = 0.6
 """The similarity of a suggestion, as `difflib` measures it."""
 _INVALID_CHOICE = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from .*\)", re.DOTALL)
+_INVALID_NUMBER = re.compile(
+    r"(?P<argument>argument .+?): invalid (?P<kind>int|float) value: (?P<word>'.*')", re.DOTALL
+)
 _MISSING = re.compile(r"the following arguments are required: (?P<names>.+)")
 
 
@@ -50,6 +53,9 @@ class CommandParser(argparse.ArgumentParser):
         """Print a message with its remedy on stderr and exit with `FAILED`."""
         if invalid := _INVALID_CHOICE.fullmatch(message):
             message = self._explain_choice(invalid["name"], invalid["word"])
+        elif number := _INVALID_NUMBER.fullmatch(message):
+            kind = "whole number" if number["kind"] == "int" else "number"
+            message = f"{number['argument']}: {number['word']} is not a {kind}"
         elif missing := _MISSING.fullmatch(message):
             message += self._commands_named(missing["names"])
         self.exit(FAILED, f"{self.prog}: {message} (help: {self.prog} --help)\n")
@@ -61,6 +67,8 @@ class CommandParser(argparse.ArgumentParser):
                 choices = [str(choice) for choice in action.choices]
                 is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - it has no public name
                 problem = f"unknown command {word!r}" if is_command else f"argument {name}: invalid choice {word!r}"
+                if is_command and (longer := _commands_with(word, action)):
+                    return f"{problem}; did you mean {' or '.join(longer)}?"
                 return problem + (_suggestion(word, choices) or f"; choose from {', '.join(choices)}")
         return f"argument {name}: invalid choice {word!r}"
 
@@ -73,6 +81,16 @@ class CommandParser(argparse.ArgumentParser):
 
     def _option_strings(self) -> list[str]:
         return [option for action in self._actions for option in action.option_strings]
+
+
+def _commands_with(word: str, commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[str]:
+    """The commands that have a sub-command of a name, each with it."""
+    found = []
+    for name, parser in commands.choices.items():
+        for action in parser._actions:  # noqa: SLF001 - argparse has no public access
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:  # noqa: SLF001 - as above
+                found.append(f"{name} {word}")
+    return found
 
 
 def _unknown_arguments(unknown: Sequence[str], options: Iterable[str]) -> str:
