@@ -71,6 +71,17 @@ def test_a_folder_that_is_no_data_set_is_named(run: Run, tmp_path: Path) -> None
     assert [problem["code"] for problem in json.loads(out)["problems"]] == ["no-data-set"]
 
 
+@pytest.mark.parametrize("words", [("summary",), ("best",), ("report", "html")])
+def test_a_report_on_a_folder_that_is_no_data_set_fails(
+    words: tuple[str, ...], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = run(*words, tmp_path)
+    assert code == 1
+    assert f"error: {tmp_path}: is no data set" in errors
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("shared_server")
 class TestRun:
     def test_a_wrong_solution_is_a_result_and_no_failure(self, run: Run, root: Path) -> None:
@@ -279,12 +290,13 @@ class TestReport:
         (["run", ".", "--max-workloads", "many"], "'many' is not a number"),
         (["run", ".", "--timeout", "inf"], "must be greater than 0 and finite"),
         (["run", ".", "--timeout", "nan"], "must be greater than 0 and finite"),
-        (["run", ".", "--rtol", "much"], "argument --rtol: invalid float value: 'much'"),
-        (["run", ".", "--rtol", "-1"], "rtol: must be at least 0, got -1.0"),
-        (["run", ".", "--iterations", "0"], "iterations: must be at least 1, got 0"),
-        (["run", ".", "--concurrency", "99"], "concurrency: must be at most 16, got 99"),
-        (["run", ".", "--required-matched-ratio", "95"], "required_matched_ratio: must be at most 1, got 95.0"),
+        (["run", ".", "--rtol", "much"], "argument --rtol: 'much' is not a number"),
+        (["run", ".", "--rtol", "-1"], "--rtol: must be at least 0, got -1.0"),
+        (["run", ".", "--iterations", "0"], "--iterations: must be at least 1, got 0"),
+        (["run", ".", "--concurrency", "99"], "--concurrency: must be at most 16, got 99"),
+        (["run", ".", "--required-matched-ratio", "95"], "--required-matched-ratio: must be at most 1, got 95.0"),
         (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
+        (["html", "."], "unknown command 'html'; did you mean report html?"),
         (["run", ".", "--frobnicate"], "unknown option '--frobnicate'"),
         (["bake"], "unknown command 'bake'"),
         ([], "required: COMMAND"),

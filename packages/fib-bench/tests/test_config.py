@@ -240,6 +240,10 @@ class TestValues:
         assert str(caught.value).startswith(f"{kind.__name__}.")
         assert problem in str(caught.value)
 
+    def test_cuda_is_the_first_gpu(self) -> None:
+        assert BenchmarkConfig(device="cuda").device == "cuda:0"
+        assert BenchmarkConfig(devices=["cuda", "cuda:1"]).devices == ("cuda:0", "cuda:1")  # type: ignore[arg-type]
+
     @pytest.mark.parametrize(
         ("fields", "problem"),
         [

@@ -282,6 +282,11 @@ def test_a_selection_that_matches_nothing_is_an_error_with_near_misses(hub: Hub,
         fetch("flashinfer-trace", tmp_path, endpoint=hub.address, selection=Selection(op_types=("elementwize",)))
 
 
+def test_a_misspelt_short_name_is_not_asked_for(hub: Hub, tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean 'flashinfer-trace'"):
+        fetch("flashinfer-trac", tmp_path / "set", endpoint=hub.address)
+
+
 @pytest.mark.parametrize(
     ("name", "revision", "said"),
     [

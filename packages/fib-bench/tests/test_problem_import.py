@@ -212,6 +212,11 @@ class TestKernelBench:
         assert said in capsys.readouterr().err
         assert not list((tmp_path / "set").rglob("*.json"))
 
+    def test_a_file_that_is_not_python_is_explained(self, tmp_path: Path) -> None:
+        (tmp_path / "notes.txt").write_text("hello\n")
+        with pytest.raises(ProblemError, match=r"is no problem of KernelBench: a \.py file with a class Model"):
+            read_kernelbench(tmp_path / "notes.txt")
+
     def test_the_same_problem_again_adds_nothing_and_another_of_its_name_is_refused(self, tmp_path: Path) -> None:
         root = make(tmp_path / "set")
         problem = read_kernelbench(write(tmp_path / "linear.py", LINEAR)).problem

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 from fib_bench.authoring.inference import infer_sources
+from fib_bench.config.validators import with_device_numbers
 from fib_compile.device import list_cuda_devices
 from fib_schema import Definition, InvalidField, Solution, SourceFile, TraceSet, UnknownName, Workload, parse_json
 
@@ -30,7 +31,7 @@ class Workspace:
 
     Args:
         root: The data set.
-        device: ``cpu`` or ``cuda:N``.
+        device: ``cpu``, ``cuda:N``, or ``cuda`` for the first GPU.
         author: The author of submitted solutions.
         timeout_seconds: The limit of each step: a build, a call, a run of a profiler.
         trusts_solutions: Run profilers and sanitizers outside of the sandbox, for code of one's own only.
@@ -39,7 +40,7 @@ class Workspace:
     """
 
     root: Path = attrs.field(converter=Path)
-    device: str = "cpu"
+    device: str = attrs.field(default="cpu", converter=with_device_numbers)
     author: str = "agent"
     timeout_seconds: float = 60.0
     trusts_solutions: bool = False

@@ -147,9 +147,12 @@ def fetch(
     Raises:
         FetchFailed: The hub does not answer or has no such data set, a file is not what the hub states, or a file
             here was changed.
-        UnknownName: The selection names something that the data set does not have.
+        UnknownName: The name is a misspelt short name, or the selection names something that the data set lacks.
         OSError: A file cannot be written.
     """
+    unknown = UnknownName("data set", name, tuple(DATA_SETS))
+    if name not in DATA_SETS and "/" not in name and unknown.near_misses:
+        raise unknown
     repository = DATA_SETS.get(name, name)
     commit, files = _list_files(repository, revision, endpoint)
     chosen = set((selection or Selection()).of(file.path for file in files))

@@ -9,6 +9,7 @@ from typing import Protocol
 import attrs
 from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
 from fib_schema.command import print_problems
+from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 from fib_schema.files import write_output
 from rich.console import Console
@@ -44,14 +45,14 @@ class _Commands(Protocol):
 
 
 def add_reports(commands: _Commands) -> None:
-    """Declare ``report`` and its sub-commands, and ``summary`` and ``best`` as short forms of two of them."""
+    """Declare ``report`` and its sub-commands, and short forms of three of them."""
     report = commands.add_parser("report", help="tables and pages made from traces")
     add_help(report, "report")
     reports = report.add_subparsers(required=True, metavar="REPORT")
     for where in (reports, commands):
         add_summary(where.add_parser("summary", help="totals, the leaderboard, and the ranking of authors"))
         add_best(where.add_parser("best", help="the fastest passing solution of each workload"))
-    add_compare(reports.add_parser("compare", help="changes of latency between two runs, or two solutions"))
+        add_compare(where.add_parser("compare", help="changes of latency between two runs, or two solutions"))
     add_merge(reports.add_parser("merge", help="merge several data sets"))
     add_html(reports.add_parser("html", help="one HTML page that needs no network"))
 
@@ -183,6 +184,20 @@ def _number(text: str, least: float) -> float:
     return value
 
 
+def _print_problems(trace_set: TraceSet, root: str, *, all_files: bool) -> int:
+    """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records.
+
+    Args:
+        trace_set: The data set.
+        root: Its folder.
+        all_files: Read the files that the report has not read, too.
+    """
+    problems = trace_set.all_problems() if all_files else trace_set.problems
+    is_empty = not trace_set.definition_names() and not trace_set.traces
+    print_problems([*problems, missing_data(root)] if is_empty else problems)
+    return int(is_empty)
+
+
 # -- the commands ------------------------------------------------------------------------------
 
 
@@ -191,7 +206,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.weighted:
         return _weighted_summary(trace_set, arguments, errors)
     summary = summarise(trace_set, _options_of(arguments))
-    print_problems(trace_set.all_problems())
+    code = _print_problems(trace_set, arguments.dir, all_files=True)
     if arguments.json:
         print_json(attrs.asdict(summary))
     elif arguments.csv:
@@ -200,7 +215,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
         print_summary(output_console(), summary)
         if summary.authors_note:
             errors.print(safe_text(summary.authors_note, "yellow"), soft_wrap=True)
-    return 0
+    return code
 
 
 def _weighted_summary(trace_set: TraceSet, arguments: argparse.Namespace, errors: Console) -> int:
@@ -222,19 +237,19 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
-    print_problems(trace_set.problems if definitions else trace_set.all_problems())
+    code = _print_problems(trace_set, arguments.dir, all_files=not definitions)
     if arguments.json:
         print_json([attrs.asdict(row) for row in rows])
     elif arguments.csv:
         print_csv(map(attrs.asdict, rows))
     elif rows:
         print_best(output_console(), rows)
-    elif not left_out:
+    elif not left_out and not code:
         errors.print("no passing trace yet; make some with 'fib-bench run'", style="yellow")
     if left_out:
         note = f"left out: {counted(left_out, 'trace')}, {CPU_TIMING} (--include-unranked includes them)"
         errors.print(safe_text(note, "yellow"), soft_wrap=True)
-    return 0
+    return code
 
 
 def _compare(arguments: argparse.Namespace, errors: Console) -> int:
@@ -310,7 +325,8 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
 
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     found = page_data(trace_set, attrs.evolve(_options_of(arguments), note=arguments.note), definitions)
-    print_problems(trace_set.problems if definitions else trace_set.all_problems())
+    if code := _print_problems(trace_set, arguments.dir, all_files=not definitions):
+        return code
     page = Path(arguments.output)
     text = page_of(found).encode()
     write_output(page, text)

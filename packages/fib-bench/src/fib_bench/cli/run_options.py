@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import TraceSet
+from fib_schema import InvalidField, TraceSet
 
 from ..config.benchmark import EXECUTORS, MOST_CONCURRENCY, BenchmarkConfig, read_fields
 from ..config.model import ResolvedEvalConfig
@@ -17,6 +18,8 @@ from ..config.model import ResolvedEvalConfig
 _DEVICES = Path("/dev")
 _GPU_FILES = ("nvidia*", "dxg", "nvhost*", "nvmap", "kfd")
 """Files in /dev of the drivers of GPUs, on Linux, in WSL and on boards; a machine without any has no GPU."""
+_OPTIONS = {"timeout_seconds": "timeout", "profile_baseline": "no-profile-baseline"}
+"""Options that are not named like their fields."""
 _DEFAULTS = {
     field.name: field.default
     for cls in (BenchmarkConfig, ResolvedEvalConfig)  # the second has the defaults of common fields
@@ -40,7 +43,20 @@ def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkCo
         fields = {**read_fields(Path(arguments.config), trace_set), **fields}
     if not {"device", "devices"} & fields.keys():
         fields["device"] = default_device()
-    return BenchmarkConfig(**fields).for_data_set(trace_set)
+    try:
+        config = BenchmarkConfig(**fields)
+    except InvalidField as error:
+        raise _with_option(error, given) from error
+    return config.for_data_set(trace_set)
+
+
+def _with_option(error: InvalidField, given: Mapping[str, object]) -> InvalidField:
+    """The error of a field with the name of the option that gave its value, if one did."""
+    name = error.where.rpartition(".")[2]
+    if given.get(name) is None:
+        return error
+    option = _OPTIONS.get(name, name.replace("_", "-"))
+    return InvalidField(f"--{option}", error.problem)
 
 
 def default_device() -> str:

@@ -16,7 +16,18 @@ from fib_schema import Definition, Problem, TraceSet, UnknownName
 from ..errors import InvalidConfig
 from .layers import bundled_layers, read_data_set_layers, read_settings, unknown_names
 from .model import EVAL_CONFIGS, EvalConfig, Layers, ResolvedEvalConfig
-from .validators import checked_field, flag, mapping_field, names, number, one_of, optional, text, whole
+from .validators import (
+    checked_field,
+    flag,
+    mapping_field,
+    names,
+    number,
+    one_of,
+    optional,
+    text,
+    whole,
+    with_device_numbers,
+)
 
 EXECUTORS = ("local", "ray")
 MOST_CONCURRENCY = 16
@@ -31,9 +42,10 @@ class BenchmarkConfig(EvalConfig):
     `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.
     """
 
-    device: str = checked_field("cpu", text)
-    """``cpu`` or ``cuda:N``. The CPU unless another one is named; the command line defaults to the first GPU."""
-    devices: tuple[str, ...] | None = checked_field(None, optional(names))
+    device: str = checked_field("cpu", text, with_device_numbers)
+    """``cpu``, ``cuda:N``, or ``cuda`` for the first GPU. The CPU unless another one is named; the command line
+    defaults to the first GPU."""
+    devices: tuple[str, ...] | None = checked_field(None, optional(names), with_device_numbers)
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
     concurrency: int | None = checked_field(
         None,

@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 from fib_schema import InvalidField, UnknownName
 
+_FIRST_GPU = "cuda:0"
 Check = Callable[[object], str]
 """Returns the problem of a value, or an empty string."""
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
@@ -132,9 +133,17 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def checked_field(default: Any, check: Check) -> Any:
+def checked_field(default: Any, check: Check, converter: Callable[[Any], Any] = as_tuple) -> Any:
     """An attrs field with a default and a check; a list becomes a tuple."""
-    return attrs.field(default=default, validator=validated(check), converter=as_tuple)
+    return attrs.field(default=default, validator=validated(check), converter=converter)
+
+
+def with_device_numbers(value: Any) -> Any:
+    """The name of a device, or a list or tuple of names as a tuple, with ``cuda`` as ``cuda:0``; see `as_tuple`."""
+    value = as_tuple(value)
+    if isinstance(value, tuple):
+        return tuple(map(with_device_numbers, value))
+    return _FIRST_GPU if value == "cuda" else value
 
 
 def mapping_field(validator: Validator) -> Any:

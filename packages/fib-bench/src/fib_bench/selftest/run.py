@@ -139,7 +139,7 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
 
     Args:
         cases: Cases to run; those for other devices and those whose modules are not installed are skipped.
-        device: ``cpu`` or ``cuda:N``.
+        device: ``cpu``, ``cuda:N``, or ``cuda`` for the first GPU.
         observe: Called with each event.
         settings: Fields of `BenchmarkConfig`.
 
@@ -157,7 +157,7 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
             some = [case for case in chosen if (case.limit_seconds or math.inf) == limit]
             limited = attrs.evolve(config, timeout_seconds=min(limit, config.timeout_seconds))
             found |= _run(trace_set, some, limited, observe)
-    return SelfTest(device, tuple(_compared(found[case.name], found) for case in chosen))
+    return SelfTest(config.device, tuple(_compared(found[case.name], found) for case in chosen))
 
 
 def _compared(outcome: Outcome, found: Mapping[str, Outcome]) -> Outcome:
