@@ -15,6 +15,7 @@ from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.graph_safety import GraphEvidence, graph_fields, graph_problem
 from fib_bench.judge.linked_passes import LinkedPasses, linked_inputs
 from fib_bench.judge.linked_timing import LinkedTimer
+from fib_bench.judge.prepared import MOVED
 from fib_bench.judge.solution_run import SolutionRun
 from fib_bench.transport.slots import CallLayout, Slots, layout_of
 from fib_schema import BuildSpec, Definition, Solution, Workload
@@ -78,6 +79,7 @@ class TestEvidence:
         layout: CallLayout,
         redrawn: tuple[str, ...],
         determined: tuple[str, ...] = (),
+        replayed: tuple[str, ...] = (),
         **function: Any,
     ) -> Any:
         with Slots(layout, 1, CPU) as slots:
@@ -89,11 +91,13 @@ class TestEvidence:
                 varying={"x": Variation.MIXED},
                 integer_sets=[dict.fromkeys(redrawn, torch.zeros(3)), {}] if redrawn else (),
                 determined_integers=frozenset(determined),
+                moved_integers=frozenset({"seen"}),
             )
             passes = LinkedPasses.__new__(LinkedPasses)
             passes._function, passes._inputs = bound, linked_inputs(bound, prepared)
         timer = LinkedTimer.__new__(LinkedTimer)
         timer.method, timer._passes, timer.verifier = "linked", passes, SimpleNamespace(fresh=90)  # type: ignore[assignment]
+        timer._verification = SimpleNamespace(distributions=set(replayed))  # type: ignore[assignment]
         run: Any = SimpleNamespace(definition=definition)
         return SolutionRun._graph_fields(run, bound, timer, prepared)
 
@@ -108,6 +112,11 @@ class TestEvidence:
         self, definition: Definition, layout: CallLayout
     ) -> None:
         assert self.fields(definition, layout, ("at",), determined=("seen",)) == {"graph_safe": True}
+
+    def test_offsets_may_change_in_a_pass_of_their_own(self, definition: Definition, layout: CallLayout) -> None:
+        assert self.fields(definition, layout, ("at",), replayed=("zeros", MOVED)) == {"graph_safe": True}
+        found = self.fields(definition, layout, ("at",), replayed=("zeros",))
+        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
 
     def test_integers_stay_for_plans(self, definition: Definition, layout: CallLayout) -> None:
         found = self.fields(definition, layout, ("at", "seen"), keeps_integers=True, has_setup=True)

@@ -6,13 +6,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import attrs
 import pytest
 import torch
 from fib_bench.inputs.draft import InputDraft, SynthesisError
 from fib_bench.inputs.generation import Value, make_inputs
-from fib_bench.inputs.redrawing import Redrawing, redraw_integers, redrawable_inputs
+from fib_bench.inputs.redrawing import Redrawing, move_pages, redraw_integers, redrawable_inputs
 from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
 from fib_compile.device import is_cuda_available
 from fib_schema import (
@@ -531,3 +532,45 @@ def test_most_integers_of_recorded_workloads_change() -> None:
     allowed = {"the call has only one request", "the pool has only one page", "a scalar is a parameter of the call"}
     unexpected = {reason: count for reason, count in reasons.items() if reason not in allowed}
     assert sum(unexpected.values()) <= 0.1 * (changed + sum(unexpected.values())), unexpected
+
+
+class TestMovedPages:
+    """Requests with equal numbers of pages: other orders would change nothing."""
+
+    DECODE: ClassVar = {name: text for name, text in PAGED.items() if name != "qo_indptr"}
+
+    def moved(self, inputs: Mapping[str, str], seed: int = 0, pages: int = 3, **values: torch.Tensor) -> Redrawing:
+        constraints = ("len_indptr == batch + 1", "num_kv_indices == kv_indptr[-1]")
+        definition = definition_of(inputs, constraints, num_pages=64, page_size=16)
+        given = {
+            "kv_indptr": offsets([pages] * 5),
+            "kv_indices": torch.arange(5 * pages, dtype=torch.int32),
+            "kv_last_page_len": torch.full((5,), 7, dtype=torch.int32),
+            **values,
+        }
+        axes = {"batch": 5, "len_indptr": 6, "num_kv_indices": 5 * pages, "num_pages": 64, "page_size": 16}
+        return move_pages(definition, axes, {name: given[name] for name in inputs}, seeded(seed))
+
+    @given(seed=st.integers(0, 1 << 30), pages=st.integers(2, 9))
+    def test_each_request_keeps_a_page_and_the_total_stays(self, seed: int, pages: int) -> None:
+        found = self.moved(self.DECODE, seed, pages)
+        assert found.changed == ("kv_indptr",)
+        lengths = torch.as_tensor(found.values["kv_indptr"]).diff()
+        assert int(lengths.sum()) == 5 * pages
+        assert int(lengths.min()) >= 1
+        assert int((lengths != pages).sum()) == 4  # the fifth has no partner
+        assert found.values["kv_indptr"].dtype is torch.int32  # type: ignore[union-attr]
+
+    def test_offsets_of_queries_forbid_it(self) -> None:
+        """A request must not have more queries than keys."""
+        assert not self.moved(PAGED, qo_indptr=offsets([4] * 5)).changed
+
+    def test_requests_of_one_page_have_none_to_give(self) -> None:
+        assert not self.moved(self.DECODE, pages=1).changed
+
+    def test_requests_that_differ_are_reordered_instead(self) -> None:
+        assert not self.moved(self.DECODE, kv_indptr=offsets([1, 2, 3, 4, 5])).changed
+
+    def test_lengths_that_follow_from_pages_forbid_it(self) -> None:
+        inputs = {**self.DECODE, "seq_lens": "int32[batch]"}
+        assert not self.moved(inputs, seq_lens=int32([39] * 5)).changed

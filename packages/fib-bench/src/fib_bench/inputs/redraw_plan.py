@@ -36,11 +36,13 @@ class RedrawPlan:
         draws: The draws, in the order in which they are applied.
         reasons: Inputs without a draw, each with the reason.
         determined: Inputs without a draw that have only one valid value for the sizes of the call.
+        movable: Requests whose pages may move to others, which makes a call slower; see `move_pages`.
     """
 
     draws: list[IntegerDraw] = attrs.field(factory=list)
     reasons: dict[str, str] = attrs.field(factory=dict)
     determined: set[str] = attrs.field(factory=set)
+    movable: list[RequestGroup] = attrs.field(factory=list)
 
     @property
     def redrawable(self) -> frozenset[str]:
@@ -53,7 +55,7 @@ class RedrawPlan:
         kept = [draw for draw in self.draws if draw not in removed]
         still_drawn = {name for draw in kept for name in draw.names}
         dropped = {name for draw in removed for name in draw.names if name not in still_drawn}
-        return RedrawPlan(kept, dict.fromkeys(dropped, reason) | self.reasons, self.determined)
+        return RedrawPlan(kept, dict.fromkeys(dropped, reason) | self.reasons, self.determined, self.movable)
 
 
 def plan_redraws(definition: Definition, axes: Mapping[str, int], integers: Mapping[str, torch.Tensor]) -> RedrawPlan:
@@ -128,6 +130,8 @@ class _Planner:
                 self._keep_positions(group, next(reason for reason in reasons.values() if reason is not None))
             if blocked is None:
                 self._add_last_pages(group)
+                if group.can_move_pages(self.integers, self.roles):
+                    self.plan.movable.append(group)
             self.plan.determined.update(name for name in group.offsets if self._is_determined(name))
 
     def _add_last_pages(self, group: RequestGroup) -> None:

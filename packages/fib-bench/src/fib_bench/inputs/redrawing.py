@@ -78,6 +78,28 @@ def redraw_integers(
     return Redrawing({**values, **_restored(values, drawn, changed)}, changed, kept, determined)
 
 
+def move_pages(
+    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value], generator: torch.Generator
+) -> Redrawing:
+    """Move pages from some requests to others, where all have as many: reordering the requests changes nothing there.
+
+    For checks, not for timing: a call takes as long as its longest request. Arguments are those of `redraw_integers`.
+
+    Returns:
+        The inputs; `Redrawing.changed` is empty if no pages may move.
+    """
+    axes = {**definition.const_axes, **axes}
+    integers = _integer_tensors(definition, values)
+    drawn = dict(integers)
+    for group in plan_redraws(definition, axes, integers).movable:
+        drawn.update(group.with_moved_pages(integers, generator))
+    changed = _changes(drawn, integers)
+    if _Constraints(definition, axes, values).violated(drawn, changed) is not None:
+        changed = frozenset()
+    names = tuple(name for name in integers if name in changed)
+    return Redrawing({**values, **_restored(values, drawn, names)}, names, {})
+
+
 def redrawable_inputs(
     definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:

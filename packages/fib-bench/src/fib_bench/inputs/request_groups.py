@@ -13,6 +13,7 @@ from itertools import takewhile
 import attrs
 import torch
 
+from .index_values import is_last_page
 from .roles import Role
 
 _ATTEMPTS = 8
@@ -66,6 +67,27 @@ class RequestGroup:
         for name, offsets in self.ragged.items():
             drawn[name] = _reordered_segments(integers[name], integers[offsets], order)
         return drawn
+
+    def can_move_pages(self, integers: Mapping[str, torch.Tensor], roles: Mapping[str, Role]) -> bool:
+        """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""
+        if self.count < 2 or len(self.offsets) != 1 or self.rows or not self.ragged:
+            return False
+        pages = self.lengths_of(self.offsets[0], integers)
+        is_stated = not all(is_last_page(name) for name in self.lengths)
+        is_paged = all(roles[name] is Role.PAGES for name in self.ragged)
+        return is_paged and not is_stated and int(pages[0]) > 1 and bool((pages == pages[0]).all())
+
+    def with_moved_pages(
+        self, integers: Mapping[str, torch.Tensor], generator: torch.Generator
+    ) -> dict[str, torch.Tensor]:
+        """Return the offsets after half of the requests have given pages to the others; each keeps at least one."""
+        (name,) = self.offsets
+        pages = self.lengths_of(name, integers).clone()
+        givers, takers = torch.randperm(self.count, generator=generator, device=generator.device).cpu().chunk(2)
+        given = torch.randint(1, int(pages[0]), (len(takers),), generator=generator, device=generator.device).cpu()
+        pages[givers[: len(takers)]] -= given
+        pages[takers] += given
+        return {name: torch.cat([integers[name][:1], integers[name][0] + pages.cumsum(0)])}
 
     def _order(self, integers: Mapping[str, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
         """Return an order that changes all lengths that are not constant; a rotation by one always does."""

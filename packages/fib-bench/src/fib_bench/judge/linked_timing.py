@@ -34,7 +34,7 @@ from ..transport.messages import Warm, WarmUp
 from .known_calls import BoundKnownCalls
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
 from .pass_verification import LEAST_PASSES, PassVerification
-from .prepared import InputSet, PreparedWorkload, two_of
+from .prepared import MOVED, InputSet, PreparedWorkload, two_of
 from .rpc import Rejected
 from .setup_inputs import write_tensors
 from .throttling import ThrottlingFilter
@@ -158,6 +158,11 @@ class LinkedTimer:
     def linked_names(self) -> frozenset[str]:
         """The inputs whose values differ from call to call."""
         return frozenset() if self._passes is None else self._passes.linked_names
+
+    def changed_names(self, prepared: PreparedWorkload) -> frozenset[str]:
+        """The inputs that have differed between replays that were compared."""
+        is_moved = self._passes is not None and MOVED in self._verification.distributions
+        return self.linked_names | prepared.moved_integers if is_moved else self.linked_names
 
     # -- passes --------------------------------------------------------------------------------------
 

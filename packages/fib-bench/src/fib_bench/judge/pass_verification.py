@@ -29,6 +29,7 @@ _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
 _CHOSEN = -(-_VERIFIED_CALLS // LEAST_PASSES)  # of each pass
 _VERIFY_SECONDS = 0.15
 _FURTHER_SECONDS = 2.0  # for the answers of a slow reference, so that graph safety is decided
+_MOST_SLOTS = 8  # that are looked at for one whose inputs a link has left as they were
 _Calls: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Inputs and outputs of calls, ``[bytes]`` each."""
 Draw: TypeAlias = Callable[[PreparedWorkload], torch.Tensor]
@@ -66,6 +67,8 @@ class PassVerification:
         self._unverified: list[_Unverified] = []
         self._pending: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Inputs and outputs of calls that are to be compared, ``[bytes]`` each."""
+        self.distributions: set[str] = set()
+        """Other distributions than the normal one on which a replay was compared."""
 
     def room_for(self, passes: int, pass_bytes: int) -> int:
         """The number of passes that can follow each other without verification, at most so many and at least one."""
@@ -181,19 +184,21 @@ class PassVerification:
             slots.inputs[:] = item.inputs
             slots.candidates[:] = item.inputs
             made = self._passes.run(native.SOLUTION, calls, is_timed=False)
-            unwritten, slot = self._passes.recompute(made, slots.outputs), SECRET.randrange(made.calls)
             where = f"captured calls on inputs of distribution {item.distribution}"
-            if unwritten:
+            if self._passes.recompute(made, slots.outputs):
                 raise NotCapturable(f"{where} left outputs unwritten")
-            (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
-            if not torch.equal(slots.inputs[slot], read):
-                raise _inputs_changed()
-            if not torch.equal(read, item.inputs):
-                continue  # a link has swapped adjacent elements: nobody has answered that
-            try:
-                self._function.compare(item, slots.outputs[slot].clone(), where)
-            except Rejected as error:
-                raise NotCapturable(error.message) from error
+            for slot in SECRET.sample(range(made.calls), min(made.calls, _MOST_SLOTS)):
+                (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
+                if not torch.equal(slots.inputs[slot], read):
+                    raise _inputs_changed()
+                if not torch.equal(read, item.inputs):
+                    continue  # a link has swapped adjacent elements: nobody has answered that
+                try:
+                    self._function.compare(item, slots.outputs[slot].clone(), where)
+                except Rejected as error:
+                    raise NotCapturable(error.message) from error
+                self.distributions.add(item.distribution)
+                break
 
 
 def _inputs_changed() -> Rejected:

@@ -17,7 +17,7 @@ from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.redrawing import Redrawing, redraw_integers
+from ..inputs.redrawing import Redrawing, move_pages, redraw_integers
 from ..inputs.variation import Variation, vary, varying_inputs
 from ..secure_random import SECRET
 from ..timing.work import work_of
@@ -26,7 +26,7 @@ from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .device_memory import total_bytes
 from .output_checker import OutputChecker
-from .prepared import InputSet, PaddedCall, PaddedCalls, PreparedWorkload, two_of
+from .prepared import MOVED, InputSet, PaddedCall, PaddedCalls, PreparedWorkload, two_of
 from .rpc import Rejected
 from .setup_inputs import write_tensors
 from .timed_function import TimedFunction
@@ -40,7 +40,7 @@ _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of ea
 
 
 _QUICK_DISTRIBUTIONS = 2
-_TYPICAL = ("normal", "variant", "redrawn")
+_TYPICAL = ("normal", "variant", "redrawn", MOVED)
 _LENIENT_RATIO = 0.99
 _LENIENT_CAP = 0.25
 
@@ -130,7 +130,10 @@ class Preparation:
                 bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
             varying = varying_inputs(self.definition, [layout.input_tensors(base.inputs) for base in bases])
             integer_sets, redrawing = self._integer_sets(values)
-            redrawn = [self._expect_redrawn(function, bases[-1], integers) for integers in integer_sets[1:2]]
+            redrawn = [self._expect_redrawn(function, bases[-1], "redrawn", found) for found in integer_sets[1:2]]
+            moved = self._moved_pages(values)
+            if moved:
+                redrawn.append(self._expect_redrawn(function, bases[-1], MOVED, moved))
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
@@ -139,6 +142,7 @@ class Preparation:
                 integer_sets=integer_sets,
                 kept_integers=redrawing.kept,
                 determined_integers=redrawing.determined,
+                moved_integers=frozenset(moved),
                 varying=varying,
                 slots=slots,
                 work=work_of(self.definition, self.workload.axes, values),
@@ -180,13 +184,22 @@ class Preparation:
         found = [values, *(redrawing.values for redrawing in drawn)]
         return tuple({name: _tensor(given[name]) for name in names} for given in found), first
 
+    def _moved_pages(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
+        """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
+        if self.run.quick or self._is_late():
+            return {}
+        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        with self.context.phases.during(Phase.INPUTS):
+            moved = move_pages(self.definition, self.workload.axes, values, generator)
+        return {name: _tensor(moved.values[name]) for name in moved.changed}
+
     def _expect_redrawn(
-        self, function: TimedFunction, base: InputSet, integers: Mapping[str, torch.Tensor]
+        self, function: TimedFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
     ) -> InputSet:
         """An input set with other integers."""
         inputs = base.inputs.clone()
         write_tensors(function.layout.input_tensors(inputs), integers)
-        return self._expect_packed(function, function.layout, "redrawn", inputs)
+        return self._expect_packed(function, function.layout, distribution, inputs)
 
     def _is_late(self) -> bool:
         return self.context.seconds() > self._deadline

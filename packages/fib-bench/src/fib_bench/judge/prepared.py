@@ -18,6 +18,9 @@ from ..timing.work import Work
 from ..transport.slots import CallLayout
 from .output_checker import OutputChecker, verdict_of
 
+MOVED = "moved pages"
+"""The distribution of inputs whose requests have other numbers of pages; see `move_pages`."""
+
 
 @attrs.frozen(eq=False)
 class InputSet:
@@ -109,6 +112,8 @@ class PreparedWorkload:
     """Integer inputs that cannot be redrawn, and why."""
     determined_integers: frozenset[str] = frozenset()
     """Those of them that have only one valid value in calls of these sizes."""
+    moved_integers: frozenset[str] = frozenset()
+    """Others of them, which differ in a trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
     padded: PaddedCalls | None = None

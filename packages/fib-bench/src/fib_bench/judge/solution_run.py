@@ -342,7 +342,7 @@ class SolutionRun:
             has_setup=function.has_setup,
             verified_calls=timer.verifier.fresh,
             integers=[name for name in prepared.layout.inputs if specs[name].is_integer and name not in determined],
-            changed=timer.linked_names if isinstance(timer, LinkedTimer) else (),
+            changed=timer.changed_names(prepared) if isinstance(timer, LinkedTimer) else (),
             kept_integers=function.keeps_integers and not function.has_setup,
         )
         return graph_fields(evidence)
