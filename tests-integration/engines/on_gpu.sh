@@ -38,6 +38,7 @@ if [ ! -e "$out/benched" ]; then
   touch "$out/benched"
   echo "benchmarked: call this again"; exit 75
 fi
+"${arms[@]}" measure "$out" --seconds 500 "$@"
 if [ ! -e "$out/settings/complete" ]; then
   mkdir -p "$out/settings"
   routed_with() { # NAME SETTINGS: the hits and misses of the routed arm with other settings of vLLM
@@ -53,6 +54,5 @@ if [ ! -e "$out/settings/complete" ]; then
   touch "$out/settings/complete"
   echo "other settings are run: call this again"; exit 75
 fi
-"${arms[@]}" measure "$out" --seconds 500 "$@"
 "${arms[@]}" report "$out" "$@" | tee "$out/report.md"
 echo complete
