@@ -65,9 +65,10 @@ class CommandParser(argparse.ArgumentParser):
         for action in self._actions:
             if action.choices is not None and name in ("/".join(action.option_strings), action.metavar, action.dest):
                 choices = [str(choice) for choice in action.choices]
-                is_command = isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - it has no public name
-                problem = f"unknown command {word!r}" if is_command else f"argument {name}: invalid choice {word!r}"
-                if is_command and (longer := _commands_with(word, action)):
+                problem, longer = f"argument {name}: invalid choice {word!r}", []
+                if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
+                    problem, longer = f"unknown command {word!r}", _commands_with(word, action)
+                if longer:
                     return f"{problem}; did you mean {' or '.join(longer)}?"
                 return problem + (_suggestion(word, choices) or f"; choose from {', '.join(choices)}")
         return f"argument {name}: invalid choice {word!r}"
