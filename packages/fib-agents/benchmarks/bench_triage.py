@@ -1,6 +1,7 @@
 """Static triage against the self-test of fib-bench and a blind trial: the shares of solutions that are flagged.
 
-The solutions of the blind trial, in the folder `blind`, were written without reading the rules.
+The solutions of the blind trials, in the folder `blind`, were written without reading the rules, those of the second
+trial after the first one had changed the rules.
 
 usage: bench_triage.py [--names]: prints totals by suite; with the option also the exploits that are missed and the
 honest solutions that are flagged, with the rules that flag them.
@@ -34,7 +35,7 @@ def self_test() -> Iterator[tuple[str, Member]]:
 def blind_trial() -> Iterator[tuple[str, Member]]:
     """Likewise, of the blind trial; the part of a file's name before the first ``_`` names the definition."""
     known = {path.stem: definition_from_reference(path.stem, path) for path in BLIND.glob("definitions/*.py")}
-    for suite in (EXPLOITS, "honest"):
+    for suite in (EXPLOITS, "honest", "honest_second"):
         for path in sorted((BLIND / suite).iterdir()):
             definition = known[path.stem.partition("_")[0]]
             kernel = infer_kernel(path, definition)
