@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import ApplyRuntime, activation, disable_apply
+import torch
+from fib_apply import ApplyRuntime, activation, apply, disable_apply, enable_apply, warm_up
 from fib_apply.routing.native import module
-from fib_apply.routing.native.module import loaded_guards, native_problem, prepare_native, request_native
+from fib_apply.routing.native.module import (
+    guards_in_use,
+    loaded_guards,
+    native_problem,
+    prepare_native,
+    request_native,
+)
 from fib_compile import Limits
 from fib_schema import TraceSet
 
@@ -79,6 +86,57 @@ def test_an_active_runtime_requests_the_module(built: Path, definition: Any) -> 
         assert loaded_guards() is not None
     assert activation.active_runtime() is None
     disable_apply()
+
+
+def resolved() -> Any:
+    """A function whose definition is known at its first call, as of the functions that adapters patch."""
+
+    @apply(lambda x: "resolved")
+    def scale(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    return scale
+
+
+def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(
+    built: Path, new_definition: Any, new_solution: Any, new_trace: Any
+) -> None:
+    name = "resolved"
+    solution = new_solution("s", content="def run(x, y):\n    y.copy_(3 * x)\n", definition=name)
+    trace = new_trace("s", m=2, definition=name)
+    traces = TraceSet(None, {name: new_definition(name)}, {name: (solution,)}, {}, {name: (trace,)})
+    scale = resolved()
+    with enable_apply(traces) as runtime:
+        assert not module._state.is_requested
+        assert str(warm_up(60.0)).endswith("; native guards")
+        for _ in range(3):
+            assert torch.equal(scale(torch.ones(2, 4)), 3 * torch.ones(2, 4))
+        found = runtime.explain(name)
+    assert "calls pass native guards" in found
+    assert "_fib_table_value_returning(" in found
+    assert "_fib_guard" not in found
+
+
+def test_a_warm_up_says_which_guards_are_used_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, definition: Any
+) -> None:
+    compiler(tmp_path, f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done; exit 1", monkeypatch)
+    with enable_apply(TraceSet(None, {"scale": definition}, {}, {}, {})) as runtime:
+        readiness = warm_up(0.1)
+        assert (readiness.is_finished, readiness.guards) == (
+            False,
+            "Python guards, because native ones are being built",
+        )
+        (tmp_path / "end").touch()
+        assert runtime.wait_until_built(60.0)
+        assert "Python guards, because native ones are not used: " in warm_up(60.0).guards
+        monkeypatch.setenv(module.NATIVE_VARIABLE, "0")
+        assert warm_up(60.0).guards.endswith("because native ones are not used: FIB_APPLY_NATIVE is 0")
+        assert "calls pass Python guards, because" in runtime.explain("scale")
+
+
+def test_guards_that_nobody_asked_for_are_not_loaded() -> None:
+    assert guards_in_use() == "Python guards, because native ones are not loaded yet"
 
 
 @pytest.mark.parametrize(

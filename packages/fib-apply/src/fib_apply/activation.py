@@ -19,6 +19,7 @@ from fib_compile.forking import ForkSafeLock, renew_on_fork
 from . import environment, hook
 from .build_service.executor import BackgroundExecutor
 from .routing import call_sites
+from .routing.native.module import request_native
 
 
 class ActiveRuntime(call_sites.Runtime, Protocol):
@@ -152,6 +153,12 @@ def remove(runtime: ActiveRuntime, below: tuple[ActiveRuntime, ...] | None = Non
 def is_active(runtime: ActiveRuntime) -> bool:
     """Whether a runtime is in the stack."""
     return runtime in _stack
+
+
+def request_native_guards(runtime: ActiveRuntime) -> None:
+    """Load or build native guards in the background for a runtime that is in the stack; routes then are made again."""
+    if is_active(runtime) and not runtime.is_off:
+        request_native(rebind_call_sites)
 
 
 def replace_all(*runtimes: ActiveRuntime) -> tuple[ActiveRuntime, ...]:

@@ -23,12 +23,14 @@ from .errors import InvalidSetting
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
-from .routing.native.module import prepare_native
+from .routing.native.module import prepare_native, request_native, wait_for_native
 from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
 from .selection.problem_texts import as_problems
 from .selection.rankings import HardwareRankings, Ranking
 from .selection.table import ApplyTable
+
+_NATIVE_SECONDS = 600.0
 
 
 def _open(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
@@ -290,7 +292,9 @@ def warm(options: argparse.Namespace) -> int:
     with _problems_of_failure(table):
         selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
     with _stdout_to_stderr():
+        request_native(lambda: None)  # takes a minute: first, so that a warm-up that is interrupted has made them
         _build(table, selected, options.jobs)
+        wait_for_native(_NATIVE_SECONDS)
         native_problem = prepare_native()
     _print_problems(table)
     if options.json:

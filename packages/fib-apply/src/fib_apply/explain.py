@@ -77,8 +77,9 @@ class Answer:
 
 
 def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
-    """The problems of a definition, notes of its callers, the rankings on each hardware, and the generated code."""
+    """The problems of a definition, notes of its callers, its guards, rankings by hardware, and the generated code."""
     lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems, *dispatcher.notes.values()]
+    lines.append(f"calls pass {dispatcher.guards}")
     for rankings in dispatcher.pool.rankings.values():
         answers = [Answer.of(rankings, key, dispatcher.config) for key in sorted_keys(rankings)]
         lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]

@@ -6,7 +6,6 @@ Nothing here imports torch before a call is routed or a solution is built.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -32,7 +31,7 @@ from .replicas.agreement import AgreedKernels, Synchronization
 from .replicas.exchange import NoAgreement, ReplicaGroup
 from .router import Router, load_table
 from .routing.call_sites import Name, Rebindable, notify_listeners
-from .routing.native.module import request_native, wait_for_native
+from .routing.native.module import wait_with_native
 from .selection.table import ApplyTable
 from .synchronizer import Synchronizer, check_settings
 
@@ -125,9 +124,8 @@ class ApplyRuntime:
 
     def dispatcher(self, name: str) -> Dispatcher | None:
         """The dispatcher of a definition, or None if the data set has none of that name."""
-        found = self._router.dispatcher(name)
-        if found is not None and activation.is_active(self):
-            request_native(activation.rebind_call_sites)
+        if (found := self._router.dispatcher(name)) is not None:
+            activation.request_native_guards(self)
         return found
 
     def dispatch(
@@ -322,15 +320,12 @@ class ApplyRuntime:
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and warm-ups in the background, native guards included; returns whether all are finished."""
-        deadline = time.monotonic() + timeout_seconds
-        is_built = self._router.build_service.wait(timeout_seconds)
-        return wait_for_native(max(0.0, deadline - time.monotonic())) and is_built
+        return wait_with_native(self._router.build_service.wait, timeout_seconds)
 
     def warm_up(self, timeout_seconds: float) -> Readiness:
         """Wait for builds, first runs and native guards before CUDA graphs are captured; see `fib_apply.warm_up`."""
         with observed_warm_up() as outcome:
-            if activation.is_active(self) and not self.is_off:
-                request_native(activation.rebind_call_sites)  # adapters ask for it only when they are first called
+            activation.request_native_guards(self)  # adapters request them only when they are first called
             outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
             outcome.add(self._router.close_capture_gate())
         return outcome.readiness()

@@ -11,6 +11,7 @@ from fib_schema.display import counted
 
 from ..key import ApplyKey
 from ..log import logger
+from ..routing.native.module import guards_in_use
 from ..signal_errors import is_from_signal_handler
 from .readiness import KeyState
 
@@ -28,12 +29,15 @@ class Readiness:
     seconds: float
     problem: str | None = None
     """Reason for missing results; None if the warm-up ran."""
+    guards: str = ""
+    """The guards that routes use, and why they are not native ones; empty if nothing is routed."""
 
     def __str__(self) -> str:
         ready, others = (sum(map(len, found.values())) for found in (self.ready, self.not_ready))
         text = f"warm-up: ready for {ready} of {counted(ready + others, 'key')}, {self.seconds:.2f} s"
         if not self.is_finished and self.problem is None:
             text += "; the deadline passed before all background work was done"
+        text += f"; {self.guards}" if self.guards else ""
         return text if self.problem is None else f"{text}; {self.problem}"
 
 
@@ -45,10 +49,12 @@ class WarmUpOutcome:
     states: Mapping[str, list[KeyState]] = attrs.field(factory=dict)
     is_finished: bool = False
     problem: str | None = None
+    guards: str = ""
 
     def add(self, states: Mapping[str, list[KeyState]]) -> None:
         """Set the states of keys, by definition."""
         self.states = states
+        self.guards = guards_in_use()
 
     def readiness(self) -> Readiness:
         """The result."""
@@ -60,7 +66,7 @@ class WarmUpOutcome:
                     ready.setdefault(name, {})[state.key] = state.solution
                 else:
                     not_ready.setdefault(name, {})[state.key] = state.reason or ""
-        return Readiness(ready, not_ready, self.is_finished, time.monotonic() - self.began, self.problem)
+        return Readiness(ready, not_ready, self.is_finished, time.monotonic() - self.began, self.problem, self.guards)
 
 
 @contextlib.contextmanager

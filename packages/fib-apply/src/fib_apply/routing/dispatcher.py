@@ -28,7 +28,7 @@ from .candidates import CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
 from .guards import GuardOptions, compile_guard
 from .inlining import InliningPolicy
-from .native.module import loaded_guards
+from .native.module import guards_in_use, loaded_guards
 from .parameter_map import ParameterMap
 from .resolver import Resolver, device_of, is_capturing, needs_alignment
 from .validation import Rejection, has_nested
@@ -76,6 +76,11 @@ class Dispatcher:
         self._value_returning, self._destination_passing = self._resolver.variants()
         self._arity = len(self.definition.inputs)
         self._result_type = torch.Tensor if len(self.definition.outputs) == 1 else tuple
+
+    @property
+    def guards(self) -> str:
+        """The guards of its routes, and why they are not native ones."""
+        return guards_in_use() if self._options.is_cached else "no guards, because its keys depend on values"
 
     # -- calls ---------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Sequence
 from importlib import resources
 from importlib.machinery import ExtensionFileLoader
@@ -102,6 +103,15 @@ def native_problem() -> str | None:
     return _state.problem
 
 
+def guards_in_use() -> str:
+    """The guards that routes use now, and why they are not native ones."""
+    if _state.guards is not None:
+        return "native guards"
+    if (reason := _unsupported_reason() or _state.problem) is not None:
+        return f"Python guards, because native ones are not used: {reason}"
+    return f"Python guards, because native ones {'are being built' if _state.is_requested else 'are not loaded yet'}"
+
+
 def request_native(on_ready: Callable[[], None]) -> None:
     """Load or build the native module in the background, once per process.
 
@@ -121,6 +131,13 @@ def request_native(on_ready: Callable[[], None]) -> None:
 def wait_for_native(timeout_seconds: float) -> bool:
     """Wait for a requested module; returns whether nothing is pending."""
     return _state.executor.wait(timeout_seconds)
+
+
+def wait_with_native(wait: Callable[[float], bool], timeout_seconds: float) -> bool:
+    """Wait for other work and then for a requested module; returns whether nothing is pending."""
+    began = time.monotonic()
+    is_done = wait(timeout_seconds)
+    return wait_for_native(max(0.0, timeout_seconds - (time.monotonic() - began))) and is_done
 
 
 def prepare_native(limits: Limits | None = None) -> str | None:
