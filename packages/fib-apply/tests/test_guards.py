@@ -78,6 +78,7 @@ CHANGES = [
     Change("requiring a gradient", lambda t: t.clone().requires_grad_() if t.is_floating_point() else None),
     Change("of a subclass", lambda t: t.as_subclass(Marked)),
     Change("sparse", lambda t: t.to_sparse() if t.is_floating_point() else None),
+    Change("functional", torch._to_functional_tensor),
     Change("None", lambda t: _NONE),
     Change("a number", lambda t: 1.0),
     Change("an array", lambda t: t.float().numpy()),

@@ -18,7 +18,7 @@ import torch
 from ..signal_errors import is_from_signal_handler
 from .native.module import NativeGuards, loaded_guards
 from .native.self_test import find_tensor_problem
-from .validation import extent_bytes, has_function_mode, mode_problem
+from .validation import extent_bytes, has_function_mode, is_strided, mode_problem
 
 Guard: TypeAlias = Callable[..., Any]
 """True for a call that equals the one it was compiled from; takes the definition's arguments."""
@@ -291,7 +291,7 @@ def _torch_guard_type() -> Any:  # its type stub does not declare the arguments
 
 def _python_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
     names = [f"a{index}" for index in range(len(tensors))]
-    scope: dict[str, Any] = {"Tensor": torch.Tensor, "Parameter": torch.nn.Parameter, "has_mode": _has_mode}
+    scope: dict[str, Any] = {"is_strided": is_strided, "has_mode": _has_mode}
     conditions = []
     for name, tensor in zip(names, tensors, strict=True):
         scope |= {f"{name}_{field}": getattr(tensor, field) for field in ("dtype", "device", "shape")}
@@ -303,6 +303,7 @@ def _python_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = Fals
             *([f"{name}.dim() == {tensor.dim()}"] if ignores_sizes else sizes),
             f"{name}.device == {name}_device",
             f"{name}.requires_grad is {tensor.requires_grad}",
+            f"is_strided({name})",
         ]
     code = f"lambda {', '.join(names)}: {' and '.join([*conditions, f'not has_mode({names[0]})'])}"
     made: Guard = eval(code, scope)  # noqa: S307 made of a0, a1 and names of fields
@@ -310,4 +311,4 @@ def _python_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = Fals
 
 
 def _has_mode(tensor: torch.Tensor) -> bool:
-    return mode_problem([tensor]) is not None or tensor.layout is not torch.strided
+    return mode_problem([tensor]) is not None

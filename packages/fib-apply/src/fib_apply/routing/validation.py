@@ -72,7 +72,7 @@ class CallValidator:
             return Rejection("tensor", "a tensor is nested")
         if problem := mode_problem(tensors):
             return Rejection("mode", problem)
-        is_cacheable = all(map(_is_strided, tensors))
+        is_cacheable = all(map(is_strided, tensors))
         if (default := torch.get_default_dtype()) is not torch.float32:
             problem = f"the default dtype is {default}, and solutions are verified with torch.float32"
             return Rejection("mode", problem, is_cacheable)
@@ -160,7 +160,8 @@ def _scalar_problem(spec: TensorSpec, kind: type, value: object) -> str | None:
     return None if type(value) is kind else f"{type(value).__name__} instead of {kind.__name__}"
 
 
-def _is_strided(value: Any) -> bool:
+def is_strided(value: Any) -> bool:
+    """Whether a value is a strided tensor that owns memory."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
     return not torch._C._dispatch_keys(value).raw_repr() & ~_PLAIN_KEYS  # noqa: SLF001 torch has no public name for it
@@ -191,7 +192,7 @@ def has_nested(args: Sequence[Any]) -> bool:
 
 
 def _tensor_problem(spec: TensorSpec, dtype: torch.dtype, value: Any, *, is_input: bool) -> str | None:
-    if not is_plain_type(type(value)) or not _is_strided(value):
+    if not is_plain_type(type(value)) or not is_strided(value):
         return f"{type(value).__name__} is not a plain strided tensor"
     if value.dtype is not dtype:
         return f"{value.dtype} instead of {dtype}"
