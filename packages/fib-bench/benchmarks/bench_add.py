@@ -4,15 +4,15 @@ Each figure is the time of whole commands, from the start of the first process t
 new each time, so that nothing of it is in a cache; the data set is that of ``fib-bench demo``. CPU seconds are those
 of the commands and of the processes that they have waited for; on a busy machine they say more than the time.
 
-With ``--device cuda:0`` only Python is measured: nvcc alone takes longer than all else. On a machine without our
-packages: ``PYTHONPATH=SITE:packages/fib-schema/src:packages/fib-compile/src:packages/fib-bench/src``, where SITE has
-the wheels that the machine lacks, as `on_gpu.sh` installs them.
+With ``--device cuda`` only Python is measured: nvcc alone takes longer than all else. `add_on_gpu.sh` runs it on a
+machine without our packages. A command that fails ends the script, which prints the command and its output.
 """
 
 from __future__ import annotations
 
 import argparse
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from fib_bench import BenchmarkConfig
 from fib_bench.demo import write_demo
 from gpu_report import where_and_when
 
@@ -51,7 +52,9 @@ def _command(*words: object) -> None:
     command = [sys.executable, "-m", "fib_bench.cli.main", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or ("--quick" in words and done.stdout.count(": PASSED") != _WORKLOADS):
-        raise SystemExit(f"{command} failed:\n{done.stdout}{done.stderr}")
+        problem = f"exit code {done.returncode}" if done.returncode else f"not {_WORKLOADS} passed"
+        print(f"{shlex.join(command)}: {problem}\n{done.stdout}{done.stderr}", flush=True)
+        raise SystemExit(1)
 
 
 def measure(folder: Path, suffix: str, source: str, repeats: int, device: str) -> dict[str, list[tuple[float, float]]]:
@@ -83,14 +86,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
-    found = where_and_when(arguments.device)
+    device = BenchmarkConfig(device=arguments.device).device  # `cuda` is `cuda:0`
+    found = where_and_when(device)
     print(", ".join(f"{name} {value}" for name, value in found.items() if name != "host"), flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_demo(folder / "demo")
-        kinds = [(".py", _PYTHON)] + ([(".cpp", _CPP)] if arguments.device == "cpu" else [])
+        kinds = [(".py", _PYTHON)] + ([(".cpp", _CPP)] if device == "cpu" else [])
         for suffix, source in kinds:
-            for way, seconds in measure(folder, suffix, source, arguments.repeats, arguments.device).items():
+            for way, seconds in measure(folder, suffix, source, arguments.repeats, device).items():
                 wall, cpu = ([pair[index] for pair in seconds] for index in (0, 1))
                 times = f"{statistics.median(wall):5.1f} s  ({min(wall):.1f} to {max(wall):.1f})"
                 print(f"{suffix:5} {way:24} {times}, {statistics.median(cpu):.1f} CPU seconds", flush=True)
