@@ -81,7 +81,9 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
     runtime = ApplyRuntime(root, ApplyConfig(require_speedup=False))
     with runtime:
         short = pair_of(runtime, device, *sizes.short)
-        rows = [eager_row(pair_of(runtime, device, *kind), device, sizes.rounds) for kind in sizes.large]
+        large = [pair_of(runtime, device, *kind) for kind in sizes.large]
+        guards = runtime.warm_up(240).guards
+        rows = [eager_row(pair, device, sizes.rounds) for pair in large]
         rows.append(host_row(short, device, sizes.rounds))
         if device != "cpu":
             rows.append(graph_row(short, sizes.rounds))
@@ -90,7 +92,8 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
     report.table("What apply adds", header, [_shown(row) for row in rows])
     report.say(
         f"Medians; the difference is that of neighbours, its spread the middle half. Eager: {CHUNK} calls and then the "
-        f"wait for them, us per call. Host: the same without the wait, ns per call. Graph: {IN_GRAPH} calls, us each."
+        f"wait for them, us per call. Host: the same without the wait, ns per call. Graph: {IN_GRAPH} calls, us each. "
+        f"Calls pass {guards}."
     )
     report.say()
     return [] if device == "cpu" else capture_while_building(root, device, report, sizes.short)

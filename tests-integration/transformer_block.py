@@ -8,9 +8,12 @@ are taken with bfloat16 instead, as the model's weights are.
 It exits with 1 if results with and without apply do not agree, if a chosen solution never served its part, or if a
 CUDA graph cannot be captured while a solution is built. Times are reported and judge nothing.
 
-With ``--inline`` it compares two ways of compiling a routed block in one run: opaque operators, and
-`ApplyConfig.inline_compiled`. Then only solutions are selected that are faster than the one in torch, CUDA solutions
-and all sections but the block's are left out, and on a GPU it exits with 1 if no kernel is inlined.
+Times with apply are those of the default settings, with the solution in torch as the baseline of each part: only faster
+ones are selected. Hits are counted with solutions of any speed.
+
+With ``--inline`` it compares two ways of compiling a routed block in one run: opaque operators, and the default
+`ApplyConfig.inline_compiled`. Then CUDA solutions and all sections but the block's are left out, and on a GPU it exits
+with 1 if no kernel is inlined. With ``--sections overhead`` it measures only what apply adds to a call.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from typing import Any, TypeAlias
 import attrs
 import torch
 from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyKey, ApplyRuntime
+from fib_apply.routing.native.module import request_native
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event
 from fib_compile.device import env_snapshot, hardware_from_device
@@ -57,7 +61,7 @@ from gpu_report import Report  # noqa: E402 what the benchmarks of fib-bench wri
 Call: TypeAlias = Callable[[], Any]
 Function: TypeAlias = Callable[..., Any]
 
-ANY_SPEED = ApplyConfig(require_speedup=False)
+ANY_SPEED = ApplyConfig(require_speedup=False, inline_compiled=False)
 """The fastest solution serves each part, also where the engine's own function is faster."""
 PARTS = {
     "input_norm": "rmsnorm_h4096",
@@ -104,7 +108,8 @@ MOST_RMS, MOST_OF_RMS, MOST_RELATIVE = 2e-2, 1e-1, 2e-2
 """Results agree if their difference has a root mean square of `MOST_RMS` of the result's, and each element
 differs by at most `MOST_OF_RMS` of that and `MOST_RELATIVE` of itself. An element of bfloat16 is rounded by
 up to 0.4 %, here some five times in a row."""
-ROUNDS, CALLS = 21, 20
+ROUNDS, CALLS, CALLS_OF_LARGE, LARGE_BATCH = 21, 20, 5, 256
+SECTIONS = ("block", "overhead")
 
 
 @attrs.frozen(kw_only=True)
@@ -119,6 +124,12 @@ class Options:
     backend: str
     batches: tuple[int, ...]
     inlines: bool = False
+    sections: tuple[str, ...] = SECTIONS
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts whose solutions are benchmarked."""
+        return tuple(PARTS if "block" in self.sections else LARGE)
 
     @property
     def is_cuda(self) -> bool:
@@ -213,14 +224,18 @@ def fill(job: Job) -> None:
     """Write definitions, solutions and workloads."""
     options = job.options
     trace_set = TraceSet.from_path(job.root)
+    batches = options.batches if "block" in options.sections else options.batches[:1]
     for part, definition in job.definitions.items():
+        if part not in options.parts:
+            continue
         files = ON_GPU[part] if options.is_cuda else ON_CPU[part]
         if options.inlines:
             files = tuple(file for file in files if not file.endswith(".cu"))
-        large = () if options.is_small or options.inlines or part not in LARGE else (LARGE[part],)
+        has_large = part in LARGE and "overhead" in options.sections and not options.is_small
+        large = (LARGE[part],) if has_large else ()
         trace_set.add_definitions([definition])
         trace_set.add_solutions([solution_of(file, definition, options.device) for file in files])
-        workloads = [workload_of(part, definition, batch) for batch in (*options.batches, *large)]
+        workloads = [workload_of(part, definition, batch) for batch in (*batches, *large)]
         trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
 
 
@@ -347,16 +362,17 @@ def run_batch(job: Job, block: Function, batch: int) -> None:
                 calls[name] = make()
                 compare(job, f"batch {batch}, {mode}, {name} apply", results_of(calls[name], tensors), wanted)
         time_all(job, batch, mode, calls, runtimes)
-    if (inlining := runtimes.get("inlined")) is not None:
-        list_traced(job, batch, inlining)
-    else:
-        count_hits(job, batch, modes)
+    routed = runtimes.get("inlined") or runtimes["with"]
+    assert routed is not None, "a column has a runtime"
+    list_traced(job, batch, routed)
+    if not job.options.inlines:
+        is_first = batch == job.options.batches[0]  # graphs of opaque operators take some ten seconds more
+        counted = modes if is_first or not job.options.is_cuda else {m: modes[m] for m in modes if "compiled" not in m}
+        count_hits(job, batch, counted)
 
 
 def runtimes_of(job: Job) -> dict[str, ApplyRuntime | None]:
     """The runtimes whose times are compared, by the name of their column; None is plain torch."""
-    if not job.options.inlines:
-        return {"without": None, "with": ApplyRuntime(job.root, ANY_SPEED)}
     opaque, inlined = (
         ApplyConfigRegistry(
             per_definition={
@@ -366,6 +382,8 @@ def runtimes_of(job: Job) -> dict[str, ApplyRuntime | None]:
         )
         for inlines in (False, True)
     )
+    if not job.options.inlines:
+        return {"without": None, "with": ApplyRuntime(job.root, inlined)}
     return {"without": None, "with": ApplyRuntime(job.root, opaque), "inlined": ApplyRuntime(job.root, inlined)}
 
 
@@ -382,7 +400,7 @@ def list_traced(job: Job, batch: int, runtime: ApplyRuntime) -> None:
         _, _, found = runtime.explain(definition.name).partition("in compiled graphs:\n")
         rows += [(batch, part, line.strip()) for line in found.partition("\n\n")[0].splitlines()]
     job.report.numbers.setdefault("traced", []).extend(rows)
-    if job.options.is_cuda and not any("are inlined" in line for _, _, line in rows):
+    if job.options.is_cuda and job.options.inlines and not any("are inlined" in line for _, _, line in rows):
         job.fail(f"batch {batch}: no kernel is inlined")
 
 
@@ -414,16 +432,16 @@ def time_all(
     for index in range(job.options.rounds + 1):
         for name, call in calls.items():
             with enabled(runtimes[name]):
-                sample = sample_us(call, job.options)
+                sample = sample_us(call, job.options, CALLS if batch < LARGE_BATCH else CALLS_OF_LARGE)
             if index:  # the first round warms up
                 samples[name].append(sample)
     medians = {name: statistics.median(found) for name, found in samples.items()}
     job.report.numbers.setdefault("block_us", []).append({"batch": batch, "mode": mode, **medians, "samples": samples})
 
 
-def sample_us(call: Call, options: Options) -> float:
+def sample_us(call: Call, options: Options, count: int) -> float:
     """The time per call of many consecutive calls."""
-    count = 2 if options.is_small else CALLS
+    count = 2 if options.is_small else count
     call()
     if not options.is_cuda:
         begin = time.perf_counter()
@@ -494,10 +512,9 @@ def _judge(job: Job, part: str, batch: int, row: Mapping[str, Any]) -> None:
 def write_tables(job: Job) -> None:
     """Write the tables about the block."""
     numbers = job.report.numbers
-    if job.options.inlines:
-        title = "What compiled graphs hold for each part, with `inline_compiled`"
-        job.report.table(title, ("batch", "part", "calls"), numbers["traced"])
-    else:
+    title = "What compiled graphs hold for each part, with `inline_compiled`"
+    job.report.table(title, ("batch", "part", "calls"), numbers["traced"])
+    if not job.options.inlines:
         _write_served(job)
     names = ("hidden", "residual", "keys", "values")
     rows = [(row["run"], *(f"{row[name]:.3%}" for name in names)) for row in numbers["agreement"]]
@@ -511,7 +528,7 @@ def _write_served(job: Job) -> None:
     modes = dict.fromkeys(row["mode"] for row in numbers["block_us"])
     rows = [
         (row["batch"], row["part"], (row["solution"] or "-").removesuffix(f"_{row['definition']}"), row["candidates"],
-         *(row[mode] for mode in modes), row["misses"] or "-")
+         *(row.get(mode, "-") for mode in modes), row["misses"] or "-")
         for row in numbers["served"]
     ]  # fmt: skip
     header = ("batch", "part", "solution", "candidates", *(f"hits, {mode}" for mode in modes), "misses before ready")
@@ -551,11 +568,12 @@ def _write_times(job: Job) -> None:
 def run(job: Job) -> None:
     """Run all sections; the report is saved after each."""
     sections: dict[str, Call] = {"solutions": lambda: fill(job), "benchmark": lambda: benchmark(job)}
-    block = make_block(job.definitions, make_weights(job.definitions, job.options.device))
-    for batch in job.options.batches:
-        sections[f"batch {batch}"] = lambda batch=batch: run_batch(job, block, batch)
-    sections["tables"] = lambda: write_tables(job)
-    if not job.options.inlines:
+    if "block" in job.options.sections:
+        block = make_block(job.definitions, make_weights(job.definitions, job.options.device))
+        for batch in job.options.batches:
+            sections[f"batch {batch}"] = lambda batch=batch: run_batch(job, block, batch)
+        sections["tables"] = lambda: write_tables(job)
+    if "overhead" in job.options.sections:
         sections["overhead"] = lambda: overhead(job)
     for name, section in sections.items():
         begin = time.perf_counter()
@@ -592,6 +610,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--backend", help="of torch.compile; inductor on a GPU and aot_eager elsewhere, by default")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="numbers of sequences")
     parser.add_argument("--inline", action="store_true", help="compare opaque operators with inlined kernels")
+    parser.add_argument("--sections", choices=SECTIONS, nargs="+", default=SECTIONS, help="what is measured")
     found = parser.parse_args(arguments)
     return Options(
         data_set=found.data_set,
@@ -602,6 +621,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         backend=found.backend or ("aot_eager" if found.device == "cpu" else "inductor"),
         batches=tuple(found.batches),
         inlines=found.inline,
+        sections=("block",) if found.inline else tuple(found.sections),
     )
 
 
@@ -616,6 +636,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     definitions = {part: definition_of(part, data_set, is_small=options.is_small) for part in PARTS}
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         job = Job(options, report, definitions, Path(folder))
+        request_native(lambda: None)  # compiled while solutions are benchmarked
         try:
             run(job)
         finally:
