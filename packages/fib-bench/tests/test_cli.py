@@ -225,7 +225,7 @@ class TestRun:
         )
         code, _, err = run("run", root, "--solutions", "good")
         assert code == 1
-        assert "2 could not run: double / b0, double / b1: input 'x': blob '0.safetensors'" in err
+        assert "2 could not run: double / b0, b1: input 'x': blob '0.safetensors'" in err
         assert err.count("--synthesize-missing") == 1
 
     def test_a_reference_can_be_the_solution(self, run: Run, make_data_set: MakeDataSet) -> None:

@@ -217,9 +217,16 @@ def test_each_reason_of_skips_is_printed_once_and_no_failure_is_hidden(console: 
     failures = [Skip("d", None, f"w{i}", f"cause {i % 5}\nsecond line", is_failure=True) for i in range(10)]
     print_skipped(console, [*failures, *skips])
     assert console.export_text().splitlines() == [
-        f"12 skipped: {', '.join(f'd / s{i}' for i in range(10))}, and 2 more (--json lists all): made for B200",
-        *(line for i in range(5) for line in (f"2 could not run: d / w{i}, d / w{i + 5}: cause {i}", "second line")),
+        "12 skipped: d / s0, s1, s2, and 9 more (--json lists all): made for B200",
+        *(line for i in range(5) for line in (f"2 could not run: d / w{i}, w{i + 5}: cause {i}", "second line")),
     ]
+
+
+def test_skips_that_differ_in_sizes_only_are_one_message(console: Console) -> None:
+    sizes = {"a": "1.5", "b": "20.0"}
+    print_skipped(console, [Skip(d, None, "w", f"takes {size} GiB", is_failure=True) for d, size in sizes.items()])
+    print_skipped(console, [Skip("d", None, None, "it has no workloads")])
+    assert console.export_text() == ("2 could not run: a / w; b / w: takes 1.5 GiB\nskipped: d: it has no workloads\n")
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

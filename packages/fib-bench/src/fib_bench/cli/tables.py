@@ -19,8 +19,9 @@ from ..report.quantities import format_latency, format_ratio, latency_range, lat
 from .printing import safe_cell, safe_text
 from .table_style import make_table, print_table
 
-_SHOWN_SKIPS = 10
+_SHOWN_SKIPS = 3
 _SHOWN_WORKLOADS = 20
+_SIZE = re.compile(r"\d+\.\d (?=GiB)")
 _BLOB = re.compile(r"(?:input '[^']*': )?blob '[^']*':")
 """The part of a reason that names a blob: workloads without theirs are one group, shown with the first blob."""
 _WORDS = frozenset({"definition", "device", "axes", "solution", "note", "timed by"})
@@ -200,19 +201,29 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
     skips = sorted(skipped, key=lambda skip: skip.is_failure)
     groups: dict[tuple[bool, str], list[Skip]] = {}
     for skip in skips:
-        reason = _BLOB.sub("blob #:", skip.reason)
+        reason = _SIZE.sub("#", _BLOB.sub("blob #:", skip.reason))
         groups.setdefault((skip.is_failure, reason), []).append(skip)
     for (is_failure, _), group in groups.items():
-        subjects, reason = [skip.subject for skip in group], group[0].reason
         if all(skip.is_done for skip in group):
             text = f"{counted(len(group), 'evaluation')} skipped: {group[0].reason} (--json lists all)"
             console.print(safe_text(text, "yellow"), soft_wrap=True)
             continue
-        more = f", and {len(subjects) - _SHOWN_SKIPS} more (--json lists all)" if len(subjects) > _SHOWN_SKIPS else ""
-        shown = f"{', '.join(subjects[:_SHOWN_SKIPS])}{more}: {reason}"
-        count = f"{len(subjects)} " if len(subjects) > 1 else ""
+        more = f", and {len(group) - _SHOWN_SKIPS} more (--json lists all)" if len(group) > _SHOWN_SKIPS else ""
+        shown = f"{_subjects(group[:_SHOWN_SKIPS])}{more}: {group[0].reason}"
+        count = f"{len(group)} " if len(group) > 1 else ""
         kind, style = ("could not run", "red") if is_failure else ("skipped", "yellow")
         console.print(safe_text(f"{count}{kind}: {shown}", style), soft_wrap=True)
+
+
+def _subjects(skips: Iterable[Skip]) -> str:
+    """What is skipped, with the name of a definition once: ``a / x, y; b / x``."""
+    groups: dict[str, list[str]] = {}
+    for skip in skips:
+        groups.setdefault(skip.definition, []).append(skip.subject.removeprefix(f"{skip.definition} / "))
+    return "; ".join(
+        definition if names == [definition] else f"{definition} / {', '.join(names)}"
+        for definition, names in groups.items()
+    )
 
 
 def print_seconds(console: Console, seconds: Mapping[Phase, float], busy_share: float | None = None) -> None:

@@ -250,6 +250,7 @@ class Judge:
         free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
+            problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
             raise InputError(definition.name, workload.uuid, "", problem)
 
     # -- solutions -----------------------------------------------------------------------------
