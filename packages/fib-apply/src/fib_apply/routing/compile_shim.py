@@ -82,7 +82,7 @@ def make_compile_shim(
     key = (id(wrapper), digest)  # with the identity, because functools.wraps copies the dictionary to another wrapper
     operators: dict[tuple[int, str], CustomOperator] = wrapper.__dict__.setdefault(_OPERATORS, {})
     if key not in operators:
-        operators[key] = _make_operator(schema, _operator_name(definition, digest), wrapper)
+        operators[key] = CustomOperator.named(_operator_name(definition, digest), schema, wrapper)
     if inlining is not None and schema.is_destination_passing:
         inlining.note("destination-passing calls", "the caller passes the outputs")
         inlining = None
@@ -98,11 +98,6 @@ def _operator_name(definition: Definition, digest: str) -> str:
     readable = re.sub(r"[^0-9A-Za-z_]", "_", definition.name)[:80]
     # It must not begin with a digit, which is no identifier, or an underscore, which torch reserves.
     return f"{readable}_{digest}" if readable[:1].isalpha() else f"op_{readable}_{digest}"
-
-
-def _make_operator(schema: OperatorSchema, name: str, wrapper: Callable[..., Any]) -> CustomOperator:
-    entry = compile_function(schema.entry_source(), "entry", {"_fib_wrapper": wrapper}, f"fib-apply operator {name}")
-    return CustomOperator.named(name, schema, entry)
 
 
 def _generate(

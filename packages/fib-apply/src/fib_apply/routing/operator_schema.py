@@ -174,13 +174,44 @@ class OperatorSchema:
         yield "    if _fib_name is not None and getattr(_fib_valid, _fib_name):"
         yield f"        return getattr(_fib_torch.ops.{NAMESPACE}, _fib_name).default({operands})"
 
-    def entry_source(self) -> str:
-        """The function that takes the operator's arguments and calls the wrapper."""
+    def run_source(self) -> str:
+        """The function that takes the operator's arguments and calls the wrapper.
+
+        It returns a single valid result in memory of its own as it is, and passes all others to ``_fib_audit``.
+        """
         carried = {argument.parameter for argument in self.arguments}
         kept = [parameter for parameter in self.parameters if parameter.name in carried]
         passed = argument_list(kept, by_name=True)
         taken = ", ".join(argument.parameter for argument in self.arguments)
-        return f"def entry({taken}):\n    return _fib_wrapper({passed})"
+        if self.is_destination_passing:
+            return f"def run({taken}):\n    _fib_wrapper({passed})"
+        checks = " and ".join(self._result_checks())
+        lines = (
+            f"def run({taken}):",
+            f"    _fib_result = _fib_wrapper({passed})",
+            *((f"    if {checks}:", "        return _fib_result") if checks else ()),
+            f"    return _fib_audit(_fib_result, ({taken},))",
+        )
+        return "\n".join(lines)
+
+    def _result_checks(self) -> Iterator[str]:
+        """Checks of a single result; none if there are more, or if its sizes may be those of an absent argument."""
+        specs = list(self.definition.outputs.values())
+        axes = self.result_axes(specs[0])
+        places = {axis: self.places[axis][0] for axis in axes if isinstance(axis, str)}
+        is_optional = any(self.arguments[index].spec.optional for index, _ in places.values())
+        if len(specs) != 1 or is_optional or self.device_argument is None:
+            return
+        where = {axis: f"{self.arguments[index].parameter}.shape[{dim}]" for axis, (index, dim) in places.items()}
+        sizes = "".join(f"{where[axis] if isinstance(axis, str) else axis}, " for axis in axes)
+        yield "_fib_type(_fib_result) is _fib_tensor and _fib_result.dtype is _fib_dtype"
+        yield f"_fib_result.shape == ({sizes}) and _fib_result.is_contiguous()"
+        yield f"_fib_result.device == {self.device_argument.parameter}.device"
+        for argument in self.arguments:
+            if not argument.spec.is_scalar:
+                is_alias = f"_fib_is_alias({argument.parameter}, _fib_result)"
+                is_absent = f"{argument.parameter} is None or " if argument.spec.optional else ""
+                yield f"({is_absent}not {is_alias})"
 
     def _argument_checks(self) -> Iterator[str]:
         for argument in self.arguments:
