@@ -72,6 +72,7 @@ def write(tmp_path: Path) -> Write:
             "return",
         ),
         ("k.cpp", f"/* {CPP} */ // {CPP.splitlines()[-1]}\n{CPP}", "cpp", "k.cpp::run", "destination"),
+        ("k.cu", f"struct P {{ void Double(int a) const {{}} }};\n{CPP}", "cuda", "k.cu::run", "destination"),
     ],
 )
 def test_a_file_tells_what_it_is(

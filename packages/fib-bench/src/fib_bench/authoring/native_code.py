@@ -50,7 +50,8 @@ def exports_of(sources: Iterable[SourceFile]) -> list[Export]:
             matches = list(islice(pattern.finditer(text), _MAX_MATCHES))
             for match in [m for m in matches if m[1] == "run"][:1] + matches[:_MAX_EXPORTS]:
                 line = text.count("\n", 0, match.start()) + 1
-                found.append(Export(match[1], path, line, binding, *_signature(match[2], texts.values())))
+                signature = _signature(match[2], [text[: match.start()], *texts.values()])
+                found.append(Export(match[1], path, line, binding, *signature))
     return list(dict.fromkeys(found))
 
 
@@ -65,12 +66,15 @@ def without_comments(text: str) -> str:
 
 
 def _signature(name: str | None, texts: Iterable[str]) -> tuple[int | None, bool | None]:
-    """The number of parameters of a function and whether it returns a value; None and None if it is not found."""
+    """The number of parameters of a function and whether it returns a value; None and None if it is not found.
+
+    Of several functions of the name the last one counts, so that a method of a class above is not taken for it.
+    """
     if name is None:
         return None, None
     head = re.compile(rf"\b{re.escape(name.rpartition('::')[2])}[ \t\n]{{0,40}}\(")
     for text in texts:
-        for match in islice(head.finditer(text), _MAX_MATCHES):
+        for match in reversed(list(islice(head.finditer(text), _MAX_MATCHES))):
             before = _RETURN_TYPE.search(text[max(match.start() - _MAX_TYPE, 0) : match.start()])
             inside = _inside_brackets(text[match.end() : match.end() + _MAX_SIGNATURE])
             if before is not None and inside is not None:
