@@ -78,6 +78,14 @@ def test_no_honest_solution_is_flagged() -> None:
         ("import torch\nsetattr(torch.backends.cudnn, 'allow_tf32', 1)\n", "precision"),
         ("def run(x, w):\n    return (x.half() @ w.half().t()).float()\n", "precision"),
         ("import torch\ntorch.library.register_kernel('aten::clone', 'cuda', print)\n", "dispatch-override"),
+        ("import torch\nlib = torch.library.Library('at' + 'en', 'IMPL')\n", "dispatch-override"),
+        ("import torch\ntorch._enable_functionalization()\n", "dispatch-override"),
+        ("import os\nos.environ['LD_PRELOAD'] = 'x.so'\n", "environment"),
+        ("import os\nos.environ.setdefault('TRI' + 'TON_X', '1')\n", "environment"),
+        ("import time\n__name__ = '__main__'\nif __name__ == '__main__':\n    time.sleep(1)\n", "sleep"),
+        ("import time\ndef f():\n    time.sleep(1)\nrun = f\nif __name__ == '__main__':\n    f()\n", "sleep"),
+        ("run = globals()['eval']\n", "dynamic-code"),
+        ("import cupy\ncupy.cuda.runtime.deviceSynchronize()\n", "driver"),
         ("import importlib\nimportlib.import_module('x' + 'y')\n", "dynamic-code"),
         ("import os\nos.environ['X'] = '1'\n", "environment"),
         ("import cuda.bindings.driver as cuda\ncuda.cuEventElapsedTime(0, 1)\n", "driver"),
@@ -116,6 +124,14 @@ def test_disguised_constructs_are_found(source: str, rule: str) -> None:
         "class C:\n    def __repr__(self):\n        return f'{self.__class__.__name__} {self.__dict__}'\n",
         "from triton.runtime import driver\nutils = driver.active.utils\nprocessors = utils.get_device_properties(0)\n",
         "import cuda.bindings.driver as cuda\ndef run(x, w):\n    launch(x, w, cuda.CUstream(0))\n    return x @ w\n",
+        "import os\nos.environ['TRITON_PRINT_AUTOTUNING'] = '1'\nos.environ.setdefault('TORCHINDUCTOR_X', '1')\n",
+        "import torch\nmine = torch.library.Library('mine', 'FRAGMENT')\nmine.define('f(Tensor x) -> Tensor')\n",
+        "import torch\ndef run(x, w):\n    torch._check(len(x) == len(w))\n    return x @ w\n",
+        "import cupy\nk = cupy.RawKernel('', 'k')\ns = cupy.cuda.ExternalStream(0)\n",
+        "def run(x, w):\n    return impl(x) @ w\ndef impl(x):\n    return x + 1\n",
+        "import triton.language as tl\ndef run(x, w):\n    globals()['tl'] = tl\n    return x @ w\n",
+        "import time\ndef run(x, w):\n    return x @ w\ndef bench():\n    time.sleep(1)\n"
+        "if __name__ == '__main__':\n    bench()\n",
     ],
     ids=[
         "sizes",
@@ -134,6 +150,13 @@ def test_disguised_constructs_are_found(source: str, rule: str) -> None:
         "class",
         "properties",
         "stream",
+        "settings",
+        "library",
+        "check",
+        "cupy",
+        "own-name",
+        "globals",
+        "program",
     ],
 )
 def test_constructs_of_honest_solutions_are_not_suspicious(source: str) -> None:
@@ -146,12 +169,28 @@ def test_constructs_of_honest_solutions_are_not_suspicious(source: str) -> None:
         ("void f() { std::thread(work).detach(); }", "native-detach"),
         ('extern "C" cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return 0; }', "interposed-function"),
         ("static std::unordered_map<const void*, int> seen;", "native-cache-by-address"),
-        ("static int call_count = 0;", "native-counter"),
+        ("static int call_count = 0; void f() { if (++call_count > 9) return; }", "native-counter"),
+        ("static std::atomic<int> calls{0}; int f() { return calls++ % 20; }", "native-counter"),
+        ("__device__ int done; __global__ void K() { if (0 == atomicAdd(&done, 1)) return; }", "native-counter"),
+        ('void f() { cudaGetDriverEntryPoint("cuMemMap", &p, 0); }', "native-driver"),
         ("__global__ void K(volatile int* f) { while (*(volatile int*)f == 0) {} }", "native-spin"),
     ],
 )
 def test_constructs_of_cuda_are_found(source: str, rule: str) -> None:
     assert rule in rules_of(source, "kernel.cu")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "static std::atomic<uint64_t> calls{0}; void f() { sample(seed, 256 * calls++); }",
+        'void f() { cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, 0, &found); }',
+        'bool is_verbose() { return std::getenv("TRACE") != nullptr; }',
+    ],
+    ids=["offset", "tensor-map", "debugging"],
+)
+def test_constructs_of_honest_cuda_are_not_suspicious(source: str) -> None:
+    assert not is_suspicious(triage(solution_of(source, "kernel.cu"), DEFINITIONS["gemm"]))
 
 
 def test_a_word_in_a_comment_makes_nothing_harmless() -> None:
@@ -223,4 +262,4 @@ def test_each_rule_has_a_reason_and_patterns() -> None:
     assert len({rule.id for rule in rules}) == len(rules)
     for rule in rules:
         assert rule.why
-        assert rule.patterns or rule.native or rule.strings
+        assert rule.patterns or rule.native or rule.deciding or rule.strings

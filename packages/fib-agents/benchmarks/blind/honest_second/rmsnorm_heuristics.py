@@ -1,5 +1,6 @@
 # class: Triton with heuristics and a debugging switch
 """RMSNorm over bf16 rows, one program per row, weights kept in registers."""
+
 import logging
 import os
 

@@ -24,9 +24,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.
     out = torch.empty_like(x)
     m, n = x.shape
     rows = 1 if n >= 2048 else 4
-    wrap_triton(_fwd)[(triton.cdiv(m, rows),)](
-        x, weight, out, n, eps, triton.next_power_of_2(n), rows, m, num_warps=8
-    )
+    wrap_triton(_fwd)[(triton.cdiv(m, rows),)](x, weight, out, n, eps, triton.next_power_of_2(n), rows, m, num_warps=8)
     return out
 
 

@@ -8,9 +8,7 @@ import torch
 
 
 def get_configs():
-    return [
-        dict(block_m=bm, threads=t) for bm, t in itertools.product([1, 2, 4], [128, 256])
-    ]
+    return [dict(block_m=bm, threads=t) for bm, t in itertools.product([1, 2, 4], [128, 256])]
 
 
 @functools.lru_cache(maxsize=None)

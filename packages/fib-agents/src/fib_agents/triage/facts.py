@@ -118,10 +118,18 @@ def _text_of(node: ast.AST) -> str:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
+def _variable_of_environment(key: ast.AST) -> str:
+    """A variable of the environment as a dotted name, without the last part where it is known at run time only."""
+    name = _text_of(key)
+    return f"os.environ.{name}" if name else "os.environ"
+
+
 def bound_names(module: ast.Module) -> frozenset[str]:
-    """Names of variables and parameters anywhere in a module, without those of builtins."""
+    """Names of variables, parameters, functions and classes anywhere in a module, without those of builtins."""
     names = {node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     names |= {node.arg for node in ast.walk(module) if isinstance(node, ast.arg)}
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names |= {node.name for node in ast.walk(module) if isinstance(node, definitions)}
     return frozenset(names - _BUILTINS)
 
 
@@ -167,7 +175,9 @@ class Reader:
         elif isinstance(node, ast.Subscript):
             yield from self.read_key(node.slice, line)
             if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
-                yield Fact(Kind.ASSIGN, self.dotted(node.value), line)
+                name = self.dotted(node.value)
+                is_environment = name == "os.environ" and isinstance(node.ctx, ast.Store)
+                yield Fact(Kind.ASSIGN, _variable_of_environment(node.slice) if is_environment else name, line)
         elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
             yield from self.read_key(node.left, line)
         elif isinstance(node, ast.While) and _is_endless(node):
@@ -219,6 +229,10 @@ class Reader:
         function = self.dotted(node.func)
         if name := self.dotted(node):
             yield Fact(Kind.NAME, name, line)
+        if function == "os.environ.setdefault" and node.args:
+            yield Fact(Kind.ASSIGN, _variable_of_environment(node.args[0]), line)
+        if function == "torch.library.Library" and not (node.args and _text_of(node.args[0])):
+            yield Fact(Kind.STATE, "dynamic-namespace", line)
         if function in {"getattr", "setattr", "delattr", "hasattr"} and len(node.args) >= 2:
             given = node.args[1]
             if not (isinstance(given, ast.Constant) and isinstance(given.value, str)):

@@ -3,7 +3,9 @@
 A rule of `rules.toml` has an `id`, `why` in words, a `level`, and any of these lists:
 
 - the kinds of `facts.Kind` for Python: patterns of names with ``*`` (`fnmatch`), regular expressions for `strings`;
+  a pattern of a name stands for everything below it, too: ``socket`` for ``socket.socket``;
 - `native`: regular expressions for C++ and CUDA without comments, also for such code in strings of Python;
+- `deciding`: likewise, for variables, each of which counts only if a condition or the like depends on it;
 - `except`: names, also with ``*``, that do not count;
 - `unless`: words that make a source harmless for this rule wherever they stand in it, such as ``join`` for a thread.
 """
@@ -30,11 +32,17 @@ from .module_facts import Signature, facts_of
 SUSPICIOUS, NOTE = "suspicious", "note"
 _MAX_FINDINGS = 200
 """Of each rule in one file."""
+_MAX_VARIABLES, _MAX_USES = 20, 50
+"""Variables of one rule in one file, and uses of each that are looked at, with so many letters beside them:"""
+_NEAR = 120
 _MAX_CHARS = 300_000
 """Of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
 _FLOAT = re.compile(r"b?float(\d+)")
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")
+_SIGN = r"[<>=!]=|[%&|?]|(?<![<>])[<>](?![<>])"
+_DECIDING_BEFORE = re.compile(rf"(?:{_SIGN}|\b(?:if|while|switch)\s*\([^;{{}}]*|\[[^\]\n]*)\s*(?:\+\+|--|!)?\s*\Z")
+_DECIDING_AFTER = re.compile(rf"\s*(?:\+\+|--|\.\w+\([^()]*\))?\s*(?:{_SIGN})")
 
 
 @attrs.frozen
@@ -46,6 +54,7 @@ class Rule:
     level: str = SUSPICIOUS
     patterns: dict[Kind, tuple[str, ...]] = attrs.Factory(dict)
     native: tuple[re.Pattern[str], ...] = ()
+    deciding: tuple[re.Pattern[str], ...] = ()
     strings: tuple[re.Pattern[str], ...] = ()
     excepted: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
@@ -54,7 +63,9 @@ class Rule:
         """Whether a fact is one that the rule names."""
         if fact.kind is Kind.STRING:
             return any(pattern.search(fact.text) for pattern in self.strings)
-        if not any(fnmatchcase(fact.text, pattern) for pattern in self.patterns.get(fact.kind, ())):
+        patterns = self.patterns.get(fact.kind, ())
+        below = fact.kind is Kind.NAME
+        if not any(fnmatchcase(fact.text, one) or (below and fnmatchcase(fact.text, f"{one}.*")) for one in patterns):
             return False
         return not any(fnmatchcase(fact.text, pattern) for pattern in self.excepted)
 
@@ -95,7 +106,8 @@ def triage(solution: Solution, definition: Definition | None = None) -> list[Fin
     if definition is not None:
         is_dps = solution.spec.destination_passing_style
         name = solution.spec.entry_point.rpartition("::")[2]
-        entry = Signature(name, len(definition.inputs), is_dps, _least_bits(definition))
+        is_alone = len(solution.sources) == 1
+        entry = Signature(name, len(definition.inputs), is_dps, _least_bits(definition), is_alone)
     found = [finding for source in solution.sources for finding in _findings(source, entry)]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
 
@@ -115,6 +127,7 @@ def _rule(data: dict[str, object]) -> Rule:
         level=str(data.get("level", SUSPICIOUS)),
         patterns={kind: lists[kind] for kind in Kind if kind in lists and kind is not Kind.STRING},
         native=tuple(map(re.compile, lists.get("native", ()))),
+        deciding=tuple(map(re.compile, lists.get("deciding", ()))),
         strings=tuple(map(re.compile, lists.get("strings", ()))),
         excepted=lists.get("except", ()),
         unless=lists.get("unless", ()),
@@ -160,8 +173,22 @@ def _code_of(source: SourceFile, facts: Iterable[Fact]) -> str:
 
 def _native_lines(rule: Rule, first: int, text: str) -> Iterable[int]:
     code = without_comments(text)
-    matches = (match for pattern in rule.native for match in islice(pattern.finditer(code), _MAX_FINDINGS))
+    matches = [match for pattern in rule.native for match in islice(pattern.finditer(code), _MAX_FINDINGS)]
+    variables = [match for pattern in rule.deciding for match in islice(pattern.finditer(code), _MAX_VARIABLES)]
+    matches += [
+        match for match in variables if _decides(match[0].split()[-1], code[: match.start()] + code[match.end() :])
+    ]
     return [first + code.count("\n", 0, match.start()) for match in matches]
+
+
+def _decides(variable: str, code: str) -> bool:
+    """Whether a condition, a comparison, a remainder, a mask or an index names a variable of C++."""
+    uses = islice(re.finditer(rf"\b{re.escape(variable)}\b", code), _MAX_USES)
+    return any(
+        _DECIDING_BEFORE.search(code[max(use.start() - _NEAR, 0) : use.start()])
+        or _DECIDING_AFTER.match(code[use.end() : use.end() + _NEAR])
+        for use in uses
+    )
 
 
 def is_suspicious(findings: Sequence[Finding]) -> bool:

@@ -10,6 +10,7 @@ import attrs
 
 from .facts import Fact, Kind, Reader, aliases_of, bound_names, root_of
 from .key_facts import key_facts
+from .normal_form import normal_form
 
 _IN_PLACE = re.compile(r"(?!requires_grad_$)[a-z]\w*[a-z0-9]_")
 """Methods of tensors that write into the tensor."""
@@ -36,12 +37,14 @@ class Signature:
         inputs: The number of leading parameters that are inputs.
         has_outputs: Whether outputs are parameters, too.
         least_bits: The bits of the narrowest floating type of an input or output; None without one.
+        is_alone: Whether its source is the only one.
     """
 
     name: str
     inputs: int
     has_outputs: bool
     least_bits: int | None = None
+    is_alone: bool = False
 
 
 def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
@@ -51,6 +54,7 @@ def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
         module: The parsed source.
         entry: The entry function, for facts about its parameters.
     """
+    module = normal_form(module, entry.name if entry is not None and entry.is_alone else None)
     reader = Reader(aliases_of(module), bound_names(module))
     facts = [fact for node in ast.walk(module) for fact in reader.read(node)]
     functions = list(_functions(module))
