@@ -467,6 +467,20 @@ class TestComparison:
         assert (tab.title(), tab.locator("img").count()) == ("old → new: comparison", 0)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
+    @pytest.mark.parametrize(("width", "fits"), [(390, True), (720, False)])
+    def test_wide_intervals_fit_a_phone_and_scroll_by_keyboard_elsewhere(
+        self, show: Callable[..., Any], make_result: MakeResult, width: int, fits: bool
+    ) -> None:
+        extra = {"timing": {"interval_ms": [0.0293, 1.64], "method": "cpu"}}
+        axes = {f"a_long_name_of_an_axis_{index}": 1024 for index in range(2)}
+        runs = [
+            Run(in_memory(make_result("a" * 40, "1", ms, performance_extra=extra, axes=axes)), name)
+            for name, ms in (("old", 0.03), ("new", 0.04))
+        ]
+        box = show(comparison_page(compare(*runs)), width=width).locator("#pairs .scroll").first
+        assert box.evaluate("box => box.scrollWidth <= box.clientWidth") is fits
+        assert box.get_attribute("tabindex") == "0"
+
     @pytest.mark.slow
     @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1400, "light")])
     def test_it_has_no_serious_finding_of_accessibility(

@@ -38,7 +38,7 @@ function table(columns, rows, sorted = null, group = null) {
   const heads = columns.map((column, index) => make("th", { scope: "col", class: column.kind ? "text" : "" },
     make("button", { type: "button", text: column.label, onclick: () => sort(index) })));
   const more = make("button", { type: "button", class: "more", onclick: () => { shown = Infinity; fill(); } });
-  const box = make("div", {}, make("div", { class: "scroll" },
+  const box = make("div", {}, make("div", { class: "scroll", tabindex: "0" },
     make("table", { class: "cards" }, make("thead", {}, make("tr", {}, ...heads)), body)), more);
   const places = new Map(rows.map((row, index) => [group && group.key(row), index]).reverse());
   let order = rows, shown = FIRST_ROWS, by = null, sign = 1;
