@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from fib_bench.benchmark import RunResult
 from fib_bench.plan import Skip
@@ -32,6 +33,19 @@ def test_text_is_a_table_and_each_log_once() -> None:
         "  Traceback",
         "skipped double / other: no builder for language 'cuda'",
     ]
+
+
+@pytest.mark.parametrize(("half_width_ms", "speedup"), [(0.01, "2.00x ± 0.05"), (0.6, "noise")])
+def test_latencies_and_speedups_have_their_intervals(half_width_ms: float, speedup: str) -> None:
+    passed = trace("fast", 4)
+    assert passed.evaluation is not None
+    assert passed.evaluation.performance is not None
+    timing = {"interval_ms": [0.5 - half_width_ms / 2, 0.5 + half_width_ms / 2], "method": "host"}
+    reference = {"interval_ms": [1 - half_width_ms, 1 + half_width_ms], "method": "host"}
+    measured = attrs.evolve(passed.evaluation.performance, extra={"timing": timing, "reference_timing": reference})
+    result = RunResult((attrs.evolve(passed, evaluation=attrs.evolve(passed.evaluation, performance=measured)),), ())
+    assert f"  {speedup}  " in str(result)
+    assert f"<td>{speedup}</td>" in result._repr_html_()
 
 
 def test_a_long_log_is_cut_off() -> None:

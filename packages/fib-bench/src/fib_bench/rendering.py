@@ -11,6 +11,9 @@ from fib_schema.html_parts import paragraph
 from fib_schema.notebook import trace_cells, traces_html
 
 from .plan import Skip
+from .report.quantities import latency_with_bounds
+from .report.ratios import speedup_of
+from .report.trace_fields import bounds_of
 
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
 _MOST_LOG_LINES = 20
@@ -23,7 +26,7 @@ def result_text(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
 
 def result_html(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
     """The same for a notebook."""
-    return traces_html(traces) + "".join(paragraph(f"skipped {skip}") for skip in skipped)
+    return traces_html(traces, _cells) + "".join(paragraph(f"skipped {skip}") for skip in skipped)
 
 
 def result_summary(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
@@ -33,9 +36,19 @@ def result_summary(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
     return f"{shown}; {len(skipped)} skipped"
 
 
+def _cells(trace: Trace) -> tuple[str, ...]:
+    """The cells of `trace_cells`, with intervals, and `noise` or `imprecise` in place of unclear speedups."""
+    *head, latency, speedup, flags = trace_cells(trace)
+    performance = trace.evaluation.performance if trace.evaluation is not None else None
+    if performance is not None:
+        latency = latency_with_bounds(performance.latency_ms, bounds_of(performance))
+        speedup = speedup_of(performance).text
+    return (*head, latency, speedup, flags)
+
+
 def _table(traces: Sequence[Trace]) -> Iterator[str]:
     """Lines with columns of equal width; columns without values are left out."""
-    rows = [[escape_line(cell) for cell in trace_cells(trace)] for trace in traces]
+    rows = [[escape_line(cell) for cell in _cells(trace)] for trace in traces]
     used = [index for index in range(len(_COLUMNS)) if any(row[index] for row in rows)]
     lines = [[_COLUMNS[index] for index in used], *([row[index] for index in used] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(used))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -29,11 +29,16 @@ class PandasMissing(FibError, ImportError):
         return "to_frame needs pandas: pip install 'fib-schema[pandas]'"
 
 
-def traces_html(traces: Sequence[Trace]) -> str:
-    """HTML of a table of traces, and the logs of those that did not pass."""
+def traces_html(traces: Sequence[Trace], cells: Callable[[Trace], Sequence[str]] | None = None) -> str:
+    """HTML of a table of traces, and the logs of those that did not pass.
+
+    Args:
+        traces: One in a row.
+        cells: The texts of a row; `trace_cells` by default.
+    """
     shown = traces[:_MOST_ROWS]
     more = f"<p>{len(traces) - _MOST_ROWS} more; to_frame() has all</p>" if len(traces) > _MOST_ROWS else ""
-    return table(_COLUMNS, map(trace_cells, shown)) + more + "".join(map(_log, shown))
+    return table(_COLUMNS, map(cells or trace_cells, shown)) + more + "".join(map(_log, shown))
 
 
 def trace_cells(trace: Trace) -> tuple[str, ...]:
