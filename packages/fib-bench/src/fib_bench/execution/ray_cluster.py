@@ -36,6 +36,8 @@ ray: Any = _ray  # its type hints do not match its use
 
 _ADDRESS = re.compile(r"(?:ray://)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 _CONNECT_SECONDS = 5.0
+_CREATION = "raised in its creation task"
+"""In the first line of the message of an actor that did not start."""
 
 
 def connect(address: str | None) -> None:
@@ -108,13 +110,16 @@ def on_node(node: str) -> NodeAffinitySchedulingStrategy:
 def to_local_error(error: RayError) -> Exception:
     """The exception that fib-bench raised on a node; `JudgeFailed` if the cluster lost the node or a process."""
     if not isinstance(error, RayTaskError):
-        return JudgeFailed(_first_line(error))
+        return JudgeFailed(_reason(error))
     cause = error.cause
     if isinstance(cause, RayError) and not isinstance(cause, RayTaskError):
-        return JudgeFailed(_first_line(cause))
+        return JudgeFailed(_reason(cause))
     return cause if isinstance(cause, Exception) else error
 
 
-def _first_line(error: RayError) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _reason(error: RayError) -> str:
+    """The first line of a message of Ray, or the last line of the traceback of an actor that did not start."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"it did not start on a node: {lines[-1]}" if _CREATION in lines[0] else lines[0]
