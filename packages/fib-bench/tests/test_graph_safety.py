@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,32 +125,83 @@ class TestEvidence:
         assert "because the baseline has a setup" in found["graph_unsafe_reason"]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: graphs are captured there only")
-@pytest.mark.parametrize(
-    ("setup", "is_safe"),
-    [("", True), ("def setup(table, kv_indices):\n    return {}\n", False)],
-    ids=["plain", "setup"],
-)
-def test_a_trace_on_cuda_says_whether_it_is_safe(
+GATHER = "def run(table, kv_indices):\n    return table[kv_indices.long()]\n"
+LAST_PAGES = """
+import torch
+
+def run(table, kv_indptr, kv_indices, kv_last_page_len):
+    pages = table[kv_indices[kv_indptr[1:].long() - 1].long()]
+    places = torch.arange(table.shape[1], device=table.device)
+    return torch.where(places < kv_last_page_len[:, None], pages, 0.0)
+"""
+
+
+@pytest.fixture
+def timing_of(
     make_definition: Callable[..., Definition],
     make_workload: Callable[..., Workload],
     make_solution: Callable[..., Solution],
-    setup: str,
-    is_safe: bool,
-) -> None:
-    code = "def run(table, kv_indices):\n    return table[kv_indices.long()]\n"
-    definition = make_definition(
-        {"table": "float32[num_pages,64]", "kv_indices": "int32[n]"}, {"y": "float32[n,64]"}, code, name="gather"
-    )
-    spec = BuildSpec("python", ("cuda",), "k.py::run", destination_passing_style=False)
-    solution = attrs.evolve(make_solution(setup + code, definition="gather"), spec=spec)
-    judge = Judge(BenchmarkConfig(device="cuda:0", num_trials=2, measure_seconds=1.0))
-    try:
-        prepared = judge.prepare(definition, make_workload(definition, {"num_pages": 256, "n": 64}))
-        ((_, found),) = judge.evaluate(definition, solution, [prepared])
-    finally:
-        judge.close()
-    assert found.performance is not None, found.log
-    assert found.performance.extra is not None
-    assert found.performance.extra["timing"]["graph_safe"] is is_safe
+) -> Callable[..., Mapping[str, Any]]:
+    """A function that evaluates a definition's reference as its solution, and returns the timing of the trace."""
+
+    def timing_of(
+        inputs: Mapping[str, str],
+        output: str,
+        code: str,
+        sizes: Mapping[str, int],
+        constraints: tuple[str, ...] = (),
+        setup: str = "",
+        device: str = "cuda:0",
+    ) -> Mapping[str, Any]:
+        definition = make_definition(dict(inputs), {"y": output}, code, name="gather")
+        definition = attrs.evolve(definition, constraints=constraints)
+        spec = BuildSpec("python", ("cuda", "cpu"), "k.py::run", destination_passing_style=False)
+        solution = attrs.evolve(make_solution(setup + code, definition="gather"), spec=spec)
+        judge = Judge(BenchmarkConfig(device=device, num_trials=2, measure_seconds=1.0))
+        try:
+            prepared = judge.prepare(definition, make_workload(definition, dict(sizes)))
+            ((_, found),) = judge.evaluate(definition, solution, [prepared])
+        finally:
+            judge.close()
+        assert found.performance is not None, found.log
+        assert found.performance.extra is not None
+        timing: Mapping[str, Any] = found.performance.extra["timing"]
+        return timing
+
+    return timing_of
+
+
+TABLE = {"table": "float32[num_pages,64]", "kv_indices": "int32[n]"}
+DECODE = {
+    "table": "float32[num_pages,page_size]", "kv_indptr": "int32[len_indptr]", "kv_indices": "int32[n]",
+    "kv_last_page_len": "int32[batch_size]",
+}  # fmt: skip
+DECODE_CONSTRAINTS = ("len_indptr == batch_size + 1", "n == kv_indptr[-1].item()")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: graphs are captured there only")
+class TestOnCuda:
+    def test_a_solution_without_setup_is_safe(self, timing_of: Callable[..., Mapping[str, Any]]) -> None:
+        assert timing_of(TABLE, "float32[n,64]", GATHER, {"num_pages": 256, "n": 64})["graph_safe"] is True
+
+    def test_a_solution_with_a_setup_is_not(self, timing_of: Callable[..., Mapping[str, Any]]) -> None:
+        setup = "def setup(table, kv_indices):\n    return {}\n"
+        timing = timing_of(TABLE, "float32[n,64]", GATHER, {"num_pages": 256, "n": 64}, setup=setup)
+        assert timing["graph_safe"] is False
+
+    def test_large_tensors_are_no_reason(self, timing_of: Callable[..., Mapping[str, Any]]) -> None:
+        timing = timing_of(TABLE, "float32[n,64]", GATHER, {"num_pages": 1_400_000, "n": 64})  # 358 MB
+        assert timing["graph_safe"] is True, timing["graph_unsafe_reason"]
+
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_a_single_request_is_no_reason(self, timing_of: Callable[..., Mapping[str, Any]], batch: int) -> None:
+        sizes = {"num_pages": 64, "page_size": 16, "len_indptr": batch + 1, "n": 9, "batch_size": batch}
+        timing = timing_of(DECODE, "float32[batch_size,page_size]", LAST_PAGES, sizes, DECODE_CONSTRAINTS)
+        assert timing["graph_safe"] is True, timing["graph_unsafe_reason"]
+
+
+def test_the_solutions_of_the_tests_on_cuda_pass(timing_of: Callable[..., Mapping[str, Any]]) -> None:
+    sizes = {"num_pages": 64, "page_size": 16, "len_indptr": 2, "n": 9, "batch_size": 1}
+    timing = timing_of(DECODE, "float32[batch_size,page_size]", LAST_PAGES, sizes, DECODE_CONSTRAINTS, device="cpu")
+    assert "graph_safe" not in timing  # nothing is captured there
