@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import tarfile
 from pathlib import Path
@@ -25,6 +27,16 @@ def test_published_reports_are_small_pages_that_say_where_their_inputs_come_from
         assert page.suffix == ".html", page
         assert page.stat().st_size < MOST_BYTES, page
         assert "inputs are synthesized" in page.read_text("utf-8"), page
+
+
+def test_the_run_on_an_h200_covers_40_definitions() -> None:
+    page = (DOCS / "published" / "h200.html").read_text("utf-8")
+    found = re.search(r'<script type="application/json" id="digest">(.*?)</script>', page, re.DOTALL)
+    assert found
+    digest = json.loads(found[1])
+    assert digest["counts"]["definitions"] >= 40
+    assert digest["statuses"]["PASSED"] > 0.95 * digest["counts"]["traces"]
+    assert "NVIDIA H200" in page
 
 
 def test_the_third_line_of_the_readme_links_every_published_report() -> None:
