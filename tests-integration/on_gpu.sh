@@ -2,9 +2,11 @@
 # Run transformer_block.py on a machine that has torch, Triton, nvcc and a GPU, but neither a network nor our packages.
 # usage, from the root of the repository: on_gpu.sh WHEELS DATA_SET [options of transformer_block.py]
 #                                         on_gpu.sh WHEELS DATA_SET graphs
+#                                         on_gpu.sh WHEELS DATA_SET dispatch
 # WHEELS is a folder with the wheels that the machine lacks. Reports go to $OUT, or ./out.
 # `graphs` needs FlashInfer and pytest instead. It runs the GPU tests of page numbers in buffers of CUDA graphs, and
-# replays runs of FlashInfer's wrappers for CUDA graphs after later plans.
+# replays runs of FlashInfer's wrappers for CUDA graphs after later plans. `dispatch` measures what routing adds to a call
+# on this machine's host, with tensors on the CPU; one command of its own, because it compiles the native guards first.
 set -euo pipefail
 wheels=$1
 data_set=$2
@@ -27,5 +29,9 @@ if [ "${1:-}" = graphs ]; then
   python3 -m pytest -p no:cacheprovider -m gpu -k padded "$root/tests-integration/test_attention_solutions.py" || status=1
   python3 "$root/tests-integration/graph_wrappers.py" "$data_set" || status=1
   exit $status
+fi
+if [ "${1:-}" = dispatch ]; then
+  mkdir -p "${OUT:-out}"
+  exec python3 "$root/packages/fib-apply/benchmarks/bench_dispatch.py" --rounds 30 --json "${OUT:-out}/dispatch.json"
 fi
 python3 "$root/tests-integration/transformer_block.py" "$data_set" --out "${OUT:-out}" "$@"
