@@ -254,6 +254,44 @@ class TestEvaluate:
         assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]
 
 
+class TestEnds:
+    """Workers that are killed when their solution has its results, and not waited for."""
+
+    @pytest.fixture
+    def judge(self, make_judge: Callable[..., Judge]) -> Judge:
+        return make_judge()
+
+    def test_the_next_worker_starts_while_the_one_before_it_ends(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
+        pids = []
+        for solution in (make_solution(code, name=name) for name in ("first", "second")):
+            ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
+            assert judge.context.ended
+            assert isinstance(evaluation, Evaluation)
+            assert evaluation.status == "PASSED"
+            pids.append(int(evaluation.log))
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids[0], 0)
+        judge.context.settle()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids[1], 0)
+
+    def test_a_worker_ends_where_its_evaluation_is_left(
+        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+    ) -> None:
+        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
+        solution = make_solution("def run(x):\n    return x * 2\n")
+        evaluations = judge.evaluate(definition, solution, [prepared, prepared])
+        next(evaluations)
+        evaluations.close()  # type: ignore[attr-defined]
+        assert judge.context.ended
+        judge.context.settle()
+        assert not judge.context.ended
+
+
 class TestAhead:
     """Workers that start before they are needed, as on a device."""
 
@@ -275,33 +313,6 @@ class TestAhead:
             ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
             assert isinstance(evaluation, Evaluation)
             assert evaluation.status == "PASSED"
-        assert judge._ahead == {}
-
-    def test_the_next_worker_starts_while_the_one_before_it_ends(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-    ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
-        first, second = (make_solution(code, name=name) for name in ("first", "second"))
-        ((_, evaluation),) = judge.evaluate(definition, first, [prepared], following=second)
-        (candidate,) = judge._ahead.values()
-        assert isinstance(evaluation, Evaluation)
-        assert not candidate.worker.is_closed
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(evaluation.log), 0)
-        ((_, evaluation),) = judge.evaluate(definition, second, [prepared])
-        assert isinstance(evaluation, Evaluation)
-        assert (evaluation.status, evaluation.log.split()) == ("PASSED", [str(candidate.worker.pid)])
-        assert judge._ahead == {}
-
-    def test_no_worker_starts_where_an_evaluation_is_left(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-    ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        first, second = (make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b"))
-        evaluations = judge.evaluate(definition, first, [prepared, prepared], following=second)
-        next(evaluations)
-        evaluations.close()  # type: ignore[attr-defined]
         assert judge._ahead == {}
 
     def test_what_does_not_compile_is_reported_when_its_turn_comes(

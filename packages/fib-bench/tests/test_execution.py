@@ -14,12 +14,12 @@ from fib_bench.plan import BuildFailure, DefinitionPlan
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, EvaluationStatus, Solution, Workload
 
-Told = tuple[str, Sequence[str], str | None]
+Told = tuple[str, tuple[str, ...]]
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """For each solution: which ones a judge may start ahead, and which one it is told to come next."""
+    """For each solution: which ones a judge may start ahead."""
     found: list[Told] = []
     ahead: list[str] = []
     evaluate = Judge.evaluate
@@ -28,9 +28,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
         del judge, definition
         ahead[:] = [solution.name for solution in solutions]
 
-    def noted(judge: Judge, *arguments: Any, following: Solution | None = None, **options: Any) -> Iterator[Any]:
-        found.append((arguments[1].name, tuple(ahead), None if following is None else following.name))
-        return evaluate(judge, *arguments, following=following, **options)
+    def noted(judge: Judge, *arguments: Any, **options: Any) -> Iterator[Any]:
+        found.append((arguments[1].name, tuple(ahead)))
+        return evaluate(judge, *arguments, **options)
 
     monkeypatch.setattr(Judge, "start_ahead", start_ahead)
     monkeypatch.setattr(Judge, "evaluate", noted)
@@ -50,6 +50,6 @@ def test_a_judge_knows_the_solutions_that_will_need_a_worker(
     with ForkServerClient("cpu") as own, Execution(BenchmarkConfig(quick=True), None, {}, own) as execution:
         traces = [event.trace for event in execution.execute(plan) if isinstance(event, Evaluated)]
         assert execution._judge._ahead == {}
-    assert told == [("a", ("b", "d"), "b"), ("b", ("d",), "d"), ("c", ("d",), "d"), ("d", (), None)]
+    assert told == [("a", ("b", "d")), ("b", ("d",)), ("c", ("d",)), ("d", ())]
     statuses = {trace.solution: trace.evaluation.status for trace in traces if trace.evaluation is not None}
     assert statuses == {"a": "PASSED", "b": "PASSED", "c": "COMPILE_ERROR", "d": "PASSED"}

@@ -227,6 +227,7 @@ def _serve(connection: Connection, execution: object) -> None:
     for event in execution.execute(connection.recv()):
         connection.send(event)
     connection.send(_Done())
+    execution.settle(connection)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -81,6 +82,10 @@ class Execution:
                 yield from self._run_block(part, block)
             yield PhaseTimes(self._judge.phases.take(), self._judge.take_busy_seconds())
 
+    def settle(self, request: Connection) -> None:
+        """Wait for the end of the workers of solutions, or until a request arrives."""
+        self._judge.context.ended.settle_before(request)
+
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
         """Run one block; its memory is released at the end."""
         prepared: list[PreparedWorkload] = []
@@ -92,7 +97,7 @@ class Execution:
                 ahead = [later for later in solutions[index + 1 :] if later.name not in part.unbuildable]
                 self._judge.start_ahead(part.definition, ahead)
                 todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-                yield from self._evaluate(part, solution, todo, ahead[0] if ahead else None)
+                yield from self._evaluate(part, solution, todo)
         finally:
             self._judge.dismiss_ahead()
 
@@ -108,17 +113,13 @@ class Execution:
                 skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
                 yield Skipped(skip, len(part.pending[workload.uuid]))
 
-    def _evaluate(
-        self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload], following: Solution | None
-    ) -> Iterator[Event]:
+    def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
         yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
         unbuildable = part.unbuildable.get(solution.name)
-        evaluations = self._judge.evaluate(
-            part.definition, solution, todo, unbuildable=unbuildable, following=following
-        )
+        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
         for workload, evaluation in evaluations:
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)

@@ -45,7 +45,8 @@ class BurstLock:
     def __init__(self, path: Path, *, is_private: bool = False) -> None:
         self._lock = open_lock_file(path, is_private=is_private)
         self._queue = open_lock_file(path.with_suffix(".queue"), is_private=is_private)
-        self._mode = _Mode.NONE
+        self._mode = self._wanted = _Mode.NONE
+        self._is_kept = False
         self.waited_seconds = 0.0
         """The sum of all waits for other judges."""
 
@@ -92,20 +93,29 @@ class BurstLock:
         with self._held_as(_Mode.ALONE):
             yield
 
+    def keep(self, is_kept: bool) -> None:
+        """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
+        self._is_kept = is_kept
+        self._want(self._wanted)
+
     def give_way(self) -> None:
         """Let those who wait go first, and share the lock again."""
         self._change(_Mode.SHARED)
 
     @contextmanager
     def _held_as(self, mode: _Mode) -> Iterator[None]:
-        before = self._mode
-        if mode is not before:
-            self._change(mode)
+        before = self._wanted
+        self._want(mode)
         try:
             yield
         finally:
-            if mode is not before:
-                self._change(before)
+            self._want(before)
+
+    def _want(self, wanted: _Mode) -> None:
+        self._wanted = wanted
+        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
+        if mode is not self._mode:
+            self._change(mode)
 
     def _change(self, mode: _Mode) -> None:
         """Release the lock first: two judges that share it and want it alone would wait for each other."""

@@ -16,6 +16,7 @@ from ..timing.roofline import SpeedOfLight
 from ..worker.client import WorkerLost
 from .burst_lock import BurstLock
 from .device_lock import DeviceLock, SharedDeviceLock
+from .ended_workers import EndedWorkers
 from .phase_timer import PhaseTimer
 
 
@@ -72,6 +73,12 @@ class DeviceContext:
     is_shared: bool = False
     """Whether this run has several judges on the device."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
+    ended: EndedWorkers = attrs.field(init=False)
+    """Workers whose end is waited for before the device is given to others or needed alone."""
+
+    @ended.default
+    def _no_workers(self) -> EndedWorkers:
+        return EndedWorkers(self.bursts)
 
     def restore_settings(self) -> tuple[SettingChange, ...]:
         """Restore changed clocks, power limit and modes of the device; returns the changes."""
@@ -93,6 +100,12 @@ class DeviceContext:
         """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
         return time.monotonic() - (0.0 if self.bursts is None else self.bursts.waited_seconds)
 
+    def settle(self) -> None:
+        """Wait for the end of workers that are ending."""
+        if self.ended:
+            with self.phases.during(Phase.OTHER):
+                self.ended.settle()
+
     # -- turns on the device ---------------------------------------------------------------------
 
     @contextmanager
@@ -105,11 +118,19 @@ class DeviceContext:
             yield
 
     @contextmanager
+    def first_device_work(self) -> Iterator[None]:
+        """A block in which a worker makes its device context, while other workers of this judge may be ending."""
+        with self.device_work():
+            yield
+        self.settle()
+
+    @contextmanager
     def no_device_work(self) -> Iterator[None]:
         """Let other judges time passes during a block, in which the worker compiles or is only observed."""
         if self.bursts is None:
             yield
             return
+        self.settle()
         self.synchronize()
         with self._changing(self.bursts.apart()):
             yield
@@ -117,13 +138,15 @@ class DeviceContext:
     def give_way(self) -> None:
         """Let other judges that wait for the device go first; no worker of this judge is at work."""
         if self.bursts is not None and self.bursts.is_shared and self.bursts.is_wanted:
+            self.settle()
             self.synchronize()
             with self.phases.during(Phase.WAIT):
                 self.bursts.give_way()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Have the device alone: wait first until no other judge and no other run uses it."""
+        """Have the device alone: wait first until no other judge and no other run uses it, and no worker is ending."""
+        self.settle()
         if self.bursts is None:
             with self._holding_lock():
                 yield

@@ -115,6 +115,8 @@ class Judge:
 
     def close(self) -> None:
         """End all workers."""
+        if self._context is not None:
+            self._context.settle()
         self._baselines.close()
         self.dismiss_ahead()
         if self._watch is not None:
@@ -248,6 +250,9 @@ class Judge:
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
+        if needed > free * SHARE_OF_FREE_MEMORY and self.context.ended:
+            self.context.settle()  # which gives memory back
+            free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
@@ -262,7 +267,6 @@ class Judge:
         workloads: Sequence[PreparedWorkload],
         *,
         unbuildable: BuildFailure | None = None,
-        following: Solution | None = None,
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
@@ -273,8 +277,6 @@ class Judge:
             solution: In any language that has a builder here.
             workloads: On what.
             unbuildable: The failure of the build, if it was attempted before.
-            following: The solution of the same definition that is evaluated next, if that is known. Its worker starts
-                while this one's ends.
 
         Yields:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
@@ -283,8 +285,11 @@ class Judge:
         if unbuildable is not None:
             yield from self._unbuilt(solution, unbuildable, workloads)
             return
-        candidate = self._ahead.pop(solution.name, None) or self._spawn(definition, solution)
-        upcoming = None
+        candidate = self._ahead.pop(solution.name, None)
+        if candidate is None:
+            candidate = self._spawn(definition, solution)
+        else:
+            self.context.settle()  # the build waits for compilers, for which other judges need not wait
         try:
             if (failure := self._build(candidate)) is not None:
                 yield from self._unbuilt(solution, failure, workloads)
@@ -302,12 +307,8 @@ class Judge:
             )
             for prepared, evaluation in run.evaluate(workloads):
                 yield prepared.workload, evaluation
-            upcoming = following
         finally:
-            with self._device_work(), candidate.worker:  # the end of its device context disturbs passes
-                candidate.worker.kill()
-                if upcoming is not None and upcoming.name not in self._ahead:
-                    self._ahead[upcoming.name] = self._spawn(definition, upcoming)
+            self.context.ended.add(candidate.worker)
 
     def _unbuilt(
         self, solution: Solution, failure: BuildFailure, workloads: Sequence[PreparedWorkload]
@@ -342,4 +343,4 @@ class Judge:
 
     def _build(self, candidate: FunctionWorker) -> BuildFailure | None:
         with self.phases.during(Phase.BUILD):
-            return attempt(candidate, self._config.timeout_seconds, device_work=self._device_work)
+            return attempt(candidate, self._config.timeout_seconds, device_work=self.context.first_device_work)

@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -220,11 +221,19 @@ class Worker:
                 self._server.kill(self.pid)
                 self._is_killed = True
 
-    def close(self) -> None:
-        """Kill the worker and everything that it started; remove its folder."""
+    def close(self, *, unless: Connection | None = None) -> bool:
+        """Kill the worker and everything that it started; remove its folder.
+
+        Args:
+            unless: Wait for the end only until this has a message.
+
+        Returns:
+            Whether it is closed.
+        """
         if self._is_closed:
-            return
-        self._kill()
+            return True
+        if not self._kill(unless):
+            return False
         if self._handle is not None and not self._has_ended():
             _kill_orphan(self._handle)
         self._output.read()
@@ -238,6 +247,7 @@ class Worker:
         if not self._is_orphaned:
             self._server.forget(self.pid)
         self._folder.remove()
+        return True
 
     @property
     def _is_orphaned(self) -> bool:
@@ -285,21 +295,32 @@ class Worker:
         while (left := end - time.monotonic()) > 0 and not self._has_ended():
             self._wait(left)
 
-    def _kill(self) -> None:
-        """Kill the worker and wait until the server reports that it and its children have ended."""
+    def _kill(self, unless: Connection | None = None) -> bool:
+        """Kill the worker and wait until the server reports that it and its children have ended.
+
+        Returns:
+            False if a message to `unless` came first.
+        """
         if self.is_closed:
-            return
+            return True
         try:
             if not self._is_killed:  # its number may have gone to another worker since
                 self._server.kill(self.pid)
+                self._is_killed = True
             end = time.monotonic() + _EXIT_SECONDS
             with selectors.DefaultSelector() as selector:
                 selector.register(self._server.channel, selectors.EVENT_READ)
+                if unless is not None:
+                    selector.register(unless, selectors.EVENT_READ)
                 while not self._has_ended() and (left := end - time.monotonic()) > 0:
-                    if selector.select(left):
+                    ready = [key.fileobj for key, _ in selector.select(left)]
+                    if unless in ready:
+                        return False
+                    if ready:
                         self._server.read_reports()
         except (ChannelClosed, ProtocolError, OSError):
             self._server.close()  # takes every worker with it
+        return True
 
     def _end_in_words(self) -> str:
         ended = self._server.exit_of(self.pid)
