@@ -35,6 +35,7 @@ from ..timing.linked.native import preload
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from . import process_tree
+from .triton_identity import identify_triton
 
 _TASK_COUNT_SECONDS = 0.2
 _LOOKS_PER_COUNT = 10  # processes elsewhere that end hide as many of a worker from the count of the whole machine
@@ -76,7 +77,9 @@ def _import_ahead(device: str) -> None:
     _parse_records()
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
     if device.startswith("cuda"):
-        preload(architectures_of_machine())  # cached: nvidia-smi needs more than a worker may do
+        architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
+        preload(architectures)
+        identify_triton(architectures)
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
 
