@@ -45,10 +45,15 @@ from fib_agents.sandboxed.jobs import built_before, make_values, write_job
 from fib_agents.sandboxed.run import Sandbox, find_program
 from fib_agents.sanitizing import ENVIRONMENT, Sanitized, sanitizer_command, with_lines
 from fib_agents.workspace import Workspace, read_solution
+from fib_bench import BenchmarkConfig
+from fib_bench import evaluate as run_evaluation
+from fib_bench.events import Event, PhaseTimes
 from fib_bench.worker.server_environment import server_environment
 from fib_schema import Solution, Trace, TraceSet
 
 NAME = DEFINITION.name
+_PAUSE_SECONDS = 1.0
+"""In which an agent would think."""
 Files = Mapping[str, str]
 
 
@@ -154,14 +159,40 @@ def evaluation(page: Page) -> Iterator[str]:
     codes: dict[str, Files] = {"torch": RIGHT_TORCH, "c++": RIGHT_CPP}
     if space.is_cuda:
         codes = {"torch": RIGHT_TORCH, "triton": RIGHT_TRITON, "cuda": RIGHT_CUDA}
-    yield "| code | first, s | warm, s | result |\n| --- | --- | --- | --- |"
+    yield "| code | first, s | warm, at once, s | warm, after a pause, s | result |\n| --- | --- | --- | --- | --- |"
     for name, files in codes.items():
         results = [agents.evaluate(space, NAME, files, workloads=[WORKLOAD.uuid]) for _ in range(4)]
-        warm = sorted(one.seconds for one in results[1:])[1]
-        yield f"| {name} | {results[0].seconds:.2f} | {warm:.2f} | {results[-1].results[0].status} |"
+        at_once = sorted(one.seconds for one in results[1:])[1]
+        after_pause = []
+        for _ in range(3):
+            time.sleep(_PAUSE_SECONDS)
+            after_pause.append(agents.evaluate(space, NAME, files, workloads=[WORKLOAD.uuid]).seconds)
+        seconds = f"{results[0].seconds:.2f} | {at_once:.2f} | {sorted(after_pause)[1]:.2f}"
+        yield f"| {name} | {seconds} | {results[-1].results[0].status} |"
+    yield f"\nSeconds of one warm evaluation by phase:\n\n{block(chr(10).join(_phases(space, codes)))}"
     yield f"\n{block(agents.describe(space, NAME).to_text())}"
     yield block(agents.compare(space, NAME, codes["torch"], list(codes.values())[-1]).to_text())
     yield block(agents.explain_failure(space, NAME, WRONG_TORCH).to_text())
+
+
+def _phases(space: Workspace, codes: Mapping[str, Files]) -> Iterator[str]:
+    """The phases of the last of three evaluations, in the process of the tools or one of the same settings."""
+    trace_set = TraceSet.from_path(space.root)
+    config = BenchmarkConfig(device=space.device, quick=True, timeout_seconds=space.timeout_seconds)
+    for name, files in codes.items():
+        solution = read_solution(space, trace_set, DEFINITION, dict(files))
+        events: list[Event] = []
+        for _ in range(3):
+            run_evaluation(
+                DEFINITION,
+                solution,
+                [WORKLOAD],
+                config.for_data_set(trace_set),
+                root=space.root,
+                observe=events.append,
+            )
+        phases = [event.seconds for event in events if isinstance(event, PhaseTimes)][-1]
+        yield f"{name}: " + ", ".join(f"{phase} {taken:.3f}" for phase, taken in phases.items())
 
 
 def disassembly(page: Page) -> Iterator[str]:
