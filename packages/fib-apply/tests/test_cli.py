@@ -344,8 +344,10 @@ class TestTable:
 
     def test_of_an_empty_data_set(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "empty").mkdir()
-        assert main(["table", str(tmp_path / "empty")]) == 0
-        assert "0 definitions, 0 of them measured on cpu; 0 keys" in capsys.readouterr().out
+        assert main(["table", str(tmp_path / "empty")]) == 1
+        said = capsys.readouterr()
+        assert "0 definitions, 0 of them measured on cpu; 0 keys" in said.out
+        assert f"error: {tmp_path / 'empty'}: is no data set" in said.err
 
 
 class TestWarm:

@@ -50,6 +50,11 @@ def test_build_compiles_all_solutions_and_summarises_failures(
     assert "known from an earlier build" in output.out
 
 
+def test_build_in_a_folder_that_is_no_data_set_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", str(tmp_path)]) == 1
+    assert f"skipped: {tmp_path}: is no data set" in capsys.readouterr().out
+
+
 def test_build_selects_by_name(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", str(dataset), "--definitions", "add_one", "--solutions", "one"]) == 0
     assert capsys.readouterr().out == "1 built, 0 cached, 0 failed\n"

@@ -153,6 +153,11 @@ def test_command_refuses_an_unknown_definition(tmp_path: Path, capsys: pytest.Ca
     assert main(["baselines", str(tmp_path / "none")]) == 2
 
 
+def test_command_names_a_folder_that_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["baselines", str(tmp_path)]) == 1
+    assert f"error: {tmp_path}: is no data set" in capsys.readouterr().err
+
+
 def test_list_prints_all_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     text = capsys.readouterr().out

@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
 from fib_schema.command import print_problems
+from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
 from .build_service.service import BuildService
@@ -195,7 +196,9 @@ def table(options: argparse.Namespace) -> int:
         f"{', '.join(hardware)}; "
         f"{counted(counts['keys'], 'key')}, {counts['chosen']} with a solution, {counts['without_choice']} without"
     )
-    return 0
+    if not table.definitions:
+        print_problems([missing_data(str(options.dataset))])
+    return int(not table.definitions)
 
 
 def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, run_command, unescaped
 from fib_schema.command_parser import CommandParser
+from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 
 from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
@@ -125,6 +126,8 @@ def _build(options: argparse.Namespace) -> int:
         list(trace_set.solutions.values())  # reads also those of definitions that the set lacks
         errors = [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
         bad += [error for error in errors if not any(error in text for text in bad)]
+    if not trace_set.definition_names():
+        bad.append(str(missing_data(str(options.dataset))))
     check_limit("memory", options.memory)
     memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
     progress = _Progress(len(pairs))

@@ -15,6 +15,7 @@ import attrs
 from fib_schema import TraceSet
 from fib_schema.command import print_problems, run_command
 from fib_schema.command_parser import CommandParser
+from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 
 from .adapter import Adapter
@@ -161,20 +162,21 @@ def _baselines(options: argparse.Namespace) -> int:
     made = make_baselines(trace_set, select_adapters(None), author=options.author, names=options.definitions)
     if not options.definitions:
         list(trace_set.solutions.values())  # reads them: a bad file may be a baseline that seems to exist
-    print_problems(trace_set.problems)
+    is_empty = not trace_set.definition_names()
+    print_problems([*trace_set.problems, missing_data(str(options.dataset))] if is_empty else trace_set.problems)
     if not options.dry_run:
         trace_set.add_solutions(made.solutions)
     names = [solution.name for solution in made.solutions]
     if options.json:
         print(json.dumps({"solutions": names, "existing": made.existing, "unsupported": made.unsupported}, indent=2))
-        return 0
+        return int(is_empty)
     verb = "would write" if options.dry_run else "wrote"
     for name in names:
         print(f"{verb} {name}")
     for name in made.existing:
         print(f"exists already: {name}")
     print(f"{verb} {len(names)}; unsupported: {counted(len(made.unsupported), 'definition')}")
-    return 0
+    return int(is_empty)
 
 
 if __name__ == "__main__":

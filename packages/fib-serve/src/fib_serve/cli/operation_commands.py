@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 from fib_bench.cli.run_options import default_device, names_of
+from fib_bench.config.validators import with_device_numbers
 
 from ..database import migrate, open_database
 from ..errors import InvalidSetting
@@ -85,7 +86,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     settings = _settings(
         arguments,
         hidden=None if arguments.hidden is None else str(Path(arguments.hidden).resolve()),
-        devices=names_of(arguments.devices) or (default_device(),),
+        devices=with_device_numbers(names_of(arguments.devices)) or (default_device(),),
         required_isolation=arguments.allow_isolation,
         executor=arguments.executor or EXECUTORS[0],
         address=arguments.address,

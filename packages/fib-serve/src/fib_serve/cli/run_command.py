@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 from fib_bench.cli.run_options import default_device, names_of
+from fib_bench.config.validators import with_device_numbers
 
 from ..database import open_database
 from ..errors import InvalidSetting
@@ -113,7 +114,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     fields["state"] = str(state_of(arguments))
     if arguments.hidden is not None:
         fields["hidden"] = str(Path(arguments.hidden).resolve())
-    fields["devices"] = names_of(arguments.devices) or (default_device(),)
+    fields["devices"] = with_device_numbers(names_of(arguments.devices)) or (default_device(),)
     fields["has_auth"] = not arguments.no_auth
     fields["has_public_pages"] = arguments.public_pages
     if arguments.allow_isolation is not None:
