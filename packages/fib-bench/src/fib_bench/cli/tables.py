@@ -216,7 +216,7 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
 
 
 def _subjects(skips: Iterable[Skip]) -> str:
-    """What is skipped, with the name of a definition once: ``a / x, y; b / x``."""
+    """The names of skipped work, that of a definition once: ``a / x, y; b / x``."""
     groups: dict[str, list[str]] = {}
     for skip in skips:
         groups.setdefault(skip.definition, []).append(skip.subject.removeprefix(f"{skip.definition} / "))
