@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import socket
 import threading
 import weakref
@@ -131,6 +132,49 @@ def test_malformed_requests_are_refused_and_the_server_goes_on(
     honest = connect()
     honest.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer_of(honest).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "detail"),
+    [
+        (b"GET / HTTP/9.9\r\n\r\n", 400, "Invalid HTTP request"),
+        (HEAD, 408, "within 0.3 s"),
+        (HEAD + b"X: " + b"y" * 70_000, 431, "larger than 65536 bytes"),
+    ],
+)
+def test_refusals_of_the_protocol_are_problems_too(
+    connect: Callable[[], socket.socket], head: bytes, status: int, detail: str
+) -> None:
+    connection = connect()
+    connection.sendall(head)
+    try:
+        fields, _, body = answer_of(connection).partition(b"\r\n\r\n")
+    except ConnectionResetError:
+        assert status == 431  # with what it has not read the server resets the connection
+        return
+    assert b"content-type: application/problem+json" in fields
+    found = json.loads(body)
+    assert found["status"] == status
+    assert detail in found["detail"]
+
+
+def test_a_client_that_reads_no_answers_cannot_queue_requests_without_end(
+    connect: Callable[[], socket.socket],
+) -> None:
+    greedy = connect()
+    greedy.settimeout(2)
+    with pytest.raises(ConnectionError):  # else it times out, when 100,000 requests have been queued
+        greedy.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000)
+
+
+def test_few_pipelined_requests_are_answered_in_order(connect: Callable[[], socket.socket]) -> None:
+    connection = connect()
+    paths = [b"/health", b"/openapi.json"] * 20
+    last = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    connection.sendall(b"".join(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" for path in paths) + last)
+    answers = answer_of(connection)
+    assert answers.count(b"HTTP/1.1 200 OK") == len(paths) + 1
+    assert answers.rindex(b'"openapi"') < answers.rindex(b'"queue_size"')
 
 
 def test_many_slow_clients_do_not_delay_others(connect: Callable[[], socket.socket]) -> None:

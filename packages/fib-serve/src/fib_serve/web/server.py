@@ -1,4 +1,4 @@
-"""HTTP server: uvicorn, with bounds on the headers of a request, which it does not have itself."""
+"""HTTP server: uvicorn, with bounds on the headers and on the number of waiting requests, which it lacks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+from http import HTTPStatus
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .problems import problem
 from .state import Service
 
 _HEADER_SECONDS = 10.0
@@ -22,12 +24,11 @@ _MOST_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 10
 _GRACEFUL_SECONDS = 10
 _TICKS_PER_COLLECTION = 100  # of a tenth of a second each
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_MOST_PIPELINED = 100  # requests of a connection that wait for the answers before them; one takes 2 KiB
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # untyped in some versions
-    """The HTTP protocol, which closes connections whose headers are large or slow."""
+    """The HTTP protocol, which closes connections with large or slow headers or with many waiting requests."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -58,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
             if not is_body and count == self._header_count:
                 self._header_bytes += len(piece)
                 if self._header_bytes >= _MOST_HEADER_BYTES:
-                    self._refuse(_TOO_LARGE)
+                    self._refuse(431, f"the headers are larger than {_MOST_HEADER_BYTES} bytes, the limit")
 
     def on_message_begin(self) -> None:
         """Expect the headers of the next request."""
@@ -71,6 +72,8 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         self._header_count += 1
         self._is_body = True
         super().on_headers_complete()
+        if len(self.pipeline) > _MOST_PIPELINED:
+            self.transport.close()  # an answer would be taken for that of an earlier request
 
     def on_message_complete(self) -> None:
         """Start to count the headers of the next request."""
@@ -80,17 +83,26 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
     def _expect_headers(self) -> None:
         self._stop_timer()
         self._header_bytes = 0
-        self._header_timer = self.loop.call_later(_HEADER_SECONDS, self._refuse, _TOO_SLOW)
+        self._header_timer = self.loop.call_later(
+            _HEADER_SECONDS, self._refuse, 408, f"the headers did not arrive within {_HEADER_SECONDS:g} s"
+        )
 
     def _stop_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
-    def _refuse(self, answer: bytes) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP."""
+        self._refuse(400, msg)
+
+    def _refuse(self, status: int, detail: str) -> None:
         self._stop_timer()
         if not self.transport.is_closing():
-            self.transport.write(answer)
+            phrase = HTTPStatus(status).phrase
+            answer = problem(status, phrase, detail, {"Connection": "close"})
+            head = b"".join(b"%s: %s\r\n" % field for field in answer.raw_headers)
+            self.transport.write(f"HTTP/1.1 {status} {phrase}\r\n".encode() + head + b"\r\n" + bytes(answer.body))
             self.transport.close()
 
 
