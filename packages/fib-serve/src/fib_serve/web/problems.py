@@ -64,13 +64,16 @@ def _is_for_browser(request: Request) -> bool:
     return not getattr(route, "include_in_schema", True) and "text/html" in request.headers.get("accept", "")
 
 
-def _invalid_request(_: Request, error: Exception) -> Response:
+def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [
         {"at": ".".join(_shortened(str(part)) for part in found["loc"]), "problem": _shortened(found["msg"])}
         for found in error.errors()[:_MOST_SHOWN]
     ]
     detail = "; ".join(f"{each['at']}: {each['problem']}" for each in problems)
+    if isinstance(error.body, bytes):  # FastAPI parses a body only with the content type of JSON
+        sent = _shortened(request.headers.get("content-type") or "none")
+        detail = f"the body is read only with the header 'Content-Type: application/json', sent was {sent}; {detail}"
     return problem(422, "Unprocessable content", f"the request is not valid: {detail}", problems=problems)
 
 
